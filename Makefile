@@ -6,7 +6,7 @@ NATIVE_SOURCES := CMakeLists.txt pyproject.toml $(shell find native -name '*.[ch
 
 PART ?= 1/1
 
-.PHONY: install demo test test-full test-loaded test-thread test-native test-system test-gpu test-mutations test-coverage lint format bench soak wheel clean
+.PHONY: install demo test test-full test-loaded test-thread test-native test-system test-gpu test-mutations test-coverage docs lint format bench soak wheel check-aarch64 clean
 .DEFAULT_GOAL := install
 
 install: $(VENV)/.native
@@ -75,6 +75,7 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files 'native/*.?pp' 'native/*.inl' 'tests/native/*.?pp')
 	$(BIN)/mypy
+	$(MAKE) --no-print-directory docs
 
 format: install
 	$(BIN)/ruff check --no-cache --fix .
@@ -103,10 +104,25 @@ bench: install
 soak: install
 	HOCKET_SOAK=1 $(BIN)/python -m pytest tests --ignore tests/system --ignore tests/gpu --tier full --timeout 3600
 
-# The source archive and a manylinux wheel in dist/, tried out in an environment of their own.
+# The source archive and manylinux wheels in dist/, each tried out in an environment of its own: for PYTHON, and for FURTHER, versions
+# of Debian's newer suites that are unpacked into build/. Without apt: make wheel FURTHER=
+FURTHER ?= 3.13 3.14
 wheel: install
 	rm -rf dist
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/wheel.py dist
+	for version in $(FURTHER); do \
+	  test -x build/python$$version/usr/bin/python$$version || $(BIN)/python tools/debian_python.py $$version build/python$$version || exit; \
+	done
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/wheel.py dist $(foreach version,$(FURTHER),build/python$(version)/usr/bin/python$(version))
+
+# Whether the native core compiles for 64-bit ARM, where it has no vector kernels; nothing is run. Needs g++-aarch64-linux-gnu.
+check-aarch64: install
+	$(BIN)/cmake -S . -B build/aarch64 -G Ninja -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DHOCKET_STRICT=ON \
+	  -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -Dnanobind_DIR=$$($(BIN)/python -m nanobind --cmake_dir)
+	$(BIN)/cmake --build build/aarch64
+
+# The site: every page, checked for broken links, in build/site.
+docs: install
+	NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/mkdocs build --quiet --strict
 
 clean:
 	rm -rf $(VENV) build dist demo-report hocket-records bench-results

@@ -25,6 +25,7 @@ from ranks import Arrays, arrays, checked, driver_of, zeros
 
 from hocket import _native
 from hocket.bench.drivers.base import Driver
+from hocket.cli._sizes import read_size
 from hocket.comm.policy import format_nbytes
 from hocket.measure import Comparison, Contender, Measurement, pin, serve
 from hocket.measure.loops import Loop, begun, in_turn, looped
@@ -53,9 +54,7 @@ OVERSUBSCRIBED_TARGET = 1.0
 
 def size(text: str) -> int:
     """The number of bytes that a text names: "16", "16B", "64KiB", "1MiB"."""
-    number = text.strip().upper().removesuffix("B").removesuffix("I")
-    scale = {"K": KIB, "M": MIB}.get(number[-1:], 1)
-    nbytes = int(number.rstrip("KM ")) * scale
+    nbytes = read_size(text)
     if nbytes <= 0 or nbytes % 4:
         raise argparse.ArgumentTypeError(f"{text}: a size must be a positive multiple of 4 bytes (float32)")
     return nbytes
@@ -186,10 +185,8 @@ def parts(options: Options) -> Found:
 
 if __name__ == "__main__":
     run_claim(
-        __doc__,
         "all_reduce of float32 from Python, against each library's fastest form; ours is comm.all_reduce(x), in place",
         parts,
         option("--sizes", type=size, nargs="+", default=list(TARGETS), metavar="SIZE", help="such as 16 64KiB"),
         option("--no-oversubscribed", action="store_true", help="leave out the rows with 4 and 8 ranks"),
-        rank=serve_rank,
     )

@@ -120,9 +120,7 @@ def simulated_row(num_ranks: int, nbytes: int, fits: list[Fit]) -> Row:
 
 if __name__ == "__main__":
     run_claim(
-        __doc__,
         "broadcast by schedules, executed and simulated",
         {"one host": one_host, "two hosts": two_hosts, "simulated": simulated},
         needs_lab=lambda options: "two hosts" in options.parts,
-        rank=serve_rank,
     )

@@ -1,7 +1,7 @@
 """Two ranks beside other programs that compute: hocket against gloo and Open MPI.
 
-The script starts the busy processes itself, each in a session of its own, as those of other users are: the kernel
-divides processors between sessions (autogroup of sched(7)). The two ranks of a job share a session, as those of
+The script starts the busy processes itself, each in its own session like programs of other users: the kernel divides
+processors between sessions (autogroup of sched(7)). The two ranks of a job share a session, as those of
 ``hocket run`` and mpirun do, and are bound to no processor. Each case has two rows: the median of its times is a
 typical step, the mean is what a whole run takes.
 
@@ -28,6 +28,7 @@ from ranks import arrays, checked
 from hocket.bench.launchers import ENVIRONMENT
 from hocket.measure import Contender, Coordinator, Measurement, Row, measure, progress, serve
 from hocket.measure.jobs import Job, Process
+from hocket.measure.judge import MAX_FOREIGN_BUSY
 from hocket.measure.loops import Call, in_turn, looped
 from hocket.measure.statistics import Ratio, mean_ratio, ratio
 
@@ -37,7 +38,6 @@ WIDTH = 288  # of square matrices whose product takes about half a millisecond
 NUM_BUSY = (0, 2, 4, 8, 16)
 LIBRARIES = dict.fromkeys((SMALL, STEP, LARGE), ("gloo", "Open MPI")) | {DDP: ("gloo",)}
 MIN_ROUNDS, QUICK_ROUNDS = 60, 15
-MAX_FOREIGN_BUSY = 0.25
 TIME_LIMIT_S = 1800.0  # for each number of busy processes: a round beside 16 takes up to half a minute
 SAMPLE_S = 0.05  # long enough to spend the credit that the scheduler gives to a rank that waited for its sample
 TARGET, LEAST_LOW, MOST_HIGH = 1.0, 0.85, 1.05
@@ -163,9 +163,7 @@ def parts(options: Options) -> Found:
 
 if __name__ == "__main__":
     run_claim(
-        __doc__,
         "beside other programs two ranks are no slower over hocket than over gloo or Open MPI, by median and by mean",
         parts,
         option("--busy", type=int, nargs="+", metavar="N", default=NUM_BUSY, help="processes (default: 0 2 4 8 16)"),
-        rank=serve_rank,
     )

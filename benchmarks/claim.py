@@ -1,7 +1,8 @@
-"""What every claim has: its options, the laboratory that it may need, its parts one after the other, and its report.
+"""The frame of every claim: its options, its laboratory if it needs one, its parts one after the other, its report.
 
 A script is a docstring (the first paragraph is its --help), targets, parts that measure and make rows, and one call of
-`run_claim`. Its ranks are processes of the same script, started with --rank.
+`run_claim`. Its ranks are processes of the same script, started with --rank, which call its `serve_rank` with what
+follows.
 """
 
 from __future__ import annotations
@@ -36,53 +37,49 @@ option = partial(methodcaller, "add_argument")
 
 
 def run_claim(
-    words: str,
     claim: str,
     parts: Part | Mapping[str, Part],
     *own_options: Callable[[argparse.ArgumentParser], object],
     by: str = "--part",
     by_help: str = "may be repeated",
     needs_lab: Callable[[Options], object] = lambda options: False,
-    rank: Callable[..., object] | None = None,
     unit: str = "us",
 ) -> NoReturn:
-    """Run a script: as a rank if it was started as one, else all of its parts, and end the process.
+    """Run this process's script: as a rank if it was started as one, else all of its parts, and end the process.
 
     Args:
-        words: the script's docstring.
         claim: what the report is about, in one sentence.
         parts: the script's one part, or all of them by name.
         own_options: beside those that every script takes.
         by: the option that chooses among several parts; the chosen names are `options.parts`.
         by_help: of that option.
         needs_lab: whether the options ask for something between two hosts.
-        rank: takes what follows --rank.
         unit: of the rows that compare a contender with itself.
     """
-    if rank is not None and sys.argv[1:2] == ["--rank"]:
-        rank(*sys.argv[2:])
+    script: Any = sys.modules["__main__"]
+    if sys.argv[1:2] == ["--rank"]:
+        script.serve_rank(*sys.argv[2:])
         sys.exit()
-    parser = script_parser(words.split("\n\n")[0])
-    several = parts if isinstance(parts, Mapping) else {}
-    if several:
-        parser.add_argument(by, dest="parts", action="append", choices=list(several), help=by_help)
+    parser = script_parser(script.__doc__.split("\n\n")[0])
+    by_name = parts if isinstance(parts, Mapping) else {"": parts}
+    parser.set_defaults(parts=None)
+    if len(by_name) > 1:
+        parser.add_argument(by, dest="parts", action="append", choices=list(by_name), help=by_help)
     for add in own_options:
         add(parser)
     options = parser.parse_args()
     options.settings = settings_of(options)
-    if several:
-        options.parts = options.parts or list(several)
-    chosen = [part for name, part in several.items() if name in options.parts] if several else [parts]
+    options.parts = options.parts or list(by_name)
 
     def main() -> int:
         if needs_lab(options) and (reason := find_obstacle()) is not None:
-            raise BackendUnavailable(f"{reason}; {by} names what can do without" if several else reason)
+            raise BackendUnavailable(f"{reason}; {by} names what can do without" if len(by_name) > 1 else reason)
         rows: list[Row] = []
         measurements: list[Measurement] = []
         with tempfile.TemporaryDirectory() as folder:
             options.folder = Path(folder)
-            for part in chosen:
-                for found, *on in part(options):
+            for name in (each for each in by_name if each in options.parts):
+                for found, *on in by_name[name](options):
                     rows += [judge(*on, each) if isinstance(each, Comparison) else each for each in found]
                     measurements += on
         nulls = [row for each in measurements for row in null_rows(each, unit)]
@@ -103,3 +100,12 @@ def measured(jobs: Sequence[Job], words: str, settings: Settings, **timeouts: fl
     """
     with Coordinator(jobs, **timeouts) as coordinator, progress(words) as on_round:
         return measure(coordinator, settings, on_round=on_round)
+
+
+def measured_and_told(
+    jobs: Sequence[Job], words: str, settings: Settings, **timeouts: float
+) -> tuple[Measurement, Any]:
+    """The same, and the facts that rank 0 of the first job has for the script (`ranks.serve_all`)."""
+    with Coordinator(jobs, **timeouts) as coordinator, progress(words) as on_round:
+        facts = coordinator.ask(jobs[0].name, {"do": "facts"}, [0])[0]["facts"]
+        return measure(coordinator, settings, on_round=on_round), facts

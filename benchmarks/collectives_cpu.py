@@ -9,12 +9,12 @@ python3.11 -m venv .venv-impi && .venv-impi/bin/pip install impi-rt. Without it 
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
@@ -101,11 +101,8 @@ def cell_row(measurement: Measurement, case: str) -> Row:
 
 def mean_row(cells: list[Row]) -> Row:
     """The geometric mean over all cells."""
-
-    def mean(values: list[float]) -> float:
-        return math.exp(sum(map(math.log, values)) / len(values))
-
-    ours, theirs, gain = (mean([getattr(row, each) for row in cells]) for each in ("ours", "theirs", "ratio"))
+    columns = ([getattr(row, each) for row in cells] for each in ("ours", "theirs", "ratio"))
+    ours, theirs, gain = map(geometric_mean, columns)
     holds = None if any(row.unjudged for row in cells) else gain >= LEAST_MEAN
     case = f"geometric mean of {len(cells)} cells"
     return Row(case, "the best of each cell", ours, theirs, "us", gain, None, LEAST_MEAN, holds)
@@ -151,9 +148,7 @@ def parts(options: Options) -> Found:
 
 if __name__ == "__main__":
     run_claim(
-        __doc__,
         "six operations on float32 from Python, two ranks, against the best of the other libraries in each cell",
         parts,
         option("--operations", nargs="+", choices=OPERATIONS, default=list(OPERATIONS), metavar="OP"),
-        rank=serve_rank,
     )

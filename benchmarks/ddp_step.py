@@ -135,5 +135,6 @@ def parts(options: Options) -> Found:
 
 
 if __name__ == "__main__":
-    claim = "a DDP training step (batch 8 per rank, one thread a rank) over hocket is no slower than over gloo"
-    run_claim(__doc__, claim, parts, rank=serve_rank)
+    run_claim(
+        "a DDP training step (batch 8 per rank, one thread a rank) over hocket is no slower than over gloo", parts
+    )

@@ -1,5 +1,5 @@
-"""What it costs to go through hocket: operations on its mpi and gloo lanes against mpi4py's non-blocking forms and
-torch.distributed's of the same ones.
+"""The overhead of hocket: operations on its mpi and gloo lanes against the same operations of mpi4py (non-blocking)
+and torch.distributed.
 
 Both run in one process over one library, alternating, on the same arrays.
 """
@@ -7,6 +7,7 @@ Both run in one process over one library, alternating, on the same arrays.
 from __future__ import annotations
 
 from functools import partial
+from statistics import median
 
 import numpy as np
 from claim import Found, Options, measured, run_claim
@@ -80,8 +81,7 @@ def target_of(measurement: Measurement, lane: str, kind: str, nbytes: int) -> fl
     if (lane, kind, nbytes) != ("mpi", REDUCTIONS, 8):
         return LEAST[lane]
     # One microsecond more, as a ratio of what mpi4py takes in this run.
-    times = sorted(measurement.times(case_name(lane, kind, nbytes), THEIRS[lane]))
-    median_s = times[len(times) // 2]
+    median_s = median(measurement.times(case_name(lane, kind, nbytes), THEIRS[lane]))
     return median_s / (median_s + MOST_MORE_S)
 
 
@@ -96,5 +96,6 @@ def parts(options: Options) -> Found:
 
 
 if __name__ == "__main__":
-    claim = "float32 between two ranks through hocket's lanes against the lane's library alone, in the same process"
-    run_claim(__doc__, claim, parts, rank=serve_rank)
+    run_claim(
+        "float32 between two ranks through hocket's lanes against the lane's library alone, in the same process", parts
+    )

@@ -1,4 +1,4 @@
-"""Many small all_reduces: one by one, side by side, and fused into few large ones, over each library.
+"""Many small all_reduces over each library: one by one, concurrent, and fused into few large ones.
 
 64 float32 arrays of 4 KiB, and 16 of 64 KiB, two ranks; all ways in the same processes and rounds.
 """
@@ -32,8 +32,7 @@ def ways(comm: hk.Communicator, xs: list, backend: str) -> Iterator[tuple[str, C
 
     def side_by_side() -> None:
         with comm.coalesced():
-            for x in xs:
-                comm.all_reduce(x, backend=backend)
+            plain()
 
     def fused() -> None:
         with comm.fused(backend=backend) as group:
@@ -79,4 +78,4 @@ def parts(options: Options) -> Found:
 
 
 if __name__ == "__main__":
-    run_claim(__doc__, "many small all_reduces together, against one by one", parts, rank=serve_rank)
+    run_claim("many small all_reduces together, against one by one", parts)

@@ -8,12 +8,11 @@ What crosses the link is counted by the kernel, headers included, and compared w
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from functools import partial
 from itertools import chain, product
 
-from claim import Found, Options, measured, option, run_claim
+from claim import Found, Options, measured_and_told, option, run_claim
 from lab import NUM_HOSTS, Lab
 from libraries import lab_job
 from ranks import arguments, arrays, checked, serve_all
@@ -53,10 +52,10 @@ def ways(op: str, ranks_per_host: int) -> Iterator[tuple[str, str, str]]:
             yield f"{backend}/{complete}", backend, complete
 
 
-def serve_rank(_: str, file: str, ops: str, *sizes: str) -> None:
+def serve_rank(_: str, ops: str, *sizes: str) -> None:
     """One rank of hocket: collectives over every library and by levels, checked, counted, then served.
 
-    The file gets what one operation sends over the link, by case and name.
+    It tells what one operation sends over the link, by case and name.
     """
     comm = hk.init(backends=["mpi", "gloo"], policy=hk.Policy.fixed({"*": "mpi"}))
     pin(comm.local_rank)
@@ -75,7 +74,7 @@ def serve_rank(_: str, file: str, ops: str, *sizes: str) -> None:
             comm.barrier()
             counted.append([case, name, (sum(sent_nbytes().values()) - before) / COUNTED])
             contenders.append(Contender(case, name, run))
-    serve_all(comm, contenders, counted, file)
+    serve_all(comm, contenders, counted)
 
 
 def least_nbytes(op: str, nbytes: int) -> float:
@@ -90,15 +89,15 @@ def least_nbytes(op: str, nbytes: int) -> float:
 
 
 def parts(options: Options) -> Found:
-    file, ops = options.folder / "counted.json", options.op or list(OPS)
+    ops = options.op or list(OPS)
     for rate_gbit_s in options.rate or RATES_GBIT_S:
         where = f"{NUM_HOSTS} hosts, {NUM_HOSTS * RANKS_PER_HOST} ranks (oversubscribed), {rate_gbit_s:g} Gbit/s"
         rest = [",".join(ops), *SIZES]
         with Lab(rate_gbit_s) as lab:
-            ours = lab_job("hocket", lab, __file__, [file, *rest], RANKS_PER_HOST)
+            ours = lab_job("hocket", lab, __file__, rest, RANKS_PER_HOST)
             rival = lab_job("openmpi", lab, RIVAL_SCRIPT, rest, RANKS_PER_HOST)
-            measurement = measured([ours, rival], where, options.settings, start_timeout_s=240.0)
-        counted = {(case, name): value for case, name, value in json.loads(file.read_text())}
+            measurement, told = measured_and_told([ours, rival], where, options.settings, start_timeout_s=240.0)
+        counted = {(case, name): value for case, name, value in told}
         yield chain(*(rows_of(measurement, counted, where, *each) for each in product(ops, SIZES))), measurement
 
 
@@ -128,11 +127,9 @@ def rows_of(
 
 if __name__ == "__main__":
     run_claim(
-        __doc__,
         "collectives in levels between hosts",
         parts,
-        option("--rate", action="append", type=float, metavar="GBIT_S", help="of the link; may be repeated"),
-        option("--op", action="append", choices=OPS, help="may be repeated; by default all"),
+        option("--rate", action="append", type=float, metavar="GBIT_S", help="rate of the link; may be repeated"),
+        option("--op", action="append", choices=OPS, help="may be repeated; default: all"),
         needs_lab=lambda options: True,
-        rank=serve_rank,
     )

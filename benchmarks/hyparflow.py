@@ -1,13 +1,13 @@
-"""Images a second of ResNet-110-v2 and ResNet-1001-v2 (3,339 Keras layers), by one process and by several.
+"""Images per second of ResNet-110-v2 and ResNet-1001-v2 (3,339 Keras layers), on one process and on several.
 
-The same images a step in every way: one process, Keras alone; copies of the model on two and four ranks, beside
-DistributedDataParallel; the model cut in two; two copies of the model cut in two, on four ranks. What 128 nodes would
-do is a model: the simulator's time of the step, with what the stages cost here and links of 100 Gbit/s between nodes.
+Every variant processes the same images per step: one process with Keras alone; copies of the model on two and four
+ranks, beside DistributedDataParallel; the model in two stages; two copies of the model in two stages, on four ranks.
+Times on 128 nodes are modelled: the simulator's time of the step, with the stages' costs measured here and links of 100
+Gbit/s between nodes.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from statistics import median
@@ -19,7 +19,7 @@ import keras
 import numpy as np
 import torch
 import torch.distributed as dist
-from claim import Found, Options, measured, option, run_claim
+from claim import Found, Options, measured_and_told, option, run_claim
 from libraries import job
 from ranks import serve_all
 from torch.nn.parallel import DistributedDataParallel
@@ -135,16 +135,15 @@ def modelled(setup: train.TrainingSetup, size: Size, link: Link) -> dict[int, fl
     return found
 
 
-def serve_rank(_: str, file: str, *numbers: str) -> None:
+def serve_rank(_: str, *numbers: str) -> None:
     """One rank: training steps of a Keras model, by one process, and by two or four in every strategy.
 
-    The file gets the seconds of a step on numbers of nodes, simulated from what the stages cost here.
+    Rank 0 tells the seconds of a step on numbers of nodes, simulated from what the stages cost here.
     """
     size = Size(*map(int, numbers))
     torch.set_num_threads(1)
     comm = hk.init()
-    store = dist.FileStore(f"{file}.store", comm.size)
-    dist.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size)
+    dist.init_process_group("gloo")
     two = dist.new_group([0, 1])
     case = f"ResNet-{size.depth}-v2, {size.pixels} x {size.pixels} pixels, {size.batch} images"
     contenders, setups = [], {}
@@ -161,20 +160,19 @@ def serve_rank(_: str, file: str, *numbers: str) -> None:
     seconds = {name: modelled(setups[name], size, link) for name in MODELLED} if comm.rank == 0 else {}
     comm.barrier()
     pin(comm.rank % (os.cpu_count() or 1))
-    serve_all(comm, contenders, seconds, file)
+    serve_all(comm, contenders, seconds)
 
 
 def parts(options: Options) -> Found:
     for depth in options.depth or MODELS:
-        file = options.folder / f"{depth}.json"
-        ranks = job("hocket", __file__, [file, *MODELS[depth]], NUM_RANKS)
+        ranks = job("hocket", __file__, MODELS[depth], NUM_RANKS)
         timeouts = {"start_timeout_s": 900.0, "run_timeout_s": 600.0}
-        measurement = measured([ranks], f"ResNet-{depth}-v2", options.settings, **timeouts)
+        measurement, seconds_of = measured_and_told([ranks], f"ResNet-{depth}-v2", options.settings, **timeouts)
         if not options.json:
             for key in measurement.iterations:
                 seconds = median(measurement.times(*key))
                 print(f"{key.case}, {key.name}: {int(key.case.split()[-2]) / seconds:.1f} images a second")
-        yield rows_of(measurement, json.loads(file.read_text())), measurement
+        yield rows_of(measurement, seconds_of), measurement
 
 
 def rows_of(measurement: Measurement, seconds: dict[str, dict[str, float]]) -> Iterator[Comparison | Row]:
@@ -194,10 +192,8 @@ def rows_of(measurement: Measurement, seconds: dict[str, dict[str, float]]) -> I
 
 if __name__ == "__main__":
     run_claim(
-        __doc__,
         "training steps of deep residual networks: data, model and hybrid, by the same number of images a step",
         parts,
         option("--depth", type=int, action="append", choices=tuple(MODELS), help="may be repeated"),
-        rank=serve_rank,
         unit="ms",
     )

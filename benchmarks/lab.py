@@ -1,8 +1,8 @@
-"""A laboratory of two hosts on one machine: what crosses between them crosses a network of a given speed.
+"""A laboratory of two hosts on one machine, joined by a network of a given speed.
 
-Each host is a set of namespaces: its own network, name, /dev/shm, /sys and System V memory, so that libraries find no
-way around the link. veth pairs join them, one or more, each shaped by a token bucket to the rate asked for. The
-namespaces live as long as the processes inside; leaving the laboratory ends those. Needs root, and Debian's iproute2.
+Each host is a set of namespaces: its own network, name, /dev/shm, /sys and System V memory, so that libraries cannot
+bypass the link. One or more veth pairs join the hosts; a token bucket limits each pair to the given rate. Leaving the
+laboratory ends the processes inside, and so the namespaces. Needs root, and Debian's iproute2.
 
     python benchmarks/lab.py run --rate 1 -n 1 -- script.py args     # ranks on both hosts, as by `hocket run`
     python benchmarks/lab.py up --rate 10                            # until Enter; prints how to get in
@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 NUM_HOSTS = 2
@@ -40,7 +41,7 @@ read -r _ || true
 
 
 class LabError(RuntimeError):
-    """The laboratory cannot be set up; the message says what is missing."""
+    """The laboratory cannot be set up; the message names what is missing."""
 
 
 class Host:
@@ -48,7 +49,7 @@ class Host:
 
     Args:
         number: 0 or 1.
-        keeper: the process whose namespaces it is.
+        keeper: the process that owns the namespaces.
     """
 
     def __init__(self, number: int, keeper: subprocess.Popen[str]) -> None:
@@ -57,11 +58,11 @@ class Host:
         self.keeper = keeper
 
     def address_on(self, link: int) -> str:
-        """The address of this host on a link, which is its device eth0, eth1 and so on."""
+        """Return the address of this host on a link; link i is its device eth<i>."""
         return _NETWORKS.format(77 + link, self.number + 1)
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        """The command that runs another one on this host."""
+        """Return the command that runs `argv` on this host."""
         spaces = ("--net", "--uts", "--mount", "--ipc")
         return ["nsenter", "-t", str(self.keeper.pid), *spaces, f"--wd={os.getcwd()}", *argv]
 
@@ -77,18 +78,18 @@ class Lab:
     """Two hosts and the link between them; a context manager.
 
     Args:
-        rate_gbit_s: of a link, in each direction.
-        num_links: between the hosts; names and launchers know the first of them.
+        rate_gbit_s: rate of a link in Gbit/s, in each direction.
+        num_links: number of links between the hosts; host names and launchers use the first one.
 
     Raises:
-        LabError: this user may not, or a tool is missing.
+        LabError: a permission or a tool is missing.
     """
 
     def __init__(self, rate_gbit_s: float, num_links: int = 1) -> None:
         self.rate_gbit_s = rate_gbit_s
         self.devices = [f"eth{link}" for link in range(num_links)]
         self.hosts: list[Host] = []
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder = tempfile.TemporaryDirectory(prefix="hocket-lab-")
 
     def __enter__(self) -> Lab:
         reason = find_obstacle()
@@ -108,7 +109,7 @@ class Lab:
     def _join(self, link: int, device: str) -> None:
         first, second = self.hosts
         first.run("ip", "link", "add", device, "type", "veth", "peer", "name", device, "netns", str(second.keeper.pid))
-        # A burst is what leaves within a millisecond, but not less than the largest segment the kernel makes.
+        # A burst is the data of one millisecond, but at least the largest segment that the kernel makes.
         burst = max(65536 * 2, int(self.rate_gbit_s * 1e9 / 8 / 1000))
         for host in self.hosts:
             host.run("ip", "addr", "add", f"{host.address_on(link)}/24", "dev", device)
@@ -134,21 +135,15 @@ class Lab:
         """End whatever still runs on the hosts, and the hosts."""
         for host in self.hosts:
             for pid in _processes_in(host.keeper.pid):
-                try:
+                with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
         for host in self.hosts:
             host.keeper.communicate(timeout=_TIMEOUT_S)
         self.hosts = []
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
+        self._folder.cleanup()
 
     def remote_shell(self) -> Path:
         """A program that launchers call as they call ssh: ADDRESS COMMAND...; it lives as long as the laboratory."""
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="hocket-lab-")
         path = Path(self._folder.name) / "shell"
         cases = [f'  {host.address}) exec {shlex.join(host.command(["sh", "-c"]))} "$*" ;;' for host in self.hosts]
         path.write_text("\n".join(["#!/bin/sh", "host=$1; shift", "case $host in", *cases, "esac", "exit 127", ""]))
@@ -206,14 +201,10 @@ def _processes_in(keeper: int) -> list[int]:
     """All processes of a host but its keeper, by their network namespace."""
     own = os.readlink(f"/proc/{keeper}/ns/net")
     found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == keeper:
-            continue
-        try:
-            if os.readlink(entry / "ns/net") == own:
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended, or is a zombie
+            if os.readlink(entry / "ns/net") == own and int(entry.name) != keeper:
                 found.append(int(entry.name))
-        except OSError:  # it has ended, or is a zombie
-            continue
     return found
 
 

@@ -1,22 +1,22 @@
-"""What learning while a program runs gains where a table is wrong, and what it costs where the table is right.
+"""The gain of learning while a program runs if a table is wrong, and its cost if the table is right.
 
-Two ranks of this host with shared memory, gloo and MPI; a step has nine blocking collectives. The wrong table says that
-gloo is the fastest, then MPI. One communicator keeps to it, one learns from it until nothing changes any more, and one
-has what a learner found from the start; another one has a learner beside it that has nothing left to try.
+Two ranks of this host with shared memory, gloo and MPI; a step has nine blocking collectives. In the wrong table, gloo
+is the fastest, then MPI. One communicator uses this table, one learns until nothing changes any more, and one has the
+learned table from the start; another one has a learner that has nothing left to try.
 """
 
 from __future__ import annotations
 
 import sys
-from itertools import repeat
+from functools import partial
 
-import numpy as np
 from claim import Found, Options, measured, run_claim
 from libraries import job
+from ranks import zeros
 
 import hocket as hk
 from hocket.measure import Comparison, Contender, pin, serve
-from hocket.measure.loops import Loop
+from hocket.measure.loops import Loop, in_order
 from hocket.tune import Learner, Row, Table, TablePolicy, this_machine
 
 KIB = 1 << 10
@@ -30,20 +30,12 @@ RIGHT, RESTS = "the learned table, no learner", "the learned table, a learner be
 
 
 def steps(on: hk.Communicator) -> Loop:
-    arrays = [np.zeros(nbytes // 4, np.float32) for _, nbytes in STEP]
-    gathered = [np.zeros(on.size * nbytes // 4, np.float32) for _, nbytes in STEP]
-
-    def run(iterations: int) -> None:
-        for _ in repeat(None, iterations):
-            for (op, _), x, out in zip(STEP, arrays, gathered, strict=True):
-                if op == "all_reduce":
-                    on.all_reduce(x, "max")
-                elif op == "broadcast":
-                    on.broadcast(x, 0)
-                else:
-                    on.all_gather(out, x)
-
-    return run
+    calls = []
+    for op, nbytes in STEP:
+        x, out = zeros(nbytes // 4), zeros(on.size * nbytes // 4)
+        given = {"all_reduce": (x, "max"), "broadcast": (x, 0), "all_gather": (out, x)}[op]
+        calls.append(partial(getattr(on, op), *given))
+    return in_order(calls)
 
 
 def teach(on: hk.Communicator) -> Learner:
@@ -92,4 +84,4 @@ def parts(options: Options) -> Found:
 
 
 if __name__ == "__main__":
-    run_claim(__doc__, "learning while running", parts, rank=serve_rank)
+    run_claim("learning while running", parts)

@@ -1,4 +1,4 @@
-"""The traffic of three published models over one library, and over several of which each operation has the fastest.
+"""The traffic of three published models over one library, and over a mix in which each operation has the fastest one.
 
 Four setups: one host, one host without shared memory, and two hosts joined by a link of 1 and of 10 Gbit/s (lab.py:
 network namespaces of this machine, needs root). In each a job of two ranks holds all libraries. It measures its own
@@ -104,11 +104,9 @@ def of_setup(name: str, options: Options) -> Found:
 
 if __name__ == "__main__":
     run_claim(
-        __doc__,
         "one step's traffic over the tuned mix of libraries against the best single library",
         {name: partial(of_setup, name) for name in SETUPS},
         by="--setup",
         by_help="only this one; may be repeated",
         needs_lab=lambda options: any(SETUPS[name].rate_gbit_s for name in options.parts),
-        rank=serve_rank,
     )

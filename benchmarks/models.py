@@ -32,7 +32,6 @@ from hocket.measure import Comparison, Contender, serve
 from hocket.measure.loops import looped
 from hocket.tune.policy import TablePolicy
 from hocket.tune.sweep import Sweep, measure_table
-from hocket.tune.table import save_table
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 import dlrm
@@ -166,14 +165,12 @@ def offered(case: str, makers: dict[str, Callable[[], Step]]) -> Iterator[Conten
         assert torch.allclose(torch.tensor(found), torch.tensor(first), rtol=1e-4), f"{case}, {name}: {losses}"
 
 
-def serve_rank(path: str) -> None:
+def serve_rank(_: str) -> None:
     """One rank: the examples' training steps over one communicator a variant, and a transformer over torch."""
     torch.set_num_threads(1)
     assert text()[0].shape == (BATCH, SEQUENCE)
     world = hk.init(backends=("shm", "gloo", "mpi"), policy=hk.Policy.fixed({}), timeout=300)
     table = measure_table(world, TUNED)
-    if world.rank == 0:
-        save_table(table, path)
     tuned = TablePolicy(table)
     policies = {name: tuned if name in (OURS, SYMMETRIC) else hk.Policy.fixed({"*": name}) for name in VARIANTS}
     comms = {}
@@ -208,8 +205,8 @@ def serve_rank(path: str) -> None:
 
 
 def parts(options: Options) -> Found:
-    jobs = [job(str(options.folder / "table.json"), __file__, [], 2)]
-    measurement = measured(jobs, "training steps, 2 ranks", options.settings, start_timeout_s=600.0)
+    ranks = job("hocket", __file__, [], 2)
+    measurement = measured([ranks], "training steps, 2 ranks", options.settings, start_timeout_s=600.0)
     found = []
     for case in measurement.cases:
         for rival in VARIANTS[1:4]:
@@ -222,5 +219,4 @@ def parts(options: Options) -> Found:
 
 
 if __name__ == "__main__":
-    claim = "a training step over the tuned mix of libraries, against each library alone"
-    run_claim(__doc__, claim, parts, rank=serve_rank, unit="ms")
+    run_claim("a training step over the tuned mix of libraries, against each library alone", parts, unit="ms")

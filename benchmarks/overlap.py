@@ -7,7 +7,6 @@ is told, and what both together take of the processors' time.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +14,7 @@ from itertools import product, repeat
 from statistics import median
 
 import numpy as np
-from claim import Found, Options, measured, run_claim
+from claim import Found, Options, measured, measured_and_told, run_claim
 from lab import NUM_HOSTS, Lab
 from libraries import job, lab_job
 from ranks import serve_all
@@ -70,10 +69,10 @@ def parts_of(comm: hk.Communicator, backend: str, nbytes: int) -> dict[str, Call
     return dict(zip(PARTS, (reduce, partial(multiply, num_products), together), strict=True))
 
 
-def serve_rank(_: str, file: str, backends: str, *sizes: str) -> None:
+def serve_rank(_: str, backends: str, *sizes: str) -> None:
     """One rank: an all_reduce alone, a matrix product that takes as long alone, and both at once.
 
-    The file gets the seconds of processor time that rank 0 spends on one of each, by case and name.
+    Rank 0 tells the seconds of processor time that it spends on one of each, by case and name.
     """
     names = backends.split(",")
     comm = hk.init(backends=list(dict.fromkeys("shm" if name == "symmetric" else name for name in names)))
@@ -86,13 +85,13 @@ def serve_rank(_: str, file: str, backends: str, *sizes: str) -> None:
             comm.barrier()
             spent.append([case, name, seconds_of(call, time.process_time, 20)])
             contenders.append(Contender(case, name, looped(call)))
-    serve_all(comm, contenders, spent, file)
+    serve_all(comm, contenders, spent)
 
 
 def two_hosts(options: Options) -> Found:
-    arguments = [options.folder / "spent.json", "mpi,gloo", *SIZES]
     with Lab(RATE_GBIT_S) as lab:
-        measurement = measured([lab_job("hocket", lab, __file__, arguments, 1)], "two hosts", options.settings)
+        ranks = lab_job("hocket", lab, __file__, ["mpi,gloo", *SIZES], 1)
+        measurement = measured([ranks], "two hosts", options.settings)
     where = f"{NUM_HOSTS} hosts, {RATE_GBIT_S:g} Gbit/s"
     # Either library may be chosen: what is wanted of the best is told of the other.
     rows = [
@@ -104,11 +103,10 @@ def two_hosts(options: Options) -> Found:
 
 
 def one_host(options: Options) -> Found:
-    file = options.folder / "spent.json"
-    jobs = [job("hocket", __file__, [file, "shm,symmetric", *SIZES], 2)]
-    measurement = measured(jobs, "one host", options.settings)
+    jobs = [job("hocket", __file__, ["shm,symmetric", *SIZES], 2)]
+    measurement, told = measured_and_told(jobs, "one host", options.settings)
     rows = []
-    spent = {(case, name): seconds for case, name, seconds in json.loads(file.read_text())}
+    spent = {(case, name): seconds for case, name, seconds in told}
     for case in measurement.cases:
         rows.append(hidden(measurement, case, "one host", None))
         reduce, multiply, together = (1e6 * spent[case, part] for part in PARTS)
@@ -128,9 +126,7 @@ def hidden(measurement: Measurement, case: str, where: str, target: float | None
 
 if __name__ == "__main__":
     run_claim(
-        __doc__,
         "an all_reduce behind a matrix product of equal length; the ratio is the share of it that is hidden",
         {"one host": one_host, "two hosts": two_hosts},
         needs_lab=lambda options: "two hosts" in options.parts,
-        rank=serve_rank,
     )

@@ -9,7 +9,6 @@ compute at once have as many cores as the passes of both stages at once show in 
 from __future__ import annotations
 
 import gc
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from claim import Found, Options, measured, option, run_claim
+from claim import Found, Options, measured, measured_and_told, option, run_claim
 from libraries import job
 from ranks import serve_all
 from torch import nn
@@ -37,13 +36,11 @@ from hocket.measure.rounds import AGAIN
 from hocket.pipeline import CostModel, PipelineSchedule, PipelineTimeline, build, recompute, simulate
 from hocket.sim import Link
 
-TIMED = (
-    *((name, 8, {}) for name in ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "chimera")),
-    ("dualpipe", 16, {}),
-)
+TIMED = (*((name, 8) for name in ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "chimera")), ("dualpipe", 16))
 PARTS, AT_ONCE = "passes of stages", "F and B of both stages at once"
-REAL = tuple((name, number, {}) for number in (2, 4, 8) for name in ("gpipe", "1f1b", "chimera"))
-MEMORY = (("gpipe", 8, {}), ("1f1b", 8, {}), ("zb-h1", 8, {}), ("chimera", 8, {}), ("gpipe", 8, {"recompute": True}))
+REAL = tuple((name, number) for number in (2, 4, 8) for name in ("gpipe", "1f1b", "chimera"))
+RECOMPUTED = "gpipe, recompute"
+MEMORY = tuple((name, 8) for name in ("gpipe", "1f1b", "zb-h1", "chimera", RECOMPUTED))
 TORCH = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 STEP, OF_TORCH = "hocket", "torch.distributed.pipelining over gloo"
 SAMPLES, SEQUENCE, WIDTH = 8, 64, 128  # of a micro-batch of real stages
@@ -110,17 +107,16 @@ def real_model(num_stages: int) -> train.SplitModel:
     return train.graph_of(nn.Sequential(*(real_stage() for _ in range(num_stages)))).split(list(range(num_stages + 1)))
 
 
-def case_of(schedule: tuple[str, int, dict[str, Any]], num_ranks: int) -> str:
-    name, num_micro_batches, options = schedule
-    more = "".join(f", {key}" for key in options)
-    return f"{name}{more}, {num_ranks} ranks, {num_micro_batches} micro-batches"
+def case_of(schedule: tuple[str, int], num_ranks: int) -> str:
+    name, num_micro_batches = schedule
+    return f"{name}, {num_ranks} ranks, {num_micro_batches} micro-batches"
 
 
-def table(schedule: tuple[str, int, dict[str, Any]], num_ranks: int) -> PipelineSchedule:
+def table(schedule: tuple[str, int], num_ranks: int) -> PipelineSchedule:
     """The schedule of a case, as it is executed and simulated."""
-    name, num_micro_batches, options = schedule
-    made = build(name, num_ranks, num_micro_batches)
-    return recompute(made) if options.get("recompute") else made
+    name, num_micro_batches = schedule
+    made = build(name.partition(",")[0], num_ranks, num_micro_batches)
+    return recompute(made) if name == RECOMPUTED else made
 
 
 def together(comm: hk.Communicator, step: Call) -> Loop:
@@ -145,7 +141,7 @@ def real_contenders(comm: hk.Communicator) -> list[Contender]:
     """A step of every schedule with stages that compute, here and in torch; and the stages alone, and at once."""
     found = passes(comm)
     for schedule in REAL:
-        name, number, _ = schedule
+        name, number = schedule
         made = table(schedule, comm.size)
         executor = train.PipelineExecutor(made, real_model(comm.size), comm, F.mse_loss)
         x, y = (torch.randn(number, SAMPLES, SEQUENCE, WIDTH) for _ in range(2))
@@ -230,27 +226,27 @@ def status_of(name: str) -> int:
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
-def serve_rank(_: str, what: str, file: str, unit_s: str) -> None:
+def serve_rank(_: str, what: str, unit_s: str) -> None:
     """One rank: steps of pipeline schedules, of stages that sleep or compute.
 
-    The file gets what a message takes between the ranks of stages that compute.
+    It tells what a message takes between the ranks of stages that compute.
     """
     torch.set_num_threads(1)
     comm = hk.init()
     if what == "timed":
         serve_all(comm, timed_contenders(comm, float(unit_s)))
         return
-    dist.init_process_group("gloo", init_method=f"file://{file}.store", rank=comm.rank, world_size=comm.size)
+    dist.init_process_group("gloo")
     contenders, link = real_contenders(comm), train.measure_link(comm)
     pin(comm.rank)  # after hocket's start, which must not take a bound rank for one that shares its core
-    serve_all(comm, contenders, asdict(link), file)
+    serve_all(comm, contenders, asdict(link))
 
 
 def timed(options: Options) -> Found:
     """Stages that sleep: no cores are needed but for the library's own work."""
     unit_s, settings = options.pass_ms / 1e3, replace(options.settings, core_rounds=0, again=False)
     for num_ranks in options.ranks or TIMED_RANKS:
-        ranks = job("hocket", __file__, ["timed", "-", unit_s], num_ranks)
+        ranks = job("hocket", __file__, ["timed", unit_s], num_ranks)
         measurement = measured([ranks], f"{num_ranks} ranks that sleep", settings, start_timeout_s=600.0)
         simulated = {}
         for each in TIMED:
@@ -263,11 +259,9 @@ def timed(options: Options) -> Found:
 
 def real(options: Options) -> Found:
     """Stages that compute."""
-    file = options.folder / "link.json"
-    ranks = job("hocket", __file__, ["real", file, 0], REAL_RANKS)
-    measurement = measured([ranks], "ranks that compute", options.settings)
-    link = Link(**json.loads(file.read_text()))
-    of_rounds = list(costs_and_cores(measurement, link))
+    ranks = job("hocket", __file__, ["real", 0], REAL_RANKS)
+    measurement, link = measured_and_told([ranks], "ranks that compute", options.settings)
+    of_rounds = list(costs_and_cores(measurement, Link(**link)))
     simulated = {}
     for each in REAL:
         made = table(each, REAL_RANKS)
@@ -277,7 +271,7 @@ def real(options: Options) -> Found:
     rows = [agreement(measurement, case, simulated[case], REAL_TARGET) for case in cases]
     # What no simulator could do better: the same step a second time in the same round.
     rows += [agreement(measurement, case, measurement.times(case, STEP + AGAIN), None, "itself") for case in cases]
-    for number in sorted({number for _, number, _ in REAL}):
+    for number in sorted({number for _, number in REAL}):
         rows += chimera_rows(measurement, simulated, [case_of(each, REAL_RANKS) for each in REAL if each[1] == number])
     in_torch = [case_of(each, REAL_RANKS) for each in REAL if each[0] in TORCH]
     rows += [Comparison(case, STEP, (OF_TORCH,), 1.0, unit="ms") for case in in_torch]
@@ -346,11 +340,9 @@ def peaks(options: Options) -> Found:
 
 if __name__ == "__main__":
     run_claim(
-        __doc__,
         "steps of pipeline schedules take the time and the memory that were simulated",
         {"timed": timed, "real": real, "memory": peaks},
         option("--ranks", action="append", type=int, choices=TIMED_RANKS, help="that sleep; may be repeated"),
         option("--pass-ms", type=float, default=50.0, help="of a stage that sleeps (default 50)"),
-        rank=serve_rank,
         unit="ms",
     )

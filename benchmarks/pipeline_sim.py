@@ -73,10 +73,6 @@ def alone(contenders: list[Contender], words: str, settings: Settings) -> Measur
         return measure(Team(contenders, 0, lambda: None, lambda values: [values]), settings, on_round=on_round)
 
 
-def times_of(measurement: Measurement, case: str) -> list[float]:
-    return measurement.times(case, OURS)
-
-
 def parts(options: Options) -> Found:
     pin(0)
     both, tables = compared(options.settings)
@@ -84,7 +80,7 @@ def parts(options: Options) -> Found:
     yield [Comparison(case, OURS, (TORCH,), 1.0, needs_cores=False) for case in tables], both
     rows = []
     for case in large_tables:
-        times = times_of(made, case)
+        times = made.times(case, OURS)
         seconds, interval = median(times), (MOST_S / max(times), MOST_S / min(times))
         holds = max(times) <= MOST_S
         rows.append(Row(case, f"a limit of {MOST_S:g} s", seconds, MOST_S, "s", MOST_S / seconds, interval, 1.0, holds))
@@ -92,9 +88,9 @@ def parts(options: Options) -> Found:
     if not options.json:
         for measurement, of_measurement in ((both, tables), (made, large_tables)):
             for case, schedule in of_measurement.items():
-                per_s = len(schedule) / median(times_of(measurement, case))
+                per_s = len(schedule) / median(measurement.times(case, OURS))
                 print(f"{case}: {len(schedule)} actions, {per_s:,.0f} a second")
 
 
 if __name__ == "__main__":
-    run_claim(__doc__, "simulated actions a second, against torch's simulation and a limit", parts)
+    run_claim("simulated actions a second, against torch's simulation and a limit", parts)

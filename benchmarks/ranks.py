@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hocket.bench.drivers.base import Driver
+from hocket.bench.families.collectives import compare
 from hocket.bench.rank import opened
 from hocket.bench.targets import Target
 from hocket.measure import Contender, serve
@@ -78,31 +77,20 @@ def checked(words: str, run: Loop, given: Arrays, rank: int) -> Loop:
 
 
 def check(words: str, found: np.ndarray, expected: Any) -> None:
-    """Raise AssertionError where a result is wrong.
-
-    Args:
-        words: what was done, and by whom.
-        found: the result.
-        expected: the same in an array, or one number that is everywhere.
-    """
-    if not (found == expected).all():
-        right = np.broadcast_to(expected, found.shape)[:4]
-        raise AssertionError(f"{words}: {found[:4]} instead of {right} in {found.size} {found.dtype}")
+    """Raise WrongResult where a result is not what is expected, in an array, or as one number that is everywhere."""
+    compare(found, np.broadcast_to(expected, found.shape), words)
 
 
-def serve_all(comm: Any, contenders: list[Contender], facts: object = None, file: str = "", **barrier: str) -> None:
+def serve_all(comm: Any, contenders: list[Contender], facts: object = None, **barrier: str) -> None:
     """Serve what a communicator's ranks have set up, and leave.
 
     Args:
         comm: of `hocket.init`.
         contenders: the same on all ranks.
-        facts: which the script finds in the file, as JSON.
-        file: its path.
+        facts: for the script, as JSON has them.
         barrier: how the ranks meet before a sample, as `Communicator.barrier` takes it.
     """
-    if file and comm.rank == 0:
-        Path(file).write_text(json.dumps(facts))
-    serve(contenders, comm.rank, lambda: comm.barrier(**barrier))
+    serve(contenders, comm.rank, lambda: comm.barrier(**barrier), actions={"facts": lambda _: {"facts": facts}})
     comm.finalize()
 
 

@@ -8,7 +8,6 @@ a job of its own that may use all links: where a library can do that by itself, 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -16,7 +15,7 @@ from itertools import chain, product
 from typing import Any
 
 import numpy as np
-from claim import Found, Options, measured, option, run_claim
+from claim import Found, Options, measured_and_told, option, run_claim
 from lab import Lab
 from libraries import lab_job
 from ranks import serve_all, zeros
@@ -42,10 +41,10 @@ CHOICE = "by the table"
 ALL_LINKS = "mpi over all links"
 
 
-def serve_rank(library: str, file: str, *sizes: str) -> None:
+def serve_rank(library: str, *sizes: str) -> None:
     """One rank: both libraries, both at once and the choices of a table that it measures; or MPICH, over all links.
 
-    The file gets what the table chose by case, and the bytes that one operation over both sends over each device.
+    It tells what the table chose by case, and the bytes that one operation over both sends over each device.
     """
     nbytes = [int(each) for each in sizes]
     if library == "mpich":  # nothing but this library, as the environment has it
@@ -71,7 +70,7 @@ def serve_rank(library: str, file: str, *sizes: str) -> None:
         comm.barrier()
         sent = {device: count - before[device] for device, count in sent_nbytes().items()}
         said[case] = {"chosen": comm.explain(op, each).chosen, "sent": sent}
-    serve_all(comm, contenders, said, file)
+    serve_all(comm, contenders, said)
 
 
 def bound(comm: hk.Communicator, op: str, x: np.ndarray, **how: str) -> Loop:
@@ -83,17 +82,15 @@ def with_variables(job: Job, **variables: str) -> Job:
 
 
 def parts(options: Options) -> Found:
-    file = options.folder / "said.json"
     for num_links in options.links or (2, 1):
         where = f"2 hosts, {num_links} link{'s' if num_links > 1 else ''} of {RATE_GBIT_S:g} Gbit/s"
         with Lab(RATE_GBIT_S, num_links) as lab:
-            ours = lab_job("hocket", lab, __file__, [file, *SIZES], 1)
+            ours = lab_job("hocket", lab, __file__, SIZES, 1)
             jobs = [with_variables(ours, GLOO_SOCKET_IFNAME=lab.devices[-1], UCX_NET_DEVICES=lab.devices[0])]
             if num_links > 1:
-                rival = lab_job("mpich", lab, __file__, ["-", *SIZES], 1)
+                rival = lab_job("mpich", lab, __file__, SIZES, 1)
                 jobs.append(with_variables(rival, MASTER_PORT="29600"))
-            measurement = measured(jobs, where, options.settings, start_timeout_s=400.0)
-        said = json.loads(file.read_text())
+            measurement, said = measured_and_told(jobs, where, options.settings, start_timeout_s=400.0)
         yield chain(*(comparisons(said, where, num_links, *each) for each in product(OPS, SIZES))), measurement
 
 
@@ -111,10 +108,8 @@ def comparisons(said: dict[str, Any], where: str, num_links: int, op: str, nbyte
 
 if __name__ == "__main__":
     run_claim(
-        __doc__,
         "one operation over two libraries at once",
         parts,
         option("--links", action="append", type=int, choices=(1, 2), help="may be repeated; by default both"),
         needs_lab=lambda options: True,
-        rank=serve_rank,
     )

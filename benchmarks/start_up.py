@@ -14,6 +14,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 from claim import Found, Options, measured, option, run_claim
 from lab import Lab
@@ -78,9 +79,8 @@ def on_two_hosts(trees: dict[str, Path], num_ranks: int, num_rounds: int, core_f
     rounds = []
     with Lab(10.0) as lab:
         for number in range(num_rounds):
-            order = list(trees.items())[:: 1 if number % 2 else -1]
             seconds = {}
-            for name, tree in order:
+            for name, tree in list(trees.items())[:: 1 if number % 2 else -1]:
                 argv = [str(tree / ".venv/bin/python"), __file__, "--init"]
                 piped = partial(subprocess.Popen, stdout=subprocess.PIPE, text=True)
                 processes = [
@@ -89,7 +89,7 @@ def on_two_hosts(trees: dict[str, Path], num_ranks: int, num_rounds: int, core_f
                 ]
                 outputs = [process.communicate(timeout=_DEADLINE_S)[0] for process in processes]
                 told = [json.loads(text) for text in outputs if text]
-                seconds[case, name] = sorted(told[0])[NUM_INITS // 2]
+                seconds[case, name] = median(told[0])
             rounds.append(Round(seconds, core_factor))
             print(f"round {number + 1} of {num_rounds}: {seconds}", file=sys.stderr)
     busy = foreign_busy(before, usage([os.getpid()]))
@@ -103,8 +103,7 @@ def parts(options: Options) -> Found:
     rows = []
     for backends in CASES.values():
         case = "+".join(backends)
-        seconds = sorted(measurement.times(case, OTHER))
-        middle_s = seconds[len(seconds) // 2]
+        middle_s = median(measurement.times(case, OTHER))
         rows.append(Comparison(case, THIS, (OTHER,), middle_s / (middle_s + MOST_SLOWER_S)))
     yield rows, measurement
     if options.hosts:
@@ -116,12 +115,10 @@ if __name__ == "__main__" and sys.argv[1:2] == ["--init"]:
     time_inits()
 elif __name__ == "__main__":
     run_claim(
-        __doc__,
         "an init takes at most 3 ms more on one host than in the other checkout, and 1.1 times as long on two",
         parts,
         CHECKOUT,
         option("--hosts", type=int, default=0, metavar="N", help="also N ranks on two hosts (needs root)"),
         option("--starts", type=int, default=9, metavar="N", help="of all ranks on two hosts (default 9)"),
         needs_lab=lambda options: options.hosts > 0,
-        rank=serve_rank,
     )

@@ -18,7 +18,7 @@ from libraries import job
 from hocket import bench
 from hocket.measure import Contender, Measurement, Row, StopRule, median_interval, pin, progress, serve
 from hocket.measure.loops import there_and_back
-from hocket.measure.statistics import MIN_VALUES
+from hocket.measure.statistics import range_of_median
 
 CASE, NBYTES, BARE = "8 B there and back", 8, "bare mpi4py loop"
 MOST_OVER_US = 0.35
@@ -69,7 +69,7 @@ def over(measurement: Measurement, ours: str, theirs: str, min_rounds: int) -> R
     times = (measurement.times(CASE, name) for name in (ours, theirs))
     pairs = [(a / 2, b / 2) for a, b in zip(*times, strict=True)]
     longer = [1e6 * (a - b) for a, b in pairs]
-    low, high = median_interval(longer) if len(longer) >= MIN_VALUES else (min(longer), max(longer))
+    low, high = range_of_median(longer)
     label = f"{ours}: {median(longer):+.3f} us [{low:+.3f}, {high:+.3f}], at most {MOST_OVER_US:+}"
     a, b = (1e6 * median(each) for each in zip(*pairs, strict=True))
     holds = median(longer) <= MOST_OVER_US if len(longer) >= min_rounds else None
@@ -114,8 +114,5 @@ def compared(pair: str, rule: StopRule) -> bench.Comparison:
 
 if __name__ == "__main__":
     run_claim(
-        __doc__,
-        "hocket bench costs little, and its verdicts hold",
-        {"latency": latency, "apps": apps, "compare": comparisons},
-        rank=serve_rank,
+        "hocket bench costs little, and its verdicts hold", {"latency": latency, "apps": apps, "compare": comparisons}
     )

@@ -122,10 +122,8 @@ def parts(options: Options) -> Found:
 
 if __name__ == "__main__":
     run_claim(
-        __doc__,
         "what everybody waits for takes no longer than in the other checkout",
         parts,
         CHECKOUT,
         option("--starts", type=int, default=9, metavar="N", help="of all ranks (default 9)"),
-        rank=serve_rank,
     )

@@ -107,12 +107,8 @@ def exchange_contenders(
 
 def parameter_nbytes() -> list[int]:
     """Bytes of the arrays of VGG-16 in float32: weights and biases of every layer."""
-    counts = []
-    for inputs, outputs in pairwise(CHANNELS):
-        counts += [inputs * outputs * 9, outputs]
-    for inputs, outputs in FULL:
-        counts += [inputs * outputs, outputs]
-    return [4 * count for count in counts]
+    layers = [*((9 * inputs, outputs) for inputs, outputs in pairwise(CHANNELS)), *FULL]
+    return [4 * count for inputs, outputs in layers for count in (inputs * outputs, outputs)]
 
 
 def parameters_for(algorithm: Algorithm, link: Link, num_ranks: int, nbytes: int) -> dict[str, int]:
@@ -270,11 +266,9 @@ def parts(options: Options) -> Found:
 
 if __name__ == "__main__":
     run_claim(
-        __doc__,
         "parameters of VGG-16 exchanged",
         parts,
         option("--rate", type=rate, default=1.0, metavar="GBIT", help="Gbit/s between the hosts (1)"),
         option("--picture", type=Path, metavar="FILE", help="draw what was simulated"),
         needs_lab=lambda options: True,
-        rank=serve_rank,
     )

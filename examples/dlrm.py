@@ -1,10 +1,10 @@
-"""A recommendation model in the manner of DLRM learns who clicks on what; the embedding tables lie on different ranks.
+"""Train a recommendation model similar to DLRM to predict clicks, with its embedding tables on different ranks.
 
-Every rank looks its tables up for the whole batch. all_to_all brings each rank the rows of its own samples while it
-computes the bottom MLP, and takes the rows' gradients back while the bottom MLP's are computed. The MLPs are on every
-rank, their gradients are all-reduced as the backward pass yields them. Clicks are made up: products of categories'
-hidden vectors decide, with some chance. At the end: the area under the ROC curve (AUC) on samples not trained on, next
-to that of the hidden truth. After Naumov et al., arXiv 1906.00091.
+Every rank looks up its tables for the whole batch. all_to_all sends each rank the rows of its own samples while the
+bottom MLP is computed, and returns the gradients of the rows while those of the bottom MLP are computed. The MLPs are
+replicated on every rank; their gradients are all-reduced as the backward pass produces them. The clicks are synthetic:
+random, with log-odds from products of hidden vectors of the categories. The result is the area under the ROC curve
+(AUC) on held-out samples, beside the AUC of the true log-odds. After Naumov et al., arXiv 1906.00091.
 
     hocket run -n 2 examples/dlrm.py --steps 400
 """
@@ -24,32 +24,32 @@ from torch import nn
 import hocket as hk
 from hocket.trace.traffic import Traffic
 
-# Letters behind tensors: B samples, T tables, D dimension of an embedding, N numbers given with each sample, R ranks.
+# Shape suffixes: B samples, T tables, D dimension of an embedding, N numerical features of a sample, b B / ranks.
 B, T, D, N, NUM_ROWS = 1024, 8, 16, 8, 100
 HELD_OUT = 16384
 
 
 class Clicks:
-    """Samples of a made-up shop: categories, numbers, whether it was a click, and the true log-odds of that."""
+    """Synthetic samples: categories, numerical features, whether the sample is a click, and its true log-odds."""
 
     def __init__(self, seed: int) -> None:
         self.seed, truth = seed, np.random.default_rng([seed, 0])
         self.hidden, self.weights = truth.normal(0, 0.55, (T, NUM_ROWS, 4)), truth.normal(0, 0.3, N)
 
     def draw(self, stream: int, num_samples: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, np.ndarray]:
-        """Categories (T, B), numbers (B, N), clicks (B,) and log-odds (B,), the same for a stream on all ranks."""
+        """Return categories (T, B), numbers (B, N), clicks (B,) and log-odds (B,), all determined by `stream`."""
         random = np.random.default_rng([self.seed, stream])
-        categories = (NUM_ROWS * random.random((T, num_samples)) ** 2).astype(np.int64)  # some are much more frequent
+        categories = (NUM_ROWS * random.random((T, num_samples)) ** 2).astype(np.int64)  # skewed: some are frequent
         numbers = random.normal(size=(num_samples, N)).astype(np.float32)
         vectors = self.hidden[np.arange(T)[:, None], categories]
-        pairs = (vectors.sum(0) ** 2 - (vectors**2).sum(0)).sum(-1) / 2  # the sum of all products of two tables
+        pairs = (vectors.sum(0) ** 2 - (vectors**2).sum(0)).sum(-1) / 2  # sum over all pairs of tables
         log_odds = pairs + numbers @ self.weights - 1
         clicks = random.random(num_samples) < 1 / (1 + np.exp(-log_odds))
         return torch.from_numpy(categories), torch.from_numpy(numbers), torch.from_numpy(clicks).float(), log_odds
 
 
 def area_under_curve(score: np.ndarray, clicked: np.ndarray) -> float:
-    """Chance that a click scores above a sample without one, from the sum of the clicks' ranks; ties count one half."""
+    """Return the probability that a click scores above a non-click (from the rank sum; a tie counts one half)."""
     _, position, count = np.unique(score, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(count) - (count - 1) / 2)[position]
     num_clicks = clicked.sum()
@@ -57,13 +57,13 @@ def area_under_curve(score: np.ndarray, clicked: np.ndarray) -> float:
 
 
 class Step:
-    """The operations of one step in flight, and what its traffic cannot be told without."""
+    """One step's operations in flight, and the times that a record of its traffic needs."""
 
     def __init__(self, comm: hk.Communicator) -> None:
         self.comm, self.since_ns, self.waited, self.reductions = comm, time.monotonic_ns(), [], []
 
     def send(self, x: torch.Tensor) -> torch.Tensor:
-        """Row r of the first axis goes to rank r; what comes in instead is to be received."""
+        """Start to send row r of the first axis to rank r; return the array that `receive` completes."""
         x = x.contiguous()
         out = torch.empty_like(x)
         self.exchange = self.comm.all_to_all(out, x, async_op=True)
@@ -79,7 +79,7 @@ class Step:
 
 
 class ExchangeEnd(torch.autograd.Function):
-    """Between two of these the exchange goes on: the first sends, the second receives, and backward the other way."""
+    """One end of an exchange: the first starts it, the second waits for it; reversed in the backward pass."""
 
     @staticmethod
     def forward(context: Any, x: torch.Tensor, step: Step, sends: bool) -> torch.Tensor:
@@ -98,7 +98,7 @@ def mlp(*widths: int) -> nn.Sequential:
 
 
 class DLRM(nn.Module):
-    """Embeddings of categories and a bottom MLP of numbers; products of pairs of them; a top MLP decides."""
+    """Embeddings of categories, a bottom MLP for numbers, dot products of all pairs, and a top MLP."""
 
     def __init__(self, comm: hk.Communicator) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class DLRM(nn.Module):
         self.bottom, self.top = mlp(N, 64, D), mlp((T + 1) * T // 2 + D, 64, 32, 1)
 
     def forward(self, categories_TB: torch.Tensor, numbers_bN: torch.Tensor) -> torch.Tensor:
-        """Log-odds of this rank's samples b, from the categories of all samples B."""
+        """Return the log-odds of this rank's samples b, from the categories of all samples B."""
         mine = categories_TB[self.mine]
         rows = self.tables[torch.arange(len(mine))[:, None], mine].unflatten(1, (self.step.comm.size, -1))
         sent = ExchangeEnd.apply(rows.transpose(0, 1), self.step, True)
@@ -119,11 +119,11 @@ class DLRM(nn.Module):
 
 
 class Gradients:
-    """The gradients of one MLP in one buffer, reduced as soon as the last of them is there."""
+    """The gradients of one MLP in one buffer, all-reduced as soon as the last gradient is computed."""
 
     def __init__(self, model: DLRM, network: nn.Module) -> None:
         self.model, sizes = model, [each.numel() for each in network.parameters()]
-        self.flat = model.step.comm.zeros(sum(sizes), torch.float32)  # shared by the ranks of a host: no copies
+        self.flat = model.step.comm.zeros(sum(sizes), torch.float32)  # shared memory of the host's ranks: no copies
         self.num_missing = self.num_parameters = len(sizes)
         for each, part in zip(network.parameters(), self.flat.split(sizes), strict=True):
             each.grad = part.view_as(each)
@@ -137,11 +137,11 @@ class Gradients:
 
 
 def predict(comm: hk.Communicator, model: DLRM, categories: torch.Tensor, numbers: torch.Tensor) -> np.ndarray:
-    """Log-odds of all samples, on every rank; each computes its share."""
-    everyones = torch.empty(comm.size, len(numbers) // comm.size)
+    """Return the log-odds of all samples on every rank; each rank computes its share."""
+    log_odds = torch.empty(comm.size, len(numbers) // comm.size)
     with torch.no_grad():
-        comm.all_gather(everyones, model(categories, numbers.chunk(comm.size)[comm.rank]))
-    return everyones.flatten().numpy()
+        comm.all_gather(log_odds, model(categories, numbers.chunk(comm.size)[comm.rank]))
+    return log_odds.flatten().numpy()
 
 
 def train(comm: hk.Communicator, options: argparse.Namespace) -> dict[str, object]:
@@ -159,18 +159,18 @@ def train(comm: hk.Communicator, options: argparse.Namespace) -> dict[str, objec
         categories, *rest, _ = clicks.draw(2 + index, B)
         numbers, targets = (each.chunk(comm.size)[comm.rank] for each in rest)
         step = model.step = Step(comm)
-        model.zero_grad(set_to_none=False)  # the gradients stay where they are reduced
+        model.zero_grad(set_to_none=False)  # keeps the gradients in the buffer that is reduced
         loss = F.binary_cross_entropy_with_logits(model(categories, numbers), targets)
         loss.backward()
-        model.tables.grad /= comm.size  # the losses of all ranks are in it, and their mean is wanted
+        model.tables.grad /= comm.size  # it is the sum over all ranks' losses; we need the mean
         for work in step.reductions:
             step.wait(work)
         for optimizer in optimizers:
             optimizer.step()
         losses[index] = loss.detach()
     if options.traffic and comm.rank == 0:
-        seen = {"source": "examples/dlrm.py, rank 0", "since_ns": step.since_ns, "waited": step.waited}
-        Traffic.from_records(comm.records(), name="dlrm", num_ranks=comm.size, **seen).save(options.traffic)
+        context = {"source": "examples/dlrm.py, rank 0", "since_ns": step.since_ns, "waited": step.waited}
+        Traffic.from_records(comm.records(), name="dlrm", num_ranks=comm.size, **context).save(options.traffic)
     comm.all_reduce(losses, "avg")
     scores |= {"auc_after": predict(comm, model, *held_out), "auc_truth": truth}
     areas = {name: area_under_curve(score, clicked.numpy()) for name, score in scores.items()}
@@ -182,17 +182,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="print the result and all losses as one JSON object")
-    parser.add_argument("--traffic", type=Path, help="write the last step's operations there, to replay them")
+    parser.add_argument("--traffic", type=Path, help="write the operations of the last step to this file, for replay")
     options = parser.parse_args()
-    torch.set_num_threads(1)  # one core a rank
+    torch.set_num_threads(1)  # one core per rank
     with hk.init() as comm:
         if options.steps < 1 or T % comm.size:
-            parser.error(f"--steps must be above 0, and the ranks must share {T} tables evenly")
+            parser.error(
+                f"--steps must be above 0 (got {options.steps}), and {comm.size} ranks must divide {T} tables evenly"
+            )
         result = train(comm, options)
         if comm.rank == 0:
-            text = (
-                "held-out AUC: {auc_before:.3f} before, {auc_after:.3f} after {steps} steps; the truth: {auc_truth:.3f}"
-            )
+            text = "held-out AUC: {auc_before:.3f} before, {auc_after:.3f} after {steps} steps; ideal: {auc_truth:.3f}"
             print(json.dumps(result) if options.json else text.format(**result, steps=options.steps))
 
 

@@ -1,8 +1,8 @@
-"""A small GPT learns the characters of Python's standard library, with a sharded optimizer (ZeRO stage 2).
+"""Train a small GPT on characters of Python's standard library, with a sharded optimizer (ZeRO stage 2).
 
-Every layer's parameters lie in one flat buffer. As soon as the backward pass has a layer's gradients, they are
-reduce-scattered while it goes on; every rank keeps Adam's state of its own shard only, updates that and gathers the
-rest. At the end: bits per character on text that was not trained on.
+Every layer's parameters lie in one flat buffer. As soon as the backward pass has computed a layer's gradients, they are
+reduce-scattered while the pass continues. Every rank keeps Adam's state for its own shard only, updates this shard and
+gathers the others. The result is the number of bits per character on held-out text.
 
     hocket run -n 2 examples/gpt.py
     hocket run -n 2 examples/gpt.py --steps 50 --json --traffic gpt.json
@@ -22,14 +22,14 @@ from torch import nn
 import hocket as hk
 from hocket.trace.traffic import Traffic
 
-# Letters behind tensors: B sequences, T characters of one, D width, C kinds of characters.
+# Shape suffixes: B sequences, T characters of a sequence, D width, C distinct characters.
 B, T, D, C = 16, 64, 96, 128
 NUM_LAYERS, NUM_HEADS = 2, 4
 FILES = ("argparse.py", "ast.py", "dataclasses.py", "inspect.py", "subprocess.py", "tarfile.py", "typing.py")
 
 
 def load_text() -> tuple[torch.Tensor, torch.Tensor]:
-    """Characters to train on and to test on: the first nine tenths of every file, and the last."""
+    """Return the characters for training (the first 90 % of every file) and for testing (the rest)."""
     parts: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
     for name in FILES:
         text = Path(sysconfig.get_path("stdlib"), name).read_text(encoding="utf-8")
@@ -40,7 +40,7 @@ def load_text() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def windows(text: torch.Tensor, starts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sequences of T characters and what follows each of them."""
+    """Return sequences of T characters, and for each character the next one."""
     pieces = text[starts[:, None] + torch.arange(T + 1)]
     return pieces[:, :-1], pieces[:, 1:]
 
@@ -62,7 +62,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Predicts every next character from those before it."""
+    """Predicts each character from the characters before it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class GPT(nn.Module):
 
 
 class Step:
-    """What the traffic of a step cannot be told without: when it began, and when which operation was waited for."""
+    """The times that a record of a step's traffic needs: its start, and the start of each wait for an operation."""
 
     def __init__(self) -> None:
         self.since_ns, self.waited = time.monotonic_ns(), []
@@ -89,9 +89,9 @@ class Step:
 
 
 class Bucket:
-    """The parameters of one layer in one buffer, a row a rank; this rank updates its own row.
+    """The parameters of one layer in one buffer, one row per rank; this rank updates its own row.
 
-    It lies in memory that the ranks of a host share, where they gather and reduce without copies.
+    The buffer lies in shared memory, where the ranks of a host gather and reduce without copies.
     """
 
     def __init__(self, comm: hk.Communicator, layer: nn.Module) -> None:
@@ -111,13 +111,13 @@ class Bucket:
         self.adam = torch.optim.Adam([self.shard])
 
     def on_gradient(self, _: torch.Tensor) -> None:
-        """Send the gradients off as soon as the last of them is there."""
+        """Start the reduce_scatter as soon as the last gradient is computed."""
         self.num_missing -= 1
         if self.num_missing == 0:
             self.scattered = self.comm.reduce_scatter(self.shard.grad, self.gradients, "avg", async_op=True)
 
     def update(self, step: Step, learning_rate: float) -> hk.Work:
-        """Update this rank's row and tell the others."""
+        """Update this rank's row and start to gather all rows."""
         step.wait(self.scattered)
         self.num_missing = self.num_parameters
         self.gradients.zero_()
@@ -127,7 +127,7 @@ class Bucket:
 
 
 def bits_per_character(comm: hk.Communicator, model: GPT, text: torch.Tensor) -> float:
-    """On 256 windows all over the text; every rank looks at its share of them."""
+    """Return the bits per character over 256 windows spread over the text; every rank evaluates its share."""
     starts = torch.linspace(0, len(text) - T - 1, 256).long()[comm.rank :: comm.size]
     inputs, targets = windows(text, starts)
     with torch.no_grad():
@@ -145,7 +145,7 @@ def train(comm: hk.Communicator, num_steps: int, seed: int, traffic: Path | None
     bits_before = bits_per_character(comm, model, test_text)
     losses = torch.zeros(num_steps)
     for index in range(num_steps):
-        starts = torch.randint(len(train_text) - T, (B,))  # the same on all ranks; each takes its rows of it
+        starts = torch.randint(len(train_text) - T, (B,))  # equal on all ranks; each rank takes its share
         inputs, targets = windows(train_text, starts.chunk(comm.size)[comm.rank])
         step = Step()
         loss = F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
@@ -155,8 +155,8 @@ def train(comm: hk.Communicator, num_steps: int, seed: int, traffic: Path | None
             step.wait(work)
         losses[index] = loss.detach()
     if traffic and comm.rank == 0:
-        seen = {"source": "examples/gpt.py, rank 0", "since_ns": step.since_ns, "waited": step.waited}
-        Traffic.from_records(comm.records(), name="gpt", num_ranks=comm.size, **seen).save(traffic)
+        context = {"source": "examples/gpt.py, rank 0", "since_ns": step.since_ns, "waited": step.waited}
+        Traffic.from_records(comm.records(), name="gpt", num_ranks=comm.size, **context).save(traffic)
     comm.all_reduce(losses, "avg")
     return {
         "example": "gpt",
@@ -173,12 +173,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=250)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="print the result and all losses as one JSON object")
-    parser.add_argument("--traffic", type=Path, help="write the last step's operations there, to replay them")
+    parser.add_argument("--traffic", type=Path, help="write the operations of the last step to this file, for replay")
     args = parser.parse_args()
-    torch.set_num_threads(1)  # one core a rank
+    torch.set_num_threads(1)  # one core per rank
     with hk.init() as comm:
         if args.steps < 1 or B % comm.size:
-            parser.error(f"--steps must be above 0, and the ranks must share {B} sequences evenly")
+            parser.error(
+                f"--steps must be above 0 (got {args.steps}), and {comm.size} ranks must divide {B} sequences evenly"
+            )
         result = train(comm, args.steps, args.seed, args.traffic)
         if comm.rank == 0:
             text = "held-out text: {bits_before:.3f} bits per character before, {bits_after:.3f} after {steps} steps"

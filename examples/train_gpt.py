@@ -1,4 +1,4 @@
-"""A small GPT, cut in two with its embedding tied to its head, learns the text of Python's standard library.
+"""Train a small GPT on the text of Python's standard library, in two stages, with its embedding tied to its head.
 
 hocket run -n 2 examples/train_gpt.py [STEPS]
 """
@@ -20,41 +20,41 @@ STEPS, BATCH = int(sys.argv[1]) if len(sys.argv) > 1 else 1200, 16
 
 
 class Block(nn.Module):
-    """Attention to what came before, then two linear layers."""
+    """Causal attention, then two linear layers."""
 
     def __init__(self) -> None:
         super().__init__()
         self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(2))
         self.queries_keys_values = nn.Linear(WIDTH, 3 * WIDTH)
-        self.joined = nn.Linear(WIDTH, WIDTH)
-        self.wide = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+        self.project = nn.Linear(WIDTH, WIDTH)
+        self.feed_forward = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
 
     def forward(self, x_BSW: torch.Tensor) -> torch.Tensor:
         q, k, v = self.queries_keys_values(self.norms[0](x_BSW)).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
-        found_BSW = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
-        x_BSW = x_BSW + self.joined(found_BSW)
-        return x_BSW + self.wide(self.norms[1](x_BSW))
+        mixed_BSW = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        x_BSW = x_BSW + self.project(mixed_BSW)
+        return x_BSW + self.feed_forward(self.norms[1](x_BSW))
 
 
 class GPT(nn.Module):
-    """Predicts every next byte."""
+    """Predicts each byte from the bytes before it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.bytes = nn.Embedding(256, WIDTH)
-        self.places = nn.Parameter(0.02 * torch.randn(SEQUENCE, WIDTH))
+        self.positions = nn.Parameter(0.02 * torch.randn(SEQUENCE, WIDTH))
         self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
         self.norm = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, 256, bias=False)
         nn.init.normal_(self.bytes.weight, std=0.2)
-        self.head.weight = self.bytes.weight  # one matrix, used at both ends of the pipeline
+        self.head.weight = self.bytes.weight  # one matrix, used in the first and in the last stage
 
     def forward(self, text_BS: torch.Tensor) -> torch.Tensor:
-        return self.head(self.norm(self.blocks(self.bytes(text_BS) + self.places)))
+        return self.head(self.norm(self.blocks(self.bytes(text_BS) + self.positions)))
 
 
 def sequences(files: list[Path]) -> tuple[tuple[torch.Tensor, torch.Tensor], bytes]:
-    """Pieces of text, and the same shifted by one byte; and the text."""
+    """Return the inputs (sequences of bytes), the targets (shifted by one byte), and the whole text."""
     text = b"\n".join(path.read_bytes() for path in files)
     count = (len(text) - 1) // SEQUENCE
     values = torch.frombuffer(bytearray(text[: count * SEQUENCE + 1]), dtype=torch.uint8).long()
@@ -65,7 +65,7 @@ torch.set_num_threads(1)
 torch.manual_seed(0)
 files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
 (x, y), _ = sequences([path for number, path in enumerate(files) if number % 20])
-(x_val, y_val), unseen = sequences(files[::20])
+(x_val, y_val), held_out = sequences(files[::20])
 
 model = GPT()
 optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3, betas=(0.9, 0.95))
@@ -87,7 +87,7 @@ with hk.init() as comm:
         comm=comm,
     )
     if comm.rank == 0:
-        shares = [count / len(unseen) for count in Counter(unseen).values()]
-        guessed = -sum(share * math.log2(share) for share in shares)
+        shares = [count / len(held_out) for count in Counter(held_out).values()]
+        entropy = -sum(share * math.log2(share) for share in shares)
         learned = history.history["val_loss"][-1] / math.log(2)
-        print(f"text never seen before: {learned:.2f} bits a byte; by how often each comes {guessed:.2f}")
+        print(f"held-out text: {learned:.2f} bits per byte; entropy of single bytes: {entropy:.2f}")

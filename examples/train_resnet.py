@@ -1,4 +1,4 @@
-"""An unchanged Keras model cut in two: ResNet-20-v2 learns to read digits.
+"""Train an unchanged Keras model, ResNet-20-v2, as a pipeline of two stages to classify digits.
 
 KERAS_BACKEND=torch hocket run -n 2 examples/train_resnet.py [EPOCHS]
 """
@@ -20,7 +20,7 @@ EPOCHS = int(sys.argv[1]) if len(sys.argv) > 1 else 6
 
 torch.set_num_threads(1)
 keras.utils.set_random_seed(0)
-images, digits = mnist_data()  # 5,000 real handwritten digits, 500 of every kind
+images, digits = mnist_data()  # 5,000 real handwritten digits, 500 per class
 order = torch.randperm(5000).numpy()
 x, y = images.reshape(-1, 28, 28, 1)[order].astype("float32") / 255, digits[order]
 
@@ -43,4 +43,4 @@ with hk.init() as comm:
         comm=comm,
     )
     if comm.rank == 0:
-        print(f"of 1,000 digits never seen before, {history.history['val_accuracy'][-1]:.1%} are read right")
+        print(f"accuracy on 1,000 held-out digits: {history.history['val_accuracy'][-1]:.1%}")

@@ -1,4 +1,4 @@
-"""Which backends a test is about: what they declare (`hocket.backends.Tested`), so that a new one is among them."""
+"""The backends of a test, by their declarations (`hocket.backends.Tested`), so that new backends are included."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ BETWEEN_HOSTS = [name for name in ALL if declarations()[name].link_between_hosts
 
 
 def numbers_of_ranks(name: str) -> tuple[int, ...]:
-    """Return between how many ranks a backend is tested."""
+    """Return the numbers of ranks that a backend is tested with."""
     tested = declarations()[name].tested
     return tested.num_ranks if tested else ()
 
 
 def with_ranks(names: list[str], least: int = 1, quick_up_to: int = 3) -> list[ParameterSet]:
-    """Return (name, number of ranks), for all numbers of ranks that backends declare.
+    """Return (name, number of ranks) for all numbers of ranks that backends declare.
 
     The quick tier has those of shared memory up to `quick_up_to`, and of every other one rank and one number beside it,
     which changes from backend to backend.
@@ -48,11 +48,11 @@ def with_ranks(names: list[str], least: int = 1, quick_up_to: int = 3) -> list[P
 
 
 def with_most_ranks(names: list[str], most: int) -> list[tuple[str, int]]:
-    """Return (name, number of ranks), for the largest number that each backend declares, up to `most`."""
+    """Return (name, number of ranks) for the largest number that each backend declares, up to `most`."""
     return [(name, max(ranks for ranks in numbers_of_ranks(name) if ranks <= most)) for name in names]
 
 
 def limit_threads(backend: str) -> None:
-    """Keep torch to one thread where the backend is one of torch's."""
+    """Limit torch to one thread if the backend uses torch."""
     if "torch" in declarations()[backend].requires.modules:
         importlib.import_module("torch").set_num_threads(1)

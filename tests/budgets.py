@@ -1,4 +1,4 @@
-"""What `make test` may take, room by room; CONTRIBUTING.md shows the same list.
+"""Time budgets of `make test`, room by room; CONTRIBUTING.md has the same list.
 
 A budget is wall seconds on two cores that give 1.7 times one. Those change by the minute, so what is compared is
 seconds of CPU, 1.7 for each: of this process, of the programs that tests start, and of the jobs of the fork server.
@@ -45,14 +45,14 @@ def room_of(path: Path) -> str:
 
 
 def budget_of(room: str) -> tuple[str, float]:
-    """Return whose budget a room draws on, and its seconds."""
+    """Return the room whose budget a room uses, and its seconds."""
     owner = TODAY if room in _OF_TODAY else room
     return owner, BUDGETS_S.get(owner, LATER_ROOM_S)
 
 
 @dataclass(frozen=True)
 class Spent:
-    """What one test took, its fixtures included, and how many times as slow as usual the machine was."""
+    """Time of one test with its fixtures, and the slowness of the machine as a factor."""
 
     room: str
     name: str
@@ -62,7 +62,7 @@ class Spent:
 
 
 class BudgetKeeper:
-    """A pytest plugin that measures every test, prints what rooms took, and fails a run that took too much.
+    """A pytest plugin that measures every test, prints the time of each room, and fails a run that took too long.
 
     Args:
         cpu_s_elsewhere: CPU seconds of processes that are neither this one nor children that it has waited for.
@@ -91,7 +91,7 @@ class BudgetKeeper:
             self._spent.append(Spent(room_of(item.path), item.nodeid, *taken, self._slowness))
 
     def over_budget(self) -> list[str]:
-        """Return a line for each budget that was not enough."""
+        """Return a line for each exceeded budget."""
         taken_s: dict[tuple[str, float], float] = defaultdict(float)
         for each in self._spent:
             taken_s[budget_of(each.room)] += each.cpu_s / each.slowness

@@ -1,4 +1,4 @@
-"""The environment every test starts from, whatever started pytest."""
+"""The environment of every test, independent of how pytest was started."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Ctrl-C works in the processes that tests start, and no variable of this user's reaches them.
+    """Make Ctrl-C work in the processes that tests start, and hide the user's variables from them.
 
     A shell without job control starts its background jobs with SIGINT ignored, every process below inherits that, and
     Python then installs no handler: `make test &` would fail in all tests that interrupt something.
@@ -70,14 +70,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """End the ranks that live on. How they end belongs to the tests."""
+    """End the living ranks; how they end is part of the tests."""
     RANK_POOL.close()
     if RANK_POOL.bad_ends and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how much use ranks that live on were."""
+    """Report how much the living ranks were used."""
     if not tier.is_full() and (RANK_POOL.num_tasks or RANK_POOL.bad_ends):
         terminalreporter.write_line(RANK_POOL.summary())
         for line in RANK_POOL.bad_ends:
@@ -90,13 +90,13 @@ def pytest_unconfigure() -> None:
     FORK_SERVER.close()
 
 
-@pytest.hookimpl(tryfirst=True)  # what -k and --lf select are some of those of a tier or part, not others
+@pytest.hookimpl(tryfirst=True)  # -k and --lf select only among the tests of the tier or part
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what other parts, or the full tier alone, run; but not what is asked for by name, as
     ``file.py::test``."""
     asked_for = {Path(arg.partition("::")[0]).resolve() for arg in config.args if "::" in arg}
     part = config.getoption("part")
-    files = sorted(Path(__file__).parent.rglob("test_*.py"))  # all there are, whatever is collected
+    files = sorted(Path(__file__).parent.rglob("test_*.py"))  # all tests, also those not collected
     own = set(files[part.number - 1 :: part.count])
     chosen = [item for item in items if item.path in own or item.path in asked_for]
     if not tier.is_full():
@@ -111,7 +111,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
-    """Say why no test is left."""
+    """Report why no test is selected."""
     part = config.getoption("part")
     return [] if items or part.count == 1 else [f"part {part.number}/{part.count} has none of these tests"]
 

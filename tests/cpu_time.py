@@ -1,4 +1,4 @@
-"""Seconds of CPU, and how much is done in one now: what other users of a machine do can double what a test takes."""
+"""CPU seconds, and the current speed of the machine: other users can double the time of a test."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _DEADLINE_S = 60.0
 
 
 def cpu_seconds() -> float:
-    """Return what this process and the children that it has waited for have taken, in seconds of CPU."""
+    """Return the CPU seconds of this process and of the children that it has waited for."""
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def cpu_seconds_of(pid: int) -> float:
-    """Return what another process and its descendants have taken so far, those included that were waited for."""
+    """Return the CPU seconds so far of another process and its descendants, also ended ones."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         threads = list(Path(f"/proc/{pid}/task").iterdir())
@@ -32,7 +32,7 @@ def cpu_seconds_of(pid: int) -> float:
 
 
 def slowness() -> float:
-    """Return how many times as long as usual two processes take that run at once; 1.0 where they are faster.
+    """Return the slowdown of two concurrent processes, compared with an idle machine; at least 1.0.
 
     They start Python and import modules, as most of what tests start does. Beside two and four processes that fill the
     caches, tests of five rooms took 1.17 and 1.26 times their usual CPU, these imports 1.32 and 1.33 times, a loop that

@@ -1,4 +1,4 @@
-"""`make test-loaded`: busy processes beside the tests, and deadlines that are longer by a factor.
+"""`make test-loaded`: busy processes beside the tests, and deadlines multiplied by a factor.
 
 A test's own deadline says how long it may take where nothing else runs. Beside eight busy processes two cores leave a
 tenth of themselves, and what needs several processes at once waits for the slowest: so every deadline that a test gives
@@ -36,7 +36,7 @@ while True: pass
 
 
 def scaled(seconds: float) -> float:
-    """Return a deadline of so many seconds as it is in this run."""
+    """Return a deadline in seconds, scaled for this run."""
     return seconds * float(os.environ.get(FACTOR_VARIABLE, "1"))
 
 
@@ -55,7 +55,7 @@ def patient(run_job: Callable[..., JobResult]) -> Callable[..., JobResult]:
 
 
 def scale_timeouts(items: list[pytest.Item], default_s: float) -> None:
-    """Give every test the deadline that it has in this run."""
+    """Scale the deadline of every test for this run."""
     for item in items:
         marker = item.get_closest_marker("timeout")
         seconds = marker.args[0] if marker is not None and marker.args else default_s
@@ -92,15 +92,15 @@ _calls = threading.local()
 
 
 class BusyProcesses:
-    """Processes that do nothing but compute; they end with this one, however it ends.
+    """Processes that only compute; they end with this process in any case.
 
     Args:
-        count: how many.
+        count: number of processes.
     """
 
     def __init__(self, count: int) -> None:
         command = [sys.executable, "-c", _BUSY, str(os.getpid())]
-        # Each in a session of its own, as other users' programs are: Linux may share the cores among sessions.
+        # Each in its own session, as programs of other users: Linux may divide processor time between sessions.
         self._processes = [
             subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True) for _ in range(count)
         ]

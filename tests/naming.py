@@ -1,7 +1,7 @@
-"""What an error, a warning or a command is about: the values that it names, whatever sentence they stand in.
+"""Checks of messages by the values that they name, independent of their sentences.
 
-A message has to name what was wrong and what would be right: arguments, options, files, numbers, ranks, backends. Tests
-ask for those, and for class, fields and exit code, so that sentences can be bettered without touching a test.
+A message must name what was wrong and what would be right: arguments, options, files, numbers, ranks, backends. Tests
+check these, and class, fields and exit code, so that sentences can be improved without a change of tests.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ COMMAND = re.compile(r"\b(?:pip install|hocket (?:bench|tune) [a-z]+|hocket [a-z
 
 
 def is_prose(text: str) -> bool:
-    """Return whether a text has words of a sentence in it, besides commands."""
+    """Return whether a text contains words of a sentence, besides commands."""
     return PROSE.search(COMMAND.sub("", text)) is not None
 
 
 class Given(str):
-    """A sentence that is not ours: the test itself gave it, such as the reason of an abort, or another library did."""
+    """A sentence from elsewhere: from the test itself, such as the reason of an abort, or from another library."""
 
 
 NO_SUCH_FILE = Given(os.strerror(errno.ENOENT))
@@ -35,21 +35,21 @@ IS_A_DIRECTORY = Given(os.strerror(errno.EISDIR))
 
 
 def names_value(text: str, name: str) -> bool:
-    """Return whether a text has a name as a whole: "rank 1" is in "rank 1 left", not in "rank 10", "1" not in "1.5"."""
+    """Return whether a text has a name as a whole: "rank 1" is in "rank 1 left", not in "rank 10"; "1" not in "1.5"."""
     before = r"(?<!\w)" if re.match(r"\w|-\d", name) else ""
     after = r"(?!\w)" if re.search(r"\w\Z", name) else ""
     if re.match(r"\d", name):
-        before += r"(?<!\d\.)(?<![^\w]-)(?<!\A-)"  # no part of a fraction, no negative number
+        before += r"(?<!\d\.)(?<![^\w]-)(?<!\A-)"  # not part of a fraction, not a negative number
     if re.search(r"\d\Z", name):
         after += r"(?!\.\d)"
     return re.search(before + re.escape(name) + after, text) is not None
 
 
 def assert_names(text: str, *names: str) -> None:
-    """Assert that a text names each of these values as a whole word.
+    """Assert that a text contains each of these values as a whole word.
 
     Args:
-        text: what an error says, or a command writes to stderr.
+        text: message of an error, or stderr of a command.
         names: values, such as "num_ranks", "'sort'", "rank 1"; sentences are refused, but those that are `Given`.
     """
     for name in names:
@@ -65,7 +65,7 @@ def raises(
 
     Args:
         expected: the class; a subclass of it is another error.
-        names: what the message has to name, as of `assert_names`; one name may stand alone.
+        names: values that the message must contain, as for `assert_names`; a single one needs no tuple.
         fields: attributes of the error and their values, such as ``ranks=(1,)``.
     """
     with pytest.raises(expected) as caught:

@@ -1,4 +1,4 @@
-"""Values of pytest's options that are checked before anything is collected."""
+"""Values of pytest options, checked before collection."""
 
 from __future__ import annotations
 

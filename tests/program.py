@@ -1,4 +1,4 @@
-"""Python programs that tests run to their end: forked in the quick tier, fresh interpreters in the full one."""
+"""Python programs that tests run: forked in the quick tier, new interpreters in the full tier."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RANK_POOL = RankPool(FORK_SERVER)
 def run_python(
     *arguments: str, folder: Path | None = None, environment: Mapping[str, str] | None = None, timeout_s: float = 60.0
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``python ARGUMENTS`` and return its exit code and what it printed.
+    """Run ``python ARGUMENTS`` and return its exit code and its output.
 
     Args:
         arguments: a script, or "-m" and a module, and what follows.

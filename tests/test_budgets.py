@@ -1,4 +1,4 @@
-"""Budgets: whose a room draws on, and a run that takes more fails."""
+"""Budgets: which budget a room uses, and that a run over budget fails."""
 
 from __future__ import annotations
 

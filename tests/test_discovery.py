@@ -1,4 +1,4 @@
-"""Every registry finds a file that was put into a further folder of its package, and nothing else is edited."""
+"""Every registry finds a file in an additional folder of its package, without any other edit."""
 
 import json
 import os
@@ -108,7 +108,7 @@ REGISTRIES = {
 
 
 def _home(question: str) -> str:
-    """Return the module whose function a question calls."""
+    """Return the module whose function an expression calls."""
     return question.split("(")[0].split(" in ")[-1].rpartition(".")[0]
 
 
@@ -129,7 +129,7 @@ def test_registries_find_a_toy(case: str, tmp_path: Path) -> None:
 
 
 def _ask(case: str, **files: str) -> subprocess.CompletedProcess[str]:
-    """Ask a registry whose folder has these files, too."""
+    """Evaluate an expression with these additional files in the registry's folder."""
     folder, _, question = REGISTRIES[case]
     home = _home(question)
     with tempfile.TemporaryDirectory() as added:
@@ -208,7 +208,7 @@ OF_ALL = [
     ("\nimport not_there", "ModuleNotFoundError", "'not_there'", "2"),
     ("\n2 +", "SyntaxError", "2"),
 ]
-# Asks a registry with each of several folders; prints what came of each.
+# Reads a registry with each of several folders; prints each result.
 _TRY_ALL = """
 import importlib, json, sys
 import {home}, {package}
@@ -252,7 +252,7 @@ def test_a_file_that_fails_has_added_nothing(package: ModuleType, tmp_path: Path
         (tmp_path / "first" / f"{name}.py").write_text(f"import {package.__name__} as home\nhome.found[{name!r}] = 1\n")
     broken = tmp_path / "first" / "zebra.py"
     broken.write_text(f"import {package.__name__} as home\nhome.found['zebra'] = 1\nraise ValueError('half')\n")
-    for _ in range(2):  # and again at the next call
+    for _ in range(2):  # and also at the next call
         with pytest.raises(BadEntry) as caught:
             discover(package, into=found)
         assert set(found) == {"there", "ape", "basis", "mole"}

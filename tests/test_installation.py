@@ -1,4 +1,4 @@
-"""What `make install` installs: files with known hashes, and a native module that is hardened."""
+"""`make install` installs files with known hashes and a hardened native module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packages load their names when these are asked for."""
+"""Packages load their names on first use."""
 
 import importlib
 import os
@@ -55,7 +55,7 @@ def test_names_are_loaded_once_and_stay(package: str) -> None:
     ],
 )
 def test_a_missing_extra_says_how_to_install_it(missing: str, name: str, command: str) -> None:
-    """In a fresh interpreter for which one package is not there."""
+    """In a new interpreter without one package."""
     package, _, attribute = name.rpartition(".")
     program = f"""
 import sys
@@ -90,8 +90,8 @@ def test_every_name_of_a_package_loads(name: str) -> None:
 @pytest.mark.timeout(300)
 def test_every_documented_package_is_reached_by_its_name() -> None:
     """As users write them after ``import hocket``, each in an interpreter that has not loaded it yet."""
-    pages = Path(__file__).parents[1] / "docs" / "api.md"
-    names = [line.removeprefix("## ") for line in pages.read_text().splitlines() if line.startswith("## hocket")]
+    pages = (ROOT / "docs/reference").glob("*.md")
+    names = [line[4:] for page in pages for line in page.read_text().splitlines() if line.startswith("::: hocket")]
     assert {"hocket.torch.dist", "hocket.tune", "hocket.memory"} <= set(names)
     for name in names:
         command = [sys.executable, "-c", f"import hocket; print({name}.__name__)"]
@@ -104,7 +104,7 @@ def test_hocket_lists_its_public_names() -> None:
 
 
 def test_extras_bring_what_they_are_said_to_bring() -> None:
-    """Of the names that errors give, against pyproject.toml."""
+    """The extras in error messages, compared with pyproject.toml."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     distributions = {"sklearn": "scikit-learn", "ucxx": "ucxx-cu13"}
     for module, extra in _EXTRAS.items():

@@ -1,4 +1,4 @@
-"""Tests ask what an error is about, never in which words it says so: see `naming`."""
+"""Tests check the values that an error names, never its sentences: see `naming`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from .naming import Given, assert_names, is_prose, names_value, raises
 HERE = Path(__file__).parent
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
-# Sentences that stand in a test all the same, by file, and why.
+# Allowed sentences in tests, by file, with the reason.
 ALLOWED: dict[str, dict[str, str]] = {
     "boot/test_launcher.py": {"error output\n": "the test's own program writes it"},
     "cli/test_explain.py": {"another machine": "what a table is of: a value of the explanation, which is no error"},
     "cli/test_pipeline.py": {"0.0% of the span": "a figure with its unit, in a result"},
     "cli/test_run.py": {"Traceback (most recent call last):": "Python's"},
     "comm/test_spawn.py": {"by nobody": "the test raises it"},
-    "faults/test_hosts.py": {"this rank has had enough": "the test's own program raises it"},
     "session/test_simulator_errors.py": {"nothing here": "the test raises it", "can't start new thread": "Python's"},
     "torch/dist_calls.py": {"'nccl'.*shm, gloo, mpi": "a list of names"},
 }
@@ -120,7 +119,7 @@ def test_values_are_left_alone(source: str) -> None:
 
 
 def sentences_in(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Find the sentences by which a test recognises errors: line and text. Programs within strings are read as well."""
+    """Find sentences in a test's checks of errors: line and text. Also reads programs within strings."""
     for scope, node in _with_scopes(tree):
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("raises", "warns"):
             patterns = [each.value for each in node.keywords if each.arg == "match"]
@@ -141,7 +140,7 @@ def sentences_in(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def _with_scopes(tree: ast.Module) -> Iterator[tuple[list[ast.AST], ast.AST]]:
-    """All nodes, each with the module and the functions that it stands in."""
+    """All nodes, each with its enclosing module and functions."""
     waiting: list[tuple[list[ast.AST], ast.AST]] = [([tree], tree)]
     while waiting:
         scope, node = waiting.pop()
@@ -151,7 +150,7 @@ def _with_scopes(tree: ast.Module) -> Iterator[tuple[list[ast.AST], ast.AST]]:
 
 
 def _questions(test: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
-    """What an assertion looks for, and where."""
+    """The text that an assertion searches for, and where."""
     for node in ast.walk(test):
         if isinstance(node, ast.Compare):
             for left, right in zip([node.left, *node.comparators], node.comparators, strict=False):
@@ -165,7 +164,7 @@ _SEARCHES = ("startswith", "endswith", "count", "search", "match")
 
 
 def _is_told(node: ast.AST) -> bool:
-    """Whether this is what an error says, or a command writes to stderr."""
+    """Whether this is the message of an error, or stderr of a command."""
     return any(
         (isinstance(each, ast.Attribute) and each.attr in ("stderr", "__notes__"))
         or (isinstance(each, ast.Name) and each.id in ("stderr", "told", "message"))
@@ -175,7 +174,7 @@ def _is_told(node: ast.AST) -> bool:
 
 
 def _texts(node: ast.AST, scope: list[ast.AST]) -> Iterator[str]:
-    """The strings that an expression may be: its own, or those that its name goes through."""
+    """The possible strings of an expression: its literals, or those that its name is bound to."""
     if isinstance(node, ast.Name):
         for within in scope:
             yield from _bound(node.id, within, scope[0])
@@ -184,7 +183,7 @@ def _texts(node: ast.AST, scope: list[ast.AST]) -> Iterator[str]:
 
 
 def _bound(name: str, within: ast.AST, module: ast.AST) -> Iterator[str]:
-    """The strings that a name stands for: in loops, comprehensions and `parametrize`."""
+    """The strings that a name is bound to: in loops, comprehensions and `parametrize`."""
     for node in getattr(within, "decorator_list", []):
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "parametrize" and len(node.args) > 1:
             yield from _column(name, node.args[0], node.args[1], module)
@@ -199,7 +198,7 @@ def _bound(name: str, within: ast.AST, module: ast.AST) -> Iterator[str]:
 
 
 def _column(name: str, names: ast.AST, rows: ast.AST, module: ast.AST) -> Iterator[str]:
-    """The strings of the rows at the place that a name has among the names."""
+    """The strings of the rows in the column of a name."""
     known = [*_constants(names), *(each.id for each in ast.walk(names) if isinstance(each, ast.Name))]
     if name not in known:
         return

@@ -1,4 +1,4 @@
-"""The native module as others see it that are loaded into the same process."""
+"""The native module as seen by other libraries in the same process."""
 
 from __future__ import annotations
 

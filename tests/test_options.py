@@ -1,4 +1,4 @@
-"""What pytest's options of this project select, scale and refuse."""
+"""What this project's pytest options select, scale and refuse."""
 
 from __future__ import annotations
 
@@ -81,6 +81,6 @@ def test_deadlines_are_scaled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 def test_busy_processes_are_there_and_end() -> None:
     busy = BusyProcesses(2)
     pids = [process.pid for process in busy._processes]
-    assert all(Path(f"/proc/{pid}/stat").read_text().split()[5] == str(pid) for pid in pids)  # sessions of their own
+    assert all(Path(f"/proc/{pid}/stat").read_text().split()[5] == str(pid) for pid in pids)  # each in its own session
     busy.close()
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)

@@ -1,4 +1,4 @@
-"""Every option that pytest has works with ranks that live on and forked programs, or is refused by name."""
+"""Every pytest option works with living ranks and forked programs, or is refused by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .naming import assert_names
 from .tier import sample
 
 ROOT = Path(__file__).parents[1]
-TESTS = [  # on ranks that live on; in forked programs; in pytest's own process
+TESTS = [  # on living ranks; in forked programs; in pytest's own process
     "tests/comm/test_spawn.py::test_results_come_in_rank_order",
     "tests/cli/test_compare.py::test_wrong_arguments",
     "tests/test_options.py::test_values_that_can_be",

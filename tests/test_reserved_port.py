@@ -1,4 +1,4 @@
-"""Ports that are kept for a server to come."""
+"""Ports reserved for a later server."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_server_of_another_process_listens_at_it() -> None:
 
 
 def test_what_others_have_is_not_given() -> None:
-    # bound to one address alone: a probe of another address would find the port free
+    # bound to one address only: a probe of another address would succeed
     taken = [socket.create_server((f"127.0.0.{2 + number % 200}", 0)) for number in range(400)]
     try:
         ports = {each.getsockname()[1] for each in taken}
@@ -68,7 +68,7 @@ def test_it_is_given_back() -> None:
 
 
 def test_without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
-    """IPv6 that is built into the kernel, and switched off: sockets can be made, and not bound."""
+    """IPv6 is in the kernel but switched off: sockets can be created but not bound."""
 
     class NoIpv6(socket.socket):
         def bind(self, address: object) -> None:

@@ -1,4 +1,4 @@
-"""What a name that does not exist is taken for."""
+"""Suggestions for unknown names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The quick tier's choices: what a covering array covers, and that a sample is fixed."""
+"""The quick tier: covering arrays cover their combinations, and samples are fixed."""
 
 from __future__ import annotations
 

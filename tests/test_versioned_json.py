@@ -1,4 +1,4 @@
-"""Files that begin with what they are: what is something else is named, in the class that the caller says."""
+"""Files with a format and a version: others are refused by name, with the caller's exception class."""
 
 import json
 from pathlib import Path

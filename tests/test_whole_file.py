@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and through no link that somebody put there."""
+"""Files are written completely or not at all, and never through a planted symbolic link."""
 
 from __future__ import annotations
 

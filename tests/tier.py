@@ -1,4 +1,4 @@
-"""Which tests run: `quick` is `make test`, a fixed sample where the whole would take minutes; `full` is everything."""
+"""Which tests run: `quick` is `make test`, with fixed samples of long tests; `full` is everything."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ full = pytest.mark.full
 
 
 def is_full() -> bool:
-    """Return whether everything is to run."""
+    """Return whether all tests run."""
     return os.environ.get(VARIABLE) == "full"
 
 
 def sample(cases: Iterable[T], count: int, always: Collection[T] = ()) -> list[T]:
-    """Return all cases in the full tier, else those of `always` and `count` others, the same ones each time."""
+    """Return all cases in the full tier, else those of `always` and `count` others, always the same."""
     everything = list(cases)
     others = [number for number, case in enumerate(everything) if case not in always]
     if is_full() or len(others) <= count:
@@ -34,7 +34,7 @@ def sample(cases: Iterable[T], count: int, always: Collection[T] = ()) -> list[T
 
 
 def covering(cases: Iterable[T], factors: Callable[[T], Sequence[Any]], strength: int = 2) -> list[T]:
-    """Return all cases in the full tier, else a covering array: of all cases, few that have every combination.
+    """Return all cases in the full tier, else a covering array: a few cases with every combination of values.
 
     Args:
         cases: of a product, or of part of one.
@@ -59,14 +59,14 @@ def covering(cases: Iterable[T], factors: Callable[[T], Sequence[Any]], strength
 
 
 def halve(cases: Sequence[T], name: Callable[[T], str]) -> list[T]:
-    """Return half of the cases, rounded up: which ones depends on their names alone."""
+    """Return half of the cases, rounded up; the choice depends only on their names."""
     kept = sorted(range(len(cases)), key=lambda number: hashlib.sha256(name(cases[number]).encode()).digest())
     return [cases[number] for number in sorted(kept[: (len(cases) + 1) // 2])]
 
 
-# Rooms in which a test is a whole job that runs many cases: of a product of parameters each value is enough.
+# Rooms whose tests are whole jobs with many cases: each single parameter value is enough.
 _STRENGTHS = {"bench": 1, "boot": 1, "conformance": 1, "faults": 1, "mixing": 1}
-# Of those, every second one: each test takes others, so that a backend that one leaves out is in the next.
+# Of those, every second value; tests differ in their choice, so that all backends are covered.
 _HALVED = ("conformance", "faults", "mixing")
 
 

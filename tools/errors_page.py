@@ -1,4 +1,4 @@
-"""Write docs/errors.md from the mistakes of tests/mistakes: python tools/errors_page.py. A test compares."""
+"""Generate docs/errors.md from tests/mistakes: python tools/errors_page.py. A test compares the page."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def main() -> None:
             mistakes = [each for group in groups.values() for each in group]
             folder = Path(name) / f"statements-{number}"
             folder.mkdir()
-            for mistake, told in zip(mistakes, of_statements(mistakes, num_ranks, folder), strict=True):
-                outcomes[mistake] = told[mistake.ranks[0] if num_ranks > 1 else 0]
+            for mistake, by_rank in zip(mistakes, of_statements(mistakes, num_ranks, folder), strict=True):
+                outcomes[mistake] = by_rank[mistake.ranks[0] if num_ranks > 1 else 0]
         for number, mistake in enumerate(each for group in COMMANDS.values() for each in group):
             if page.is_shown(mistake):
                 folder = Path(name) / str(number)

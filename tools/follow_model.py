@@ -1,9 +1,9 @@
-"""The files of `hocket.train` that the model handed to `fit` goes through, in the order in which it enters them.
+"""List the files of `hocket.train` that the model given to `fit` passes through, in order of entry.
 
     python tools/follow_model.py
 
-A file is entered where a function of it is called from another file with the model among its arguments.
-`tests/train/test_walk.py` holds that each is entered once.
+The model enters a file when another file calls one of its functions with the model among the arguments.
+`tests/train/test_walk.py` checks that it enters each file once.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _FOLDER = f"{Path(hocket.train.__file__).parent}/"
 
 
 def entered_files(model: nn.Module, call: Callable[[], object]) -> list[str]:
-    """Return the files that a model enters during a call, once for each time that it does.
+    """Return the files that a model enters during a call, one entry per time.
 
     Args:
-        model: that is followed.
-        call: hands it to `hocket.train`.
+        model: model to follow.
+        call: function that passes the model to `hocket.train`.
     """
-    found: list[str] = []
+    files: list[str] = []
 
-    def note(frame: FrameType, event: str, _: object) -> None:
+    def profile(frame: FrameType, event: str, _: object) -> None:
         file = frame.f_code.co_filename
         if event != "call" or not file.startswith(_FOLDER):
             return
@@ -42,19 +42,19 @@ def entered_files(model: nn.Module, call: Callable[[], object]) -> list[str]:
         while caller is not None and not caller.f_code.co_filename.startswith(_FOLDER):
             caller = caller.f_back
         if caller is None or caller.f_code.co_filename != file:
-            found.append(file.removeprefix(_FOLDER))
+            files.append(file.removeprefix(_FOLDER))
 
     before = sys.getprofile()
-    sys.setprofile(note)
+    sys.setprofile(profile)
     try:
         call()
     finally:
         sys.setprofile(before)
-    return found
+    return files
 
 
 class Traced(nn.Module):
-    """A model that is no chain, so that it has to be traced."""
+    """A model that is not a chain, so it must be traced."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Traced(nn.Module):
 
 
 def walk_of(model: nn.Module) -> list[str]:
-    """Return the files that a small model enters while `fit` takes one step with it, on this process alone."""
+    """Return the files that a small model enters during one step of `fit` in this process."""
     data = torch.randn(8, 4), torch.randint(0, 2, (8,))
     return entered_files(
         model,

@@ -1,10 +1,9 @@
-"""Write beside each line of constraints.txt the SHA-256 of every file that may be installed, as PyPI has them.
+"""Add to each line of constraints.txt the SHA-256 of every installable file on PyPI.
 
 Usage: python tools/hash_constraints.py [WHEEL...]
 
-Files are those for Linux on x86-64 and ARM and for any CPython from 3.11 on, and source archives. WHEEL: files of your
-own that are accepted besides, such as the build of PyTorch for CPUs, which PyPI does not have. `make install` then
-accepts no other file.
+Installable are wheels for Linux on x86-64 and ARM and CPython 3.11 or later, and source archives. WHEEL: further
+accepted files, such as the CPU build of PyTorch, which is not on PyPI. `make install` accepts no other files.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ JSON = "application/vnd.pypi.simple.v1+json"
 
 
 def fits(name: str) -> bool:
-    """Return whether the file called `name` can be installed where hocket runs."""
+    """Return whether the file `name` can be installed on hocket's platforms."""
     return name.endswith((".tar.gz", ".zip")) or bool(TAGS.search(name))
 
 
 def hashes_of(project: str, version: str) -> list[str]:
-    """Return the SHA-256 of the fitting files of `project` in `version`."""
+    """Return the SHA-256 of the installable files of `project` in `version`."""
     request = urllib.request.Request(f"https://pypi.org/simple/{project}/", headers={"Accept": JSON})
     with urllib.request.urlopen(request, timeout=60) as answer:
         files = json.load(answer)["files"]
@@ -36,15 +35,15 @@ def hashes_of(project: str, version: str) -> list[str]:
 
 
 def main(wheels: list[Path]) -> None:
-    """Rewrite constraints.txt with the hashes of today's index and of `wheels`."""
+    """Rewrite constraints.txt with the hashes of the current index and of `wheels`."""
     pins = re.findall(r"^([A-Za-z0-9_.-]+)==(\S+)", CONSTRAINTS.read_text(), re.MULTILINE)
     own = {wheel.name.split("-")[0].lower(): hashlib.sha256(wheel.read_bytes()).hexdigest() for wheel in wheels}
     lines = []
     for project, version in pins:
-        found = hashes_of(project, version) + [own[key] for key in [project.lower()] if key in own]
-        if not found:
-            raise SystemExit(f"the index has no file of {project} {version} that fits")
-        hashes = [f"--hash=sha256:{one}" for one in sorted(set(found))]
+        accepted = hashes_of(project, version) + [own[key] for key in [project.lower()] if key in own]
+        if not accepted:
+            raise SystemExit(f"the index has no installable file of {project} {version}")
+        hashes = [f"--hash=sha256:{one}" for one in sorted(set(accepted))]
         lines.append(" \\\n    ".join([f"{project}=={version}", *hashes]))
     CONSTRAINTS.write_text("\n".join(lines) + "\n")
 

@@ -1,10 +1,10 @@
-"""The import graph of rooms of the package, from the source alone: files, edges, circles, and edges that run upwards.
+"""Print the import graph of rooms of the package, from the source: files, edges, cycles, and upward edges.
 
     python tools/import_graph.py train comm
     python tools/import_graph.py train --at HEAD~20
 
-`--at` reads another revision; a file that was moved since has the floor of the folder that it lies in today. Floors are
-those of docs/architecture.md. `tests/test_architecture.py` holds the source against them by the functions here.
+`--at` reads another revision; a file that was moved since then has the floor of its current folder. The floors are
+those of docs/architecture.md. `tests/test_architecture.py` checks the source with the functions in this file.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _WITHIN = re.compile(r"^- `(\w+)/` within, from the lowest: (.+)$", re.MULTILINE
 
 @dataclass(frozen=True)
 class Floors:
-    """What docs/architecture.md says of floors.
+    """The floors defined in docs/architecture.md.
 
     Args:
-        rooms: floor of each room.
-        to_come: rooms that do not exist yet.
+        rooms: floor of each room that exists.
+        planned: floor of each room that does not exist yet.
         within: for a room, its folders from the lowest to the highest.
         neighbours: pairs of rooms of one floor, of which the first may import the second.
     """
 
     rooms: Mapping[str, int]
-    to_come: frozenset[str]
+    planned: Mapping[str, int]
     within: Mapping[str, tuple[str, ...]]
     neighbours: frozenset[tuple[str, str]]
 
@@ -49,13 +49,19 @@ def read_floors(page: str) -> Floors:
             room = name.removeprefix("hocket.")
             rooms[room] = int(floor)
             neighbours |= {(room, other) for other in others.split(", ") if other}
-    (to_come,) = re.findall(r"^Rooms to come: ([^.]+)\.", page, re.MULTILINE)
+    (line,) = re.findall(r"^Planned: (.+)\.$", page, re.MULTILINE)
+    planned = {
+        room: int(floor)
+        for names, floor in re.findall(r"([\w, ]+) \((\d+)\)", line)
+        for room in re.findall(r"\w+", names)
+        if room != "and"
+    }
     within = {room: tuple(re.findall(r"`(\w+)/`", folders)) for room, folders in _WITHIN.findall(page)}
-    return Floors(rooms, frozenset(re.findall(r"\w+", to_come)), within, frozenset(neighbours))
+    return Floors(rooms, planned, within, frozenset(neighbours))
 
 
 def imports_of(source: str, modules: Iterable[str]) -> set[str]:
-    """Return which of the modules a source imports, wherever it does: in functions and for type checkers, too."""
+    """Return the modules that a source imports anywhere, including in functions and for type checkers."""
     known = set(modules)
     return {name for node in ast.walk(ast.parse(source)) for name in _names(node, known) if name in known}
 
@@ -71,24 +77,26 @@ def _names(node: ast.AST, known: set[str]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Graph:
-    """Files of a room, and which imports which.
+    """The files of a room and their imports.
 
     Args:
-        lines: of each file, by module.
-        edges: modules of the room that each module imports. Those of an `__init__` that hands names on count only where
-            a file of the room imports that `__init__`, as it then imports whatever has the name.
+        lines: number of lines of each module.
+        edges: modules of the room that each module imports. The imports of an `__init__` that only re-exports names
+            count only if a file of the room imports that `__init__`, since this loads the modules behind the names.
     """
 
     lines: Mapping[str, int]
     edges: Mapping[str, frozenset[str]]
 
     def circles(self) -> list[list[str]]:
-        """Return groups of modules that import each other, directly or through others (Tarjan, "Depth-first search and
-        linear graph algorithms", 1972)."""
+        """Return groups of modules that import each other, directly or indirectly.
+
+        The algorithm is that of Tarjan, "Depth-first search and linear graph algorithms", 1972.
+        """
         index: dict[str, int] = {}
         lowest: dict[str, int] = {}
         stack: list[str] = []
-        found = []
+        cycles = []
 
         def visit(module: str) -> None:
             index[module] = lowest[module] = len(index)
@@ -103,15 +111,15 @@ class Graph:
                 place = stack.index(module)
                 group, stack[place:] = stack[place:], []
                 if len(group) > 1:
-                    found.append(sorted(group))
+                    cycles.append(sorted(group))
 
         for module in sorted(self.edges):
             if module not in index:
                 visit(module)
-        return found
+        return cycles
 
     def is_face(self, module: str) -> bool:
-        """Return whether a module is the `__init__` of others, which hands on what lies on any floor."""
+        """Return whether a module is the `__init__` of others, which may re-export names from any floor."""
         return any(other.startswith(f"{module}.") for other in self.edges)
 
     def upwards(self, floor_of: Mapping[str, int]) -> list[tuple[str, str]]:
@@ -125,12 +133,12 @@ class Graph:
 
 
 def module_of(path: str) -> str:
-    """Return the module that a file under src/ is."""
+    """Return the module name of a file under src/."""
     return path.removeprefix("src/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def graph_of(sources: Mapping[str, str]) -> Graph:
-    """Return the graph of files, by path and source."""
+    """Return the import graph of sources by path."""
     modules = {module_of(path): (path, source) for path, source in sources.items()}
     edges = {module: frozenset(imports_of(source, modules) - {module}) for module, (_, source) in modules.items()}
     imported = frozenset().union(*edges.values())
@@ -141,22 +149,22 @@ def graph_of(sources: Mapping[str, str]) -> Graph:
 
 
 def floors_within(room: str, folders: tuple[str, ...], paths: Mapping[str, str]) -> dict[str, int]:
-    """Return the floor of each module within a room: 0 of the room's own files, then its folders in their order.
+    """Return the floor of each module within a room: 0 for files in the room's folder, then its subfolders in order.
 
     Args:
-        room: whose modules.
-        folders: of the room, from the lowest to the highest.
-        paths: for each module, the path that says its folder.
+        room: name of the room.
+        folders: subfolders of the room, from the lowest to the highest.
+        paths: path of each module, which determines its folder.
     """
-    found = {}
+    floors = {}
     for module, path in paths.items():
         parts = path.removeprefix(f"{SOURCE}/{room}/").split("/")
-        found[module] = 1 + folders.index(parts[0]) if len(parts) > 1 and parts[0] in folders else 0
-    return found
+        floors[module] = 1 + folders.index(parts[0]) if len(parts) > 1 and parts[0] in folders else 0
+    return floors
 
 
 def sources_of(room: str, revision: str | None) -> dict[str, str]:
-    """Return the Python files of a room, as they are in the working copy or were at a revision, by path."""
+    """Return the Python sources of a room by path, in the working copy or at a revision."""
     folder = f"{SOURCE}/{room}"
     if revision is None:
         return {str(path.relative_to(ROOT)): path.read_text() for path in sorted((ROOT / folder).rglob("*.py"))}
@@ -165,7 +173,7 @@ def sources_of(room: str, revision: str | None) -> dict[str, str]:
 
 
 def moved_since(revision: str) -> dict[str, str]:
-    """Return where files of a revision lie in the working copy, if git knows them again."""
+    """Return the new paths of files that were moved since a revision, as detected by git."""
     rows = (line.split("\t") for line in _git("diff", "-M30", "--name-status", revision, "--", SOURCE).splitlines())
     return {row[1]: row[2] for row in rows if row[0].startswith("R")}
 
@@ -178,7 +186,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rooms", nargs="+", metavar="ROOM")
     parser.add_argument("--at", metavar="REVISION")
-    parser.add_argument("--edges", action="store_true", help="list them")
+    parser.add_argument("--edges", action="store_true", help="also list the edges")
     arguments = parser.parse_args()
     within = read_floors((ROOT / "docs" / "architecture.md").read_text()).within
     moved = moved_since(arguments.at) if arguments.at else {}
@@ -189,13 +197,13 @@ def main() -> None:
         circles, upwards = graph.circles(), graph.upwards(floors)
         print(
             f"{room}: {len(graph.lines)} files, {sum(graph.lines.values())} lines, "
-            f"{sum(map(len, graph.edges.values()))} edges, {len(upwards)} upwards, {len(circles)} circles of "
+            f"{sum(map(len, graph.edges.values()))} edges, {len(upwards)} upwards, {len(circles)} cycles of "
             f"{sum(map(len, circles))} files"
         )
         for module, other in upwards:
             print(f"  upwards: {module} -> {other}")
         for group in circles:
-            print(f"  circle: {', '.join(group)}")
+            print(f"  cycle: {', '.join(group)}")
         for module, others in sorted(graph.edges.items()) if arguments.edges else ():
             print(f"  {module} -> {', '.join(sorted(others)) or 'nothing'}")
 

@@ -1,4 +1,4 @@
-"""Print the requirements of this project and its extras, one a line, so that they can be installed before it is built.
+"""Print the requirements of this project and its extras, one per line, to install them before a build.
 
 Usage: python tools/requirements.py EXTRA...
 """
@@ -12,13 +12,13 @@ from pathlib import Path
 
 
 def requirements(project: dict, extras: list[str]) -> list[str]:
-    """Return the dependencies and those of `extras`; an extra may name others of this project: ``hocket[a,b]``."""
-    found = list(project["dependencies"])
+    """Return the dependencies with those of `extras`; an extra may include others of this project: ``hocket[a,b]``."""
+    lines = list(project["dependencies"])
     for extra in extras:
         for line in project["optional-dependencies"][extra]:
             own = re.fullmatch(rf"{project['name']}\[([\w,-]+)\]", line)
-            found += requirements(project, own[1].split(",")) if own else [line]
-    return list(dict.fromkeys(found))
+            lines += requirements(project, own[1].split(",")) if own else [line]
+    return list(dict.fromkeys(lines))
 
 
 if __name__ == "__main__":

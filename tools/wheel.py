@@ -1,12 +1,14 @@
-"""Build the source archive and a manylinux wheel, and try them out: python tools/wheel.py FOLDER.
+"""Build the source archive and manylinux wheels, and try them out: python tools/wheel.py FOLDER [INTERPRETER...].
 
-The wheel is made from the source archive, so what is missing there shows. It is installed into an environment of its
-own, without this checkout in sight, and has to run a job there.
+There is a wheel for the interpreter that runs this script, and for each other one. Wheels are made from the source
+archive, so what is missing there shows. Each is installed into an environment of its own, without this checkout in
+sight, and has to run a job there.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -29,21 +31,42 @@ comm.finalize()
 
 
 def run(*command: str | Path, **options: object) -> str:
+    """Run a command to its end, or exit with what it printed."""
     done = subprocess.run([*map(str, command)], check=False, capture_output=True, text=True, timeout=900, **options)
     if done.returncode != 0:
         sys.exit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
     return done.stdout
 
 
-def build(folder: Path) -> tuple[Path, Path]:
-    """The source archive, and the wheel made of it."""
-    run(sys.executable, "-m", "build", "--outdir", folder, ROOT)
+def pip(python: Path, *arguments: str | Path, **options: object) -> None:
+    """Run this interpreter's pip for another one, which may have none."""
+    run(sys.executable, "-m", "pip", "--python", python, *arguments, "--quiet", **options)
+
+
+def environment_of(interpreter: Path, folder: Path) -> Path:
+    """Return the interpreter of a new virtual environment."""
+    run(interpreter, "-m", "venv", "--without-pip", folder)
+    return folder / "bin/python"
+
+
+def build_source(folder: Path) -> Path:
+    """Return the source archive."""
+    run(sys.executable, "-m", "build", "--sdist", "--outdir", folder, ROOT)
     (source,) = folder.glob("*.tar.gz")
-    (plain,) = folder.glob("*.whl")
-    run(sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", folder, plain)
-    plain.unlink()
-    (wheel,) = folder.glob("*manylinux*.whl")
-    return source, wheel
+    return source
+
+
+def build_wheel(python: Path, source: Path, folder: Path) -> Path:
+    """Return the wheel of an interpreter, with a manylinux tag."""
+    with tempfile.TemporaryDirectory(prefix="hocket-wheel-") as elsewhere:
+        include = run(python, "-c", "import sysconfig; print(sysconfig.get_paths()['include'])").strip()
+        above = Path(include).parent  # Debian's pyconfig.h includes another one from there
+        environment = os.environ | ({} if above == Path("/usr/include") else {"CPATH": str(above)})
+        pip(python, "wheel", "--no-deps", "--wheel-dir", elsewhere, source, env=environment)
+        (plain,) = Path(elsewhere).glob("*.whl")
+        run(sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", Path(elsewhere) / "repaired", plain)
+        (wheel,) = (Path(elsewhere) / "repaired").glob("*manylinux*.whl")
+        return Path(shutil.copy(wheel, folder))
 
 
 def check_contents(source: Path, wheel: Path) -> None:
@@ -59,27 +82,28 @@ def check_contents(source: Path, wheel: Path) -> None:
         sys.exit(f"{wheel.name} lacks {missing}, or has what does not belong there")
 
 
-def check_use(wheel: Path, folder: Path) -> None:
-    run(sys.executable, "-m", "venv", folder / "venv")
-    python, hocket = folder / "venv/bin/python", folder / "venv/bin/hocket"
-    run(python, "-m", "pip", "install", "--quiet", wheel)
+def check_use(wheel: Path, python: Path, folder: Path) -> None:
+    pip(python, "install", wheel)
     (folder / "job.py").write_text(JOB)
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder)}
-    said = run(hocket, "run", "-n", "2", "job.py", cwd=folder, env=environment)
-    if sorted(said.split()) != sorted(["rank", "0", "done", "rank", "1", "done"]):
-        sys.exit(f"the job said {said!r}")
+    hocket = python.with_name("hocket")
+    printed = run(hocket, "run", "-n", "2", "job.py", cwd=folder, env=environment)
+    if sorted(printed.split()) != sorted(["rank", "0", "done", "rank", "1", "done"]):
+        sys.exit(f"the job printed {printed!r}")
     run(hocket, "doctor", cwd=folder, env=environment)
 
 
-def main() -> None:
-    folder = Path(sys.argv[1]).absolute()
-    source, wheel = build(folder)
-    check_contents(source, wheel)
-    with tempfile.TemporaryDirectory(prefix="hocket-wheel-") as elsewhere:
-        check_use(wheel, Path(elsewhere))
-    for path in (source, wheel):
-        print(f"{os.path.relpath(path)}: {path.stat().st_size / 1e6:.1f} MB, tried out")
+def main(folder: Path, interpreters: list[Path]) -> None:
+    source = build_source(folder)
+    print(f"{os.path.relpath(source)}: {source.stat().st_size / 1e6:.1f} MB", flush=True)
+    for interpreter in interpreters:
+        with tempfile.TemporaryDirectory(prefix="hocket-wheel-") as elsewhere:
+            python = environment_of(interpreter, Path(elsewhere) / "environment")
+            wheel = build_wheel(python, source, folder)
+            check_contents(source, wheel)
+            check_use(wheel, python, Path(elsewhere))
+        print(f"{os.path.relpath(wheel)}: {wheel.stat().st_size / 1e6:.1f} MB, tried out", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]).absolute(), [Path(sys.executable), *map(Path, sys.argv[2:])])

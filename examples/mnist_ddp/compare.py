@@ -1,9 +1,9 @@
-"""Step time and share of communication, gloo and hocket in the same two processes, in interleaved rounds.
+"""Measure step time and the share of communication of gloo and hocket, in the same processes, in interleaved rounds.
 
     hocket run -n 2 examples/mnist_ddp/compare.py --out timing.json
 
-The default process group is gloo's, a second one over the same ranks hocket's; each has its replica of the network of
-train.py. The learning rate is 0: every variant computes the very same steps, however many and in whatever order.
+The default process group uses gloo, a second group over the same ranks uses hocket; each has its own replica of the
+network of train.py. The learning rate is 0, so all variants compute the same steps, whatever their number and order.
 """
 
 import argparse
@@ -32,7 +32,7 @@ CASE = "training step"
 
 
 def training_step(group: dist.ProcessGroup, exchange: bool) -> Callable[[], None]:
-    """A function that takes one training step over a process group, with or without the exchange of gradients."""
+    """Return a function that runs one training step on a process group, with or without gradient exchange."""
     torch.manual_seed(0)
     model = DistributedDataParallel(digit_network(), process_group=group)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
@@ -50,7 +50,7 @@ def training_step(group: dist.ProcessGroup, exchange: bool) -> Callable[[], None
 
 
 def gather(values: list[float]) -> list[list[float]]:
-    """Every rank's values, in rank order, over gloo."""
+    """Gather the values of every rank over gloo, in rank order."""
     mine = torch.tensor(values, dtype=torch.float64)
     everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(everyone, mine)
@@ -58,7 +58,7 @@ def gather(values: list[float]) -> list[list[float]]:
 
 
 def time_rounds(num_rounds: int) -> measure.Measurement:
-    """Time all variants with hocket's timing engine; the first one twice a round, which shows the noise."""
+    """Time all variants with hocket's timing engine, the first one twice per round to show the noise."""
     groups = {"gloo": dist.group.WORLD, "hocket": dist.new_group(backend="hocket")}
     contenders = [
         measure.Contender.of_call(CASE, f"{name}{suffix}", training_step(groups[name], exchange))
@@ -72,34 +72,36 @@ def time_rounds(num_rounds: int) -> measure.Measurement:
 
 
 def evaluate(measured: measure.Measurement) -> Timing:
-    """Medians and their intervals from the rounds; ratios and shares are taken within each round."""
+    """Return medians and their intervals over the rounds; ratios and shares are computed within each round."""
     names = sorted({key.name for round_ in measured.rounds for key in round_.seconds})
-    times = {name: [round_.seconds[measure.Key(CASE, name)] * 1e3 for round_ in measured.rounds] for name in names}
+    times_ms = {name: [round_.seconds[measure.Key(CASE, name)] * 1e3 for round_ in measured.rounds] for name in names}
 
     def estimate(values: list[float]) -> Estimate:
         return Estimate(median(values), *measure.median_interval(values))
 
     def share(name: str) -> Estimate:
-        return estimate([1 - alone / step for alone, step in zip(times[f"{name} no_sync"], times[name], strict=True)])
+        return estimate(
+            [1 - no_sync / step for no_sync, step in zip(times_ms[f"{name} no_sync"], times_ms[name], strict=True)]
+        )
 
     return Timing(
-        step_ms={name: estimate(times[name]) for name in BACKENDS},
-        no_sync_ms={name: estimate(times[f"{name} no_sync"]) for name in BACKENDS},
+        step_ms={name: estimate(times_ms[name]) for name in BACKENDS},
+        no_sync_ms={name: estimate(times_ms[f"{name} no_sync"]) for name in BACKENDS},
         share={name: share(name) for name in BACKENDS},
-        speed_up={"hocket": measure.ratio(times["hocket"], times["gloo"])},
-        rounds_ms=times,
+        speed_up={"hocket": measure.ratio(times_ms["hocket"], times_ms["gloo"])},
+        rounds_ms=times_ms,
         sample_ms=SAMPLE_S * 1e3,
         core_factor=measured.core_factor,
         foreign_busy=measured.foreign_busy,
         too_busy=measured.foreign_busy > MAX_FOREIGN_BUSY,
-        null_ratio=measure.ratio(times["gloo (again)"], times["gloo"]),
+        null_ratio=measure.ratio(times_ms["gloo (again)"], times_ms["gloo"]),
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=61)
-    parser.add_argument("--out", type=Path, required=True, help="write the result there, as JSON")
+    parser.add_argument("--out", type=Path, required=True, help="write the result to this file, as JSON")
     args = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")

@@ -1,7 +1,7 @@
-"""The demo: one training program over gloo and over hocket, compared in a table, a picture and a page; then the traffic
-of a mixture of experts over single libraries and over a mix of them.
+"""Compare one training program over gloo and over hocket, and the traffic of a mixture of experts over single libraries
+and over a mix of them. The report is a table, a picture and a page.
 
-What `make demo` runs; with --quick it takes half a minute and judges no accuracy.
+`make demo` runs this script. With --quick it takes half a minute and does not check the accuracy.
 """
 
 import argparse
@@ -22,23 +22,23 @@ from rich.console import Console
 HERE = Path(__file__).parent
 RANKS = 2
 MIXES = {"all libraries": "shm,gloo,mpi", "foreign libraries only": "gloo,mpi"}
-GRACE_S = 12.0  # the launcher needs 8 s to end ranks that do not react
+GRACE_S = 12.0  # the launcher needs 8 s to end ranks that do not respond
 
 
 def launch(script: str, *args: str) -> None:
-    """Run a script of this folder on all ranks; returns when it has ended well.
+    """Run a script of this folder on all ranks and wait for its end.
 
     Raises:
-        subprocess.CalledProcessError: it failed; its own error is already on the screen.
+        subprocess.CalledProcessError: The script failed; its own error is already on the screen.
     """
     hocket("run", "-n", str(RANKS), str(HERE / script), *args)
 
 
 def hocket(*args: str, out: Path | None = None) -> None:
-    """Run the command, its standard output into a file where one is named; raises as `launch` does."""
+    """Run the hocket command, with its standard output written to `out` if given; raise as `launch` does."""
     command = [str(Path(sys.executable).with_name("hocket")), *args]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    # A process group of its own: Ctrl-C reaches only us, and we hand it on exactly once.
+    # A process group of its own: Ctrl-C reaches only this process, which forwards it exactly once.
     output = out.open("w") if out else None
     child = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=output, process_group=0)
     try:
@@ -51,17 +51,17 @@ def hocket(*args: str, out: Path | None = None) -> None:
 
 
 def stop(child: subprocess.Popen[bytes]) -> None:
-    """Interrupt the launcher, which ends its ranks; kill it when that takes too long or Ctrl-C comes again."""
+    """Interrupt the launcher, which ends its ranks; kill it after GRACE_S or at a second Ctrl-C."""
     child.send_signal(signal.SIGINT)
     try:
         child.wait(GRACE_S)
     except (subprocess.TimeoutExpired, KeyboardInterrupt):
-        child.kill()  # its ranks die with it
+        child.kill()  # its ranks end with it
         child.wait()
 
 
 def measure(console: Console, epochs: int, rounds: int) -> Demo:
-    """Both trainings to the end, then the timing job with both backends in the same processes."""
+    """Run both trainings, the timing job with both backends in the same processes, and the mixes."""
     with tempfile.TemporaryDirectory(prefix="hocket-demo-") as folder:
         outputs = {name: Path(folder, f"{name}.json") for name in (*BACKENDS, "timing")}
         for number, name in enumerate(BACKENDS, start=1):
@@ -75,13 +75,13 @@ def measure(console: Console, epochs: int, rounds: int) -> Demo:
 
 
 def compare_mixes(console: Console, folder: Path, rounds: int) -> dict[str, Mix]:
-    """Train a mixture of experts for a moment, and replay its traffic with all libraries and with foreign ones only."""
+    """Train a mixture of experts for 60 steps, and replay its traffic over all libraries and over foreign ones only."""
     traffic = folder / "moe.json"
-    console.rule("4/5  a mixture of experts, for its traffic", align="left")
+    console.rule("4/5  training a mixture of experts, to record its traffic", align="left")
     launch("../moe.py", "--steps", "60", "--traffic", str(traffic))
     mixes = {}
     for number, (title, backends) in enumerate(MIXES.items()):
-        console.rule(f"5/5  {'its traffic over' if number == 0 else 'and over'} {title}", align="left")
+        console.rule(f"5/5  its traffic over {title}", align="left")
         result = folder / f"mix-{number}.json"
         hocket("tune", "compare", str(traffic), "--backends", backends, "--rounds", str(rounds), "--json", out=result)
         mixes[title] = read_mix(result)
@@ -94,7 +94,7 @@ def interrupt(signum: int, frame: FrameType | None) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one epoch and few rounds, to see that all of it works")
+    parser.add_argument("--quick", action="store_true", help="one epoch and few rounds, to check that everything works")
     parser.add_argument("--out", type=Path, default=Path("demo-report"), help="folder of the report")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, interrupt)
@@ -103,19 +103,19 @@ def main() -> int:
     try:
         demo = measure(console, epochs=1 if args.quick else 12, rounds=9 if args.quick else 61)
     except KeyboardInterrupt:
-        console.print("[yellow]interrupted; all processes are ended, no report was written")
+        console.print("[yellow]interrupted; all processes have ended, no report was written")
         return 130
     except subprocess.CalledProcessError as error:
-        console.print(f"[red]no report: exit code {error.returncode} of[/] {shlex.join(error.cmd)}")
+        console.print(f"[red]no report: exit code {error.returncode} from[/] {shlex.join(error.cmd)}")
         return 1
     page = write_report(demo, args.out)
     console.print(*tables(demo), *mix_tables(demo), sep="\n")
     if demo.caution:
         console.print(f"[yellow]{demo.caution}")
-    console.print(f"Report: {page.resolve()} ({time.monotonic() - started:.0f} s in all)", soft_wrap=True)
+    console.print(f"Report: {page.resolve()} ({time.monotonic() - started:.0f} s in total)", soft_wrap=True)
     shortfalls = [] if args.quick else demo.shortfalls
     for shortfall in shortfalls:
-        console.print(f"[red]The demo falls short: {shortfall}")
+        console.print(f"[red]The demo missed a requirement: {shortfall}")
     return 1 if shortfalls else 0
 
 

@@ -1,4 +1,4 @@
-"""The pictures: each a function that draws one panel; as inline SVG for the page, all together as one PNG."""
+"""Draw the pictures: one function per panel; as inline SVG for the page, and all panels as one PNG."""
 
 import re
 from collections import defaultdict
@@ -20,7 +20,7 @@ matplotlib.use("Agg")
 
 COLORS = {"gloo": "#e08a3c", "hocket": "#2f8f83"}
 OP_COLORS = ("#2f8f83", "#7c6fc4", "#e08a3c", "#c4577a", "#5b8fd0", "#8d9a3b")
-INK = "#1d2330"  # replaced by the page's text colour, so that one picture serves light and dark mode
+INK = "#1d2330"  # replaced by the page's text colour, so that one picture fits light and dark mode
 STYLE: Any = {
     "font.size": 10,
     "font.family": "sans-serif",
@@ -39,7 +39,7 @@ STYLE: Any = {
     "svg.hashsalt": "hocket",
     **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
 }
-# The two runs coincide when the losses are bitwise equal: gloo is a broad band, hocket a thin line on top of it.
+# Bitwise equal losses coincide, so gloo is a broad band and hocket a thin line on top of it.
 LINES: dict[str, Any] = {
     "gloo": {"color": COLORS["gloo"], "linewidth": 5, "alpha": 0.45, "solid_capstyle": "round"},
     "hocket": {"color": COLORS["hocket"], "linewidth": 1.6},
@@ -77,14 +77,14 @@ def draw_step_time(axes: Axes, demo: Demo) -> None:
         return
     for row, name in enumerate(BACKENDS):
         step, compute = timing.step_ms[name], timing.no_sync_ms[name]
-        rest = max(0.0, step.median - compute.median)
+        exchange = max(0.0, step.median - compute.median)
         error = [[max(0.0, step.median - step.low)], [max(0.0, step.high - step.median)]]
         axes.barh(row, compute.median, color=COLORS[name], alpha=0.35, height=0.5)
-        axes.barh(row, rest, left=compute.median, color=COLORS[name], height=0.5, xerr=error, ecolor=INK, capsize=4)
+        axes.barh(row, exchange, left=compute.median, color=COLORS[name], height=0.5, xerr=error, ecolor=INK, capsize=4)
         share = share_text(timing.share[name]).partition("\n")[0]  # without its interval
         axes.text(0.02 * step.median, row + 0.3, f"{step.median:.2f} ms, communication {share}")
     axes.set_yticks(range(len(BACKENDS)), BACKENDS)
-    axes.set(xlabel="milliseconds; pale: computing, full: exchange of gradients", ylim=(-0.5, len(BACKENDS) - 0.25))
+    axes.set(xlabel="milliseconds; pale: computation, full: gradient exchange", ylim=(-0.5, len(BACKENDS) - 0.25))
     axes.grid(axis="y", visible=False)
 
 
@@ -98,7 +98,7 @@ def draw_rounds(axes: Axes, demo: Demo) -> None:
             times = demo.timing.rounds_ms[variant]
             rounds = range(1, len(times) + 1)
             axes.plot(rounds, times, marker, color=COLORS[name], markersize=5, alpha=alpha, label=variant)
-    axes.set(xlabel="round", ylabel="milliseconds a step", ylim=(0, None))
+    axes.set(xlabel="round", ylabel="milliseconds per step", ylim=(0, None))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(ncols=2, loc="lower right", fontsize=8.5)
 
@@ -115,12 +115,12 @@ def draw_times(axes: Axes, demo: Demo) -> None:
     seconds = [record["seconds"] for record in demo.trainings["hocket"].operations]
     first, last = np.floor(np.log10(max(min(seconds), 1e-9))), np.ceil(np.log10(max(seconds)))
     histogram(axes, demo, "seconds", np.logspace(first, last, 1 + 8 * int(last - first)))
-    axes.set(xlabel="time from issue to end", xticks=10.0 ** np.arange(first, last + 1))
+    axes.set(xlabel="time from issue to completion", xticks=10.0 ** np.arange(first, last + 1))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: time_text(value)))
 
 
 def withhold(axes: Axes) -> None:
-    """Say in the panel's place why there is no picture."""
+    """Write in the panel why its picture is withheld."""
     axes.set_axis_off()
     axes.text(0.5, 0.5, "withheld: other programs kept\nthe machine busy", ha="center", va="center", alpha=0.7)
 
@@ -136,12 +136,12 @@ PANELS: dict[str, Callable[[Axes, Demo], None]] = {
 
 
 def histogram(axes: Axes, demo: Demo, key: str, bins: np.ndarray) -> None:
-    """How often each value of a record's field occurred during training, one colour an operation, the rare in front."""
+    """Draw a histogram of a field of the training's records: one colour per operation, rare ones in front."""
     values: dict[str, list[float]] = defaultdict(list)
     for record in demo.trainings["hocket"].operations:
         values[record["op"]].append(record[key])
-    often_first = sorted(values, key=lambda name: -len(values[name]))
-    for name, color in zip(often_first, cycle(OP_COLORS), strict=False):
+    frequent_first = sorted(values, key=lambda name: -len(values[name]))
+    for name, color in zip(frequent_first, cycle(OP_COLORS), strict=False):
         clipped = np.clip(values[name], bins[0], bins[-1])
         axes.hist(clipped, bins=bins, color=color, alpha=0.8, histtype="stepfilled", label=name)
     axes.set(xscale="log", yscale="log", ylabel="operations", ylim=(0.7, None))
@@ -150,7 +150,7 @@ def histogram(axes: Axes, demo: Demo, key: str, bins: np.ndarray) -> None:
 
 
 def bytes_text(value: float) -> str:
-    """1 B, 16 KiB, ... for ticks that are powers of two."""
+    """Format a tick that is a power of two: 1 B, 16 KiB, ..."""
     for unit in ("B", "KiB", "MiB"):
         if value < 1024:
             return f"{value:g} {unit}"
@@ -159,7 +159,7 @@ def bytes_text(value: float) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """1 µs, 10 ms, ... for ticks that are powers of ten."""
+    """Format a tick that is a power of ten: 1 µs, 10 ms, ..."""
     for factor, unit in ((1e9, "ns"), (1e6, "µs"), (1e3, "ms")):
         if seconds * factor < 999:
             return f"{seconds * factor:.0f} {unit}"
@@ -167,7 +167,7 @@ def time_text(seconds: float) -> str:
 
 
 def inline_svgs(demo: Demo) -> dict[str, str]:
-    """Every panel as an SVG element for the page: text in the page's colour, ids made unique."""
+    """Return every panel as an SVG element for the page, with text in the page's colour and unique ids."""
     return {name: _inline_svg(name, demo) for name in PANELS}
 
 
@@ -185,7 +185,7 @@ def _inline_svg(name: str, demo: Demo) -> str:
 
 
 def save_picture(demo: Demo, path: Path, description: str) -> None:
-    """All panels together, for the README; the file carries the description."""
+    """Save all panels as one PNG for the README; `description` is stored in its metadata."""
     with plt.rc_context(STYLE):
         figure, grid = plt.subplots(2, 3, figsize=(14, 7), layout="constrained")
         for axes, draw in zip(grid.T.flat, PANELS.values(), strict=True):

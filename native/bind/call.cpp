@@ -82,8 +82,8 @@ double read_timeout(PyObject* object, const PyCommunicator& communicator) {
 
 namespace {
 
-// Explicit dependencies have to be earlier collectives of the same communicator: they alone have a place in the order
-// that all members share (rule R5).
+// Explicit dependencies must be earlier collectives of the same communicator: only these have a place in the issue
+// order that all members share (rule R5).
 std::vector<WorkPtr> read_deps(PyObject* object, const Communicator& core) {
   std::vector<WorkPtr> deps;
   if (!object || object == Py_None) return deps;
@@ -115,7 +115,7 @@ std::vector<WorkPtr> read_deps(PyObject* object, const Communicator& core) {
 }  // namespace
 
 bool try_fast_path(const Entry& entry, const Arrays& arrays, Operation& op, Communicator::FastPathResult& fast) {
-  if (is_point_to_point(op.kind)) op.site = call_site();  // it travels with the message
+  if (is_point_to_point(op.kind)) op.site = call_site();  // sent with the message
   Engine& engine = Engine::instance();
   if (!engine.lock().try_lock()) return false;
   const std::lock_guard guard(engine.lock(), std::adopt_lock);
@@ -168,9 +168,9 @@ void issue(PyObject* self, const Entry& entry, const Arrays& arrays, const WorkP
     raise_operation_error(nb::handle(self), failure->error());
     throw PythonError();
   }
-  engine.attend();
+  engine.run_pump();
   if (is_async && engine.has_thread()) engine.wake_thread();
-  if (is_async && raise_interruption()) throw PythonError();  // otherwise a wait follows, which does
+  if (is_async && raise_interruption()) throw PythonError();  // otherwise the wait that follows raises it
 }
 
 void note_written(const Arrays& arrays) {
@@ -181,7 +181,7 @@ void note_written(const Arrays& arrays) {
 
 namespace {
 
-// The schedule that a call names, which Python looks up or builds.
+// Returns the schedule that a call names; Python looks it up or builds it.
 const Program* read_algorithm(PyObject* self, Communicator& core, PyObject* algorithm, const Operation& op) {
   static const nb::object find = nb::str("_find_program");
   const nb::object kind = nb::str(name(op.kind));
@@ -202,7 +202,7 @@ void set_carrier(PyObject* self, PyCommunicator& communicator, const Options& op
   const bool is_on_device = arrays.is_on_device();
   if (is_on_device) [[unlikely]] {
     arrays.set_device(op);
-    op.is_named = true;  // how long it takes says nothing of arrays on the host
+    op.is_named = true;  // its time must not be used for choices about arrays on the host
   }
   const Carrier carrier = communicator.choose(options.backend, op, has_algorithm);
   op.backend = carrier.backend;

@@ -1,4 +1,4 @@
-// What all operations' methods share: entering the communicator, reading options, issuing and waiting.
+// Shared steps of all operations' methods: entering the communicator, reading options, issuing and waiting.
 #pragma once
 
 #include "bind/arguments.hpp"
@@ -8,7 +8,7 @@
 
 namespace hocket {
 
-// A call is inside the communicator while this lives (decision 7).
+// A call is inside the communicator while this lives (docs/decisions/one-thread-at-a-time-in-a-communicator.md).
 class Entry {
  public:
   explicit Entry(PyObject* self) : self_(*nb::inst_ptr<PyCommunicator>(nb::handle(self))) {
@@ -22,7 +22,7 @@ class Entry {
       leave();
       throw Failure(core.closed_error());
     }
-    if (core.events().has_clock() && !Turns::mine()) [[unlikely]] {
+    if (core.events().has_clock() && !VirtualThread::current()) [[unlikely]] {
       leave();
       throw not_its_thread(core);
     }
@@ -33,8 +33,9 @@ class Entry {
   Entry& operator=(const Entry&) = delete;
   PyCommunicator& communicator() const { return self_; }
   Communicator& core() const { return self_.core(); }
-  // With the progress lock, before an operation is issued: copies of arrays are made without it, and what was in flight
-  // then may have written into these arrays since; when it is over, nothing tells that this operation follows it.
+  // Called with the progress lock, before an operation is issued. Copies of arrays are made without the lock, and an
+  // operation that was in flight then may have written into these arrays since. If it is finished now, no dependency
+  // orders this operation after it, so the copies are made again.
   void refresh(const Arrays& arrays) const {
     if (arrays.has_copies() && core().num_finished() != num_finished_) arrays.read_in();
   }
@@ -42,7 +43,7 @@ class Entry {
  private:
   void leave() { self_.core().entered.store(false, std::memory_order_release); }
   PyCommunicator& self_;
-  uint64_t num_finished_ = 0;  // of the communicator's operations, when this call began
+  uint64_t num_finished_ = 0;  // finished operations of the communicator when this call began
 };
 
 inline Entry enter_for_collective(PyObject* communicator) {
@@ -50,20 +51,20 @@ inline Entry enter_for_collective(PyObject* communicator) {
   return Entry(communicator);
 }
 
-// Communicator._reduce_by_function, with the arguments of a vectorcall method.
+// Calls Communicator._reduce_by_function with the arguments of a vectorcall method.
 PyObject* reduce_by_function(const char* method, PyObject* self, PyObject* const* args, Py_ssize_t nargs,
                              PyObject* kwnames);
 
 struct Options {
   bool is_async = false;
   double timeout_s = 0;
-  PyObject* backend = nullptr;    // as it was given; null or None: the best one
+  PyObject* backend = nullptr;    // as given; null or None: the best one
   PyObject* algorithm = nullptr;  // likewise
   PyObject* deps = nullptr;
-  bool is_internal = false;  // of the communicator itself: over the first backend, whatever operations may use
+  bool is_internal = false;  // internal operation: uses the first backend, even if operations may not
 };
 
-// `op` is none of the core's own.
+// `op` is not a built-in reduction.
 class UnknownReduction {};
 
 ReduceOp read_reduce(PyObject* object);  // throws UnknownReduction
@@ -74,9 +75,9 @@ double read_timeout(PyObject* object, const PyCommunicator& communicator);
 Options read_options(const Entry& entry, PyObject* backend, PyObject* algorithm, PyObject* async_op, PyObject* deps,
                      PyObject* timeout);
 
-// A collective's method. Its last five arguments are backend, algorithm, async_op, deps and timeout; `body` gets the
-// values, the entry and what these five say. Where `op` is none of the core's, the method of Python that knows those of
-// users gets the call as it came.
+// Runs a collective's method. Its last five arguments are backend, algorithm, async_op, deps and timeout; `body` gets
+// the values, the entry, and these five as options. If `op` is not a built-in reduction, the call is passed unchanged
+// to the Python method for registered reductions.
 template <size_t N, typename Body>
 PyObject* collective(const Signature<N>& signature, PyObject* self, PyObject* const* args, Py_ssize_t nargs,
                      PyObject* kwnames, Body&& body) {
@@ -91,7 +92,7 @@ PyObject* collective(const Signature<N>& signature, PyObject* self, PyObject* co
   });
 }
 
-// The steps of run(), for operations that are issued again and again.
+// The steps of run(), for operations that are issued many times.
 bool try_fast_path(const Entry& entry, const Arrays& arrays, Operation& op, Communicator::FastPathResult& fast);
 WorkPtr make_work(const Entry& entry, const Operation& op, Arrays& arrays, double timeout_s);  // without deps and pins
 void issue(PyObject* self, const Entry& entry, const Arrays& arrays, const WorkPtr& work,

@@ -19,7 +19,7 @@ ByteRange range_of(const Array& array) {
   return range;
 }
 
-// From the first byte of any to the last: more than what is used, as ranges that nobody else has are worth little.
+// The range from the first byte of any part to the last. It may contain unused bytes; exact ranges would save little.
 ByteRange range_of(const std::vector<std::unique_ptr<Array>>& parts) {
   ByteRange all;
   for (const auto& part : parts) {
@@ -32,7 +32,7 @@ ByteRange range_of(const std::vector<std::unique_ptr<Array>>& parts) {
 
 thread_local bool t_may_release = false;
 
-// A Work may die on a thread without the GIL, its arrays must not: they wait here for the next call.
+// A Work may be destroyed on a thread without the GIL, but its arrays need the GIL: they wait here for the next call.
 class ArraysOfFinished {
  public:
   void add(std::unique_ptr<Arrays> arrays) {
@@ -61,7 +61,7 @@ ArraysOfFinished& arrays_of_finished() {
 }
 }  // namespace
 
-// Used with the GIL only. Never destroyed: at exit there is no interpreter to release references to.
+// Used with the GIL only. Never destroyed: at exit the interpreter is gone, so references cannot be released.
 ArraysPool& arrays_pool() {
   static auto* pool = new ArraysPool;  // NOLINT
   return *pool;
@@ -77,7 +77,7 @@ void Arrays::set_device(Operation& op) {
   if (!in.is_on_device() || !result.is_on_device() || !is_one_device) return stage(op);
   std::string reason;
   device.driver = any ? any->driver : find_memory_driver(&reason);
-  if (!device.driver) return stage(op);  // of nothing, and no member has more
+  if (!device.driver) return stage(op);  // the arrays are empty, on all members
   device.device = any ? any->buffer.device : DeviceArrays::kAny;
   device.is_written = written != nullptr;
   note_buffers();
@@ -108,10 +108,10 @@ void Arrays::read_in() const {
   }
 }
 
-void Arrays::look_again() {
-  in.look_again();
-  out.look_again();
-  for (const auto& part : parts) part->look_again();
+void Arrays::refresh_device() {
+  in.refresh_device();
+  out.refresh_device();
+  for (const auto& part : parts) part->refresh_device();
   if (device.driver) note_buffers();
 }
 
@@ -149,7 +149,7 @@ std::shared_ptr<void> pin(std::unique_ptr<Arrays> arrays, PyObject* communicator
   return {arrays.release(), [](Arrays* held) {
             std::unique_ptr<Arrays> owner(held);
             if (g_forked_child.load(std::memory_order_relaxed)) {
-              (void)owner.release();  // the mutex may be held for ever, by a thread that only the parent has
+              (void)owner.release();  // the mutex may be held forever by a thread that exists only in the parent
             } else if (!t_may_release) {
               arrays_of_finished().add(std::move(owner));
             }

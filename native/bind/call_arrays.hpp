@@ -18,28 +18,28 @@ struct Arrays {
   Array out;
   Array* written = nullptr;
   nb::object written_object;
-  nb::object communicator;  // lives as long as its operations: it has to tell of those that fail
-  // Of a coalesced operation: its arrays, which travel one behind the other in a buffer, and the tensors among those
-  // that are written.
+  nb::object communicator;  // must outlive its operations, because it reports those that fail
+  // For a coalesced operation: its arrays, which are sent one after another in a buffer, and the tensors among the
+  // arrays that are written.
   std::vector<std::unique_ptr<Array>> parts;
   std::unique_ptr<std::byte[]> buffer;
   std::vector<nb::object> written_parts;
   bool writes_parts = false;
-  std::shared_ptr<const Blocks> blocks;  // of an operation with counts
-  DeviceArrays device;                   // of an operation that has any
+  std::shared_ptr<const Blocks> blocks;  // for an operation with counts
+  DeviceArrays device;                   // for an operation on device arrays
 
   bool is_on_device() const { return in.is_on_device() || out.is_on_device(); }
-  // Tells the operation of its arrays in the memory of one device, or stages those that others do not go with.
+  // Gives the operation its arrays if all are in the memory of one device; otherwise stages them on the host.
   void set_device(Operation& op);
-  void note_buffers();  // the allocations in which they lie
-  // Hands the operation copies of them on the host.
+  void note_buffers();  // notes the allocations that contain them
+  // Gives the operation copies on the host.
   void stage(Operation& op);
 
-  // Whether the operation works on a copy of what the caller gave, which has to be filled before and brought home after
-  // it. Neither needs the GIL.
+  // Whether the operation works on a copy of the caller's arrays, which must be filled before it and written back after
+  // it. Neither step needs the GIL.
   bool has_copies() const { return in.is_copy() || out.is_copy() || buffer; }
   void read_in() const;
-  void look_again();  // where others may have worked on the arrays since, or exchanged their memory; with the GIL
+  void refresh_device();  // for arrays that may have been changed, or got other memory, since; with the GIL
   void write_back() const;
   void hold_memory();
   bool have_changed() const;
@@ -68,11 +68,12 @@ class ArraysPool {
 
 ArraysPool& arrays_pool();
 
-// Keeps the arrays, and the memory that they have now, until the operation is over, on whatever thread that is seen.
+// Keeps the arrays and their present memory until the operation is finished, on any thread.
 std::shared_ptr<void> pin(std::unique_ptr<Arrays> arrays, PyObject* communicator);
-// Lets go of them at once; with the GIL, and without the progress lock, which what they hold may take at its end.
+// Releases them at once; with the GIL, and without the progress lock, because their destructors may take it.
 void release_pins(std::shared_ptr<void>& pins);
-// Releases those of operations that ended otherwise, e.g. under that lock; called by the next one with the GIL.
+// Releases the arrays of operations that finished elsewhere, e.g. under that lock; called by the next call with the
+// GIL.
 void release_finished_arrays();
 
 }  // namespace hocket

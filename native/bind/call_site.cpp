@@ -26,7 +26,7 @@ struct KeyHash {
   }
 };
 
-// The folder of a loaded package with a closing slash, or empty while it is not loaded.
+// The folder of a loaded package with a final slash; empty if it is not loaded.
 std::string folder_of(const char* package_module) {
   nb::object name = nb::str(package_module);
   nb::object module = nb::steal(PyImport_GetModule(name.ptr()));
@@ -43,12 +43,12 @@ bool is_library_file(const char* file) {
     return !prefix.empty() && std::strncmp(file, prefix.c_str(), prefix.size()) == 0;
   };
   if (starts_with(hocket) || starts_with(torch) || starts_with("<frozen ")) return true;
-  // their frames lie between a decorated function of torch and who calls it
+  // their frames are between a decorated function of torch and its caller
   const std::string_view name = file;
   return name.ends_with("/typing_extensions.py") || name.ends_with("/contextlib.py") || name.ends_with("/functools.py");
 }
 
-// Code objects are kept alive, so that a pointer never comes to mean another one; programs have few of those.
+// Code objects are kept alive, so that a pointer is never reused for another one; programs have few of them.
 bool is_library_code(PyCodeObject* code) {
   static std::unordered_map<PyCodeObject*, bool> known;
   const auto found = known.find(code);
@@ -92,7 +92,7 @@ const char* call_site() {
   Py_DECREF(frame);
   const auto found = known.find(key);
   if (found != known.end()) return found->second;
-  if (known.size() >= kMostSites) return "a call site that is one of very many";
+  if (known.size() >= kMostSites) return "a call site beyond the limit of recorded ones";
   const char* text = texts.insert(describe_site(key.code, key.instruction)).first->c_str();
   known.emplace(key, text);
   return text;

@@ -1,4 +1,4 @@
-// Columns of tables as they come from NumPy.
+// Columns of tables from NumPy.
 #pragma once
 
 #include <nanobind/nanobind.h>

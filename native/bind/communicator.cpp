@@ -88,7 +88,7 @@ void PyCommunicator::add_backend(PyLane& collective, PyLane& point_to_point, PyL
                                                    core_->size, static_cast<int>(core_->num_backends()));
   std::unique_ptr<Lane> collectives;
   std::unique_ptr<Lane> messages;
-  if (core_->events().has_clock()) {  // what virtual ranks disagree about their lanes see
+  if (core_->events().has_clock()) {  // the lanes of virtual ranks detect mismatches themselves
     collectives = std::move(scheduled);
     messages = std::move(point_to_point.lane);
   } else if (!remote_peers_) {
@@ -115,7 +115,7 @@ Carrier PyCommunicator::choose(PyObject* object, const Operation& op, bool keeps
   if (!is_named && names_.size() == 1 && core_->choices().is_empty()) return {0, op.program};
   std::vector<std::string> available;
   {
-    const ProgressGuard guard;  // another thread may close the communicator meanwhile, and with it the lanes
+    const ProgressGuard guard;  // another thread may close the communicator and its lanes meanwhile
     if (core_->closed) throw Failure(core_->closed_error());
     if (!is_named) return core_->choose(op, {.keeps_program = keeps_program});
     for (size_t backend = 0; backend < names_.size(); ++backend) {
@@ -125,7 +125,7 @@ Carrier PyCommunicator::choose(PyObject* object, const Operation& op, bool keeps
       available.push_back(names_[backend]);
     }
   }
-  // Without the lock: this runs code of the program, which may enter hocket.
+  // Without the lock: this runs code of the program, and that code may enter hocket.
   const nb::object why = nb::module_::import_("hocket.comm.unavailable").attr("why_unavailable");
   throw Failure(ErrorCode::backend_unavailable, nb::cast<std::string>(why(nb::handle(object), available, left_out_)));
 }
@@ -141,14 +141,14 @@ void PyCommunicator::take_turn(PyObject* self) {
   static const nb::object name = nb::str("_take_turn");
   PyObject* result = PyObject_CallMethodNoArgs(self, name.ptr());
   if (!result) {
-    turn_at_ = due;  // the others count on it: the next call goes on with it
+    turn_at_ = due;  // the other members rely on this call, so the next collective repeats it
     throw PythonError();
   }
   Py_DECREF(result);
 }
 
 PyCommunicator::~PyCommunicator() {
-  // Operations in flight keep the communicator alive in the engine (dropping a handle cancels nothing).
+  // Operations in flight keep the communicator alive in the engine; dropping a handle does not cancel them.
   if (g_forked_child.load(std::memory_order_relaxed) || core_->closed) return;
   const ProgressGuard guard;
   if (core_->unseen_failure()) Engine::instance().keep_unseen(*core_->unseen_failure());
@@ -179,7 +179,7 @@ bool PyCommunicator::drain(double timeout_s) {
 }
 
 PyCommunicator::Leftovers PyCommunicator::close(double drain_timeout_s) {
-  constexpr double kLongestCallbackS = 5.0;  // a callback of the program's may wait for us
+  constexpr double kLongestCallbackS = 5.0;  // a callback of the program may wait for this rank
   if (g_forked_child.load(std::memory_order_relaxed) || core_->closed) return {};
   ReleasedGil hooks;
   Engine& engine = Engine::instance();
@@ -196,9 +196,9 @@ PyCommunicator::Leftovers PyCommunicator::close(double drain_timeout_s) {
                  {}});
   if (drain_timeout_s > 0 && core_->unseen_failure()) {
     guard.unlock();
-    engine.wait_for_callbacks(*core_, std::min(drain_timeout_s, kLongestCallbackS));  // one may deal with it
+    engine.wait_for_callbacks(*core_, std::min(drain_timeout_s, kLongestCallbackS));  // one may handle the failure
     guard.lock();
-    if (core_->closed) return {};  // by another thread
+    if (core_->closed) return {};  // closed by another thread
     left.unseen = core_->unseen_failure();
   }
   core_->close();
@@ -214,7 +214,7 @@ namespace {
 nb::bytes records(PyCommunicator& self, uint64_t most) {
   std::vector<Event> events;
   {
-    // In a forked child the lock may be held for ever by a thread that only the parent has.
+    // In a forked child the lock may be held forever by a thread that exists only in the parent.
     std::optional<ProgressGuard> guard;
     if (!g_forked_child.load(std::memory_order_relaxed)) guard.emplace();
     events = self.core().events().snapshot(most);
@@ -270,7 +270,7 @@ void bind_communicator(nb::module_& module) {
           [](const PyHost& self, uint64_t nbytes) {
             check_not_forked();
             const ProgressGuard guard;
-            return new PySharedMemory(self.host->heap(), nbytes);  // Python's
+            return new PySharedMemory(self.host->heap(), nbytes);  // Python owns it
           },
           nb::arg("nbytes"), nb::rv_policy::take_ownership)
       .def_prop_ro("num_allocated",
@@ -280,7 +280,7 @@ void bind_communicator(nb::module_& module) {
              Host& host = *self.host;
              std::vector<int> gone;
              const ProgressGuard guard;
-             host.look_at_peers();
+             host.check_peers();
              for (int peer = 0; peer < host.size; ++peer)
                if (peer != host.rank && host.life(peer) != Host::Life::alive) gone.push_back(peer);
              return gone;
@@ -312,9 +312,13 @@ void bind_communicator(nb::module_& module) {
       .def("_refuses", &refuses, nb::arg("backend"), nb::arg("kind"), nb::arg("dtype"), nb::arg("reduction").none(),
            nb::arg("nbytes"))
       .def("_choose", &choose, nb::arg("kind"), nb::arg("dtype"), nb::arg("reduction").none(), nb::arg("nbytes"))
-      .def_prop_ro("rank", [](PyCommunicator& self) { return self.core().rank; })
-      .def_prop_ro("size", [](PyCommunicator& self) { return self.core().size; })
-      .def_prop_ro("timeout", [](const PyCommunicator& self) { return self.timeout_s; })
+      .def_prop_ro(
+          "rank", [](PyCommunicator& self) { return self.core().rank; }, "Rank of this process, from 0.")
+      .def_prop_ro(
+          "size", [](PyCommunicator& self) { return self.core().size; }, "Number of ranks.")
+      .def_prop_ro(
+          "timeout", [](const PyCommunicator& self) { return self.timeout_s; },
+          "Timeout in seconds of operations that name none.")
       .def_prop_ro("_label", [](PyCommunicator& self) { return self.core().label; })
       .def_prop_ro("_closed", [](PyCommunicator& self) { return self.core().closed.load(); })
       .def_rw("_carries_object", &PyCommunicator::carries_object)

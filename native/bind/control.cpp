@@ -35,7 +35,7 @@ nb::list take_notices(PyControl& self) {
 }
 
 void note_abort(PyControl& self, uint64_t key, int code, std::string text, std::vector<int> ranks) {
-  // From another rank's program, perhaps of another version.
+  // It comes from another rank's program, which may be of another version.
   const bool is_known = code >= 0 && code < static_cast<int>(ErrorCode::interrupted);
   self.control->note_abort(
       key, {is_known ? static_cast<ErrorCode>(code) : ErrorCode::aborted, std::move(text), std::move(ranks)});
@@ -51,7 +51,7 @@ std::optional<std::tuple<uint64_t, uint64_t, std::string, std::string>> report(P
 }  // namespace
 
 void bind_control(nb::module_& module) {
-  nb::class_<PyControl>(module, "Control", "What this rank knows of ranks on other hosts, and has to say to them.")
+  nb::class_<PyControl>(module, "Control", "The state of ranks on other hosts, and messages to them.")
       .def(
           "__init__",
           [](PyControl* self, std::vector<std::string> places) {

@@ -1,4 +1,4 @@
-// The part of a device's memory that an array is.
+// The part of a device's memory that an array occupies.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace hocket {
 struct DeviceMemory {
   std::shared_ptr<MemoryDriver> driver;
   uintptr_t address;
-  Buffer buffer;  // in which it lies
+  Buffer buffer;  // the allocation that contains it
 
   void read_into(void* to, size_t nbytes) const { driver->copy_to_host(to, address, nbytes, buffer.device); }
   void write(const void* from, size_t nbytes) const { driver->copy_to_device(address, from, nbytes, buffer.device); }

@@ -10,7 +10,7 @@ namespace hocket {
 
 namespace {
 
-// With the GIL only. Never destroyed, as threads may be inside at exit.
+// Used with the GIL only. Never destroyed, because threads may use it at exit.
 std::vector<std::shared_ptr<DrivenInPython>>& all_driven() {
   static auto* all = new std::vector<std::shared_ptr<DrivenInPython>>;  // NOLINT
   return *all;
@@ -19,13 +19,13 @@ std::vector<std::shared_ptr<DrivenInPython>>& all_driven() {
 }  // namespace
 
 void DrivenInPython::drive() {
-  if (!is_due_.exchange(true, std::memory_order_acq_rel)) Engine::instance().want_attention(1);
+  if (!is_due_.exchange(true, std::memory_order_acq_rel)) Engine::instance().request_pump(1);
 }
 
-void DrivenInPython::attend() {
+void DrivenInPython::drive_if_requested() {
   if (!call_.is_valid() || !is_due_.exchange(false, std::memory_order_acq_rel)) return;
-  Engine::instance().want_attention(-1);
-  const nb::object call = call_;  // which may give up the GIL, and another thread close this
+  Engine::instance().request_pump(-1);
+  const nb::object call = call_;  // a copy: the call may release the GIL, and another thread may close this then
   try {
     call();
   } catch (nb::python_error& error) {
@@ -35,8 +35,8 @@ void DrivenInPython::attend() {
 
 void DrivenInPython::close() {
   call_.reset();
-  // It stays due, so that it never asks again.
-  if (is_due_.exchange(true, std::memory_order_acq_rel)) Engine::instance().want_attention(-1);
+  // It stays due, so that it never requests attention again.
+  if (is_due_.exchange(true, std::memory_order_acq_rel)) Engine::instance().request_pump(-1);
 }
 
 PyDrivenLibrary::PyDrivenLibrary(nb::object call) : library(std::make_shared<DrivenInPython>(std::move(call))) {
@@ -51,14 +51,14 @@ PyDrivenLibrary::~PyDrivenLibrary() {
   library->close();
 }
 
-void attend_driven_in_python() {
+void drive_requested_libraries() {
   const std::vector<std::shared_ptr<DrivenInPython>> all = all_driven();
-  for (const auto& each : all) each->attend();
+  for (const auto& each : all) each->drive_if_requested();
 }
 
 void bind_driven_in_python(nb::module_& module) {
   nb::class_<PyDrivenLibrary>(module, "DrivenLibrary",
-                              "A library that moves data only while it is driven: by a call that must not block.")
+                              "A library that moves data only during calls of `drive`, which must not block.")
       .def(nb::init<nb::object>(), nb::arg("drive"))
       .def("note_use", [](PyDrivenLibrary& self) { self.library->note_use(); });
 }

@@ -1,6 +1,5 @@
-// Libraries that are driven by a call into Python while none of their operations is in flight
-// (core/driven_library.hpp). Under the progress lock they only ask for attention; the pump calls, with the GIL and
-// without that lock.
+// Libraries that a call into Python drives while none of their operations is in flight (core/driven_library.hpp). Under
+// the progress lock they only request attention; the pump makes the call, with the GIL and without that lock.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -20,8 +19,8 @@ class DrivenInPython final : public DrivenLibrary {
   DrivenInPython(const DrivenInPython&) = delete;
   DrivenInPython& operator=(const DrivenInPython&) = delete;
 
-  // Both with the GIL.
-  void attend();
+  // Both need the GIL.
+  void drive_if_requested();
   void close();
 
  private:
@@ -39,8 +38,8 @@ struct PyDrivenLibrary {
   PyDrivenLibrary& operator=(const PyDrivenLibrary&) = delete;
 };
 
-// Calls those that have asked; for the pump.
-void attend_driven_in_python();
+// Drives the libraries that have requested attention; for the pump.
+void drive_requested_libraries();
 
 void bind_driven_in_python(nb::module_& module);
 

@@ -50,7 +50,7 @@ void set_error(const Error& error) {
     nb::object exception = nb::steal(make_exception(error));
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
   } catch (nb::python_error& failed) {
-    failed.restore();  // at interpreter exit the import may fail; that error is the one to show
+    failed.restore();  // at interpreter exit the import may fail; that error is shown instead
   }
 }
 

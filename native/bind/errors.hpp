@@ -10,17 +10,17 @@ namespace nb = nanobind;
 
 namespace hocket {
 
-// A Python exception is set already.
+// A Python exception is already set.
 class PythonError {};
 
 // The exception object of an error; a new reference.
 PyObject* make_exception(const Error& error);
 void set_error(const Error& error);
-// What Python shows of an object, for messages.
+// The repr of an object, for messages.
 inline std::string repr_of(PyObject* object) { return nb::cast<std::string>(nb::repr(nb::handle(object))); }
 inline void set_error(ErrorCode code, std::string message) { set_error(Error{code, std::move(message), {}}); }
 
-// Runs `body` (which returns a new reference) and turns what it throws into a Python exception.
+// Runs `body`, which returns a new reference, and converts C++ exceptions to Python exceptions.
 template <typename Body>
 PyObject* guarded(Body&& body) {
   try {

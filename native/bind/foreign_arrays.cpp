@@ -69,15 +69,14 @@ void Array::acquire_cuda_interface(PyObject* object, const ArrayRules& rules) {
   const nb::dict interface = nb::cast<nb::dict>(nb::handle(object).attr("__cuda_array_interface__"));
   const std::string typestr = nb::cast<std::string>(interface["typestr"]);
   if (!dtype_of_typestr(typestr, &dtype_)) unsupported_dtype(rules, typestr);
-  if (interface.contains("mask") && !interface["mask"].is_none())
-    invalid(rules, "masked arrays cannot be communicated");
+  if (interface.contains("mask") && !interface["mask"].is_none()) invalid(rules, "masked arrays are not supported");
   const nb::tuple data = nb::cast<nb::tuple>(interface["data"]);
   if (rules.access == Access::write && nb::cast<bool>(data[1]))
     invalid(rules, "the array is read-only, but the result is written into it");
   StridedArray array{nullptr, itemsize(dtype_), numbers(interface["shape"]), {}};
   if (interface.contains("strides") && !interface["strides"].is_none()) {
     array.strides = numbers(interface["strides"]);
-    if (!array.is_contiguous()) invalid(rules, "an array known by its address has to be contiguous; pass a copy");
+    if (!array.is_contiguous()) invalid(rules, "an array known by its address must be contiguous; pass a copy");
   }
   nbytes_ = array.itemsize;
   for (int64_t extent : array.shape) nbytes_ *= static_cast<size_t>(extent);
@@ -85,8 +84,8 @@ void Array::acquire_cuda_interface(PyObject* object, const ArrayRules& rules) {
   if (interface.contains("stream") && !interface["stream"].is_none())
     stream = nb::cast<uintptr_t>(interface["stream"]);
   else if (nb::cast<int>(interface["version"]) >= 3)
-    // Nothing has to be waited for, by what runs on a stream of this process. But Numba says so of arrays that the
-    // default stream is still filling, and other processes are to read them.
+    // No stream means that streams of this process need not wait. But Numba exports arrays like this while the default
+    // stream is still filling them, and other processes will read them.
     stream = kDefaultStream;
   owner_ = Py_NewRef(object);
   set_foreign(nb::cast<uintptr_t>(data[0]), stream, object);
@@ -129,9 +128,9 @@ void Array::acquire_dlpack(PyObject* object, const ArrayRules& rules) {
     set_strided(std::move(strided), rules);
     return;
   }
-  if (!strided.is_contiguous()) invalid(rules, "an array in device memory has to be contiguous; pass a copy");
+  if (!strided.is_contiguous()) invalid(rules, "an array in device memory must be contiguous; pass a copy");
   nbytes_ = array.nbytes();
-  // Its producer has seen to it that the default stream may read it.
+  // The producer has ensured that the default stream may read it.
   set_foreign(reinterpret_cast<uintptr_t>(data), std::nullopt, object);
 }
 
@@ -151,7 +150,7 @@ void Array::set_foreign(uintptr_t address, std::optional<uintptr_t> stream, PyOb
   device_ = std::make_unique<DeviceMemory>(DeviceMemory{driver, address, buffer});
 }
 
-void Array::look_again() {
+void Array::refresh_device() {
   if (!device_) return;
   device_->buffer = pointer_cache().find(*device_->driver, device_->address, nullptr);
   device_->driver->synchronize(device_->buffer.device, nullptr);

@@ -19,7 +19,7 @@ bool is_interpreter_ending() {
 }
 
 [[noreturn]] void sleep_if_interpreter_ends() {
-  // A thread that pthread_exit() unwinds has no exception that could be named.
+  // During the unwinding of pthread_exit() there is no current exception.
   while (gettid() != getpid() && is_interpreter_ending() && !std::current_exception()) pause();
   if (g_previous) g_previous();
   std::abort();

@@ -1,4 +1,4 @@
-// How waits and the GIL live together (decision 18).
+// Waits and the GIL (docs/decisions/python-under-the-gil.md).
 #pragma once
 
 #include <cxxabi.h>
@@ -13,9 +13,9 @@
 
 namespace hocket {
 
-// A thread that outlives the interpreter (a daemon thread) never gets the GIL again: Python up to 3.13 ends it by
-// pthread_exit() then, whose unwinding through destructors is std::terminate. It sleeps until the process is gone
-// instead, as Python 3.14 has it.
+// A thread that outlives the interpreter (a daemon thread) never gets the GIL again: Python up to 3.13 then ends it by
+// pthread_exit(), and unwinding through destructors calls std::terminate. Instead it sleeps until the process ends, as
+// in Python 3.14.
 inline void take_gil_back(PyThreadState* state) {
   try {
     PyEval_RestoreThread(state);
@@ -24,11 +24,11 @@ inline void take_gil_back(PyThreadState* state) {
   }
 }
 
-// The same for threads of others, such as those that wait in torch for gloo when the interpreter ends: what would be
-// std::terminate is a sleep, once the interpreter is about to be gone.
+// The same for foreign threads, such as those that wait in torch for gloo when the interpreter ends: once it is ending,
+// they sleep instead of calling std::terminate.
 void let_threads_outlive_interpreter();
 
-// The progress lock, for a thread that holds the GIL: tried first, and waited for only without the GIL.
+// Takes the progress lock in a thread that holds the GIL: tries it first, and waits for it only without the GIL.
 class ProgressGuard {
  public:
   ProgressGuard() {
@@ -43,10 +43,10 @@ class ProgressGuard {
   ProgressGuard& operator=(const ProgressGuard&) = delete;
 };
 
-// Tells the log (hocket.trace.log.report_stall). With the GIL.
+// Writes to the log (hocket.trace.log.report_stall). With the GIL.
 void report_stall(const std::string& report) noexcept;
 
-// The GIL is released for the life of this object; signal handlers run from time to time, in the main thread.
+// Releases the GIL while this object lives; in the main thread, signal handlers run from time to time.
 class ReleasedGil final : public WaitHooks {
  public:
   ReleasedGil() : state_(PyEval_SaveThread()), is_main_thread_(gettid() == getpid()) {}
@@ -54,7 +54,7 @@ class ReleasedGil final : public WaitHooks {
   ReleasedGil(const ReleasedGil&) = delete;
   ReleasedGil& operator=(const ReleasedGil&) = delete;
 
-  // True with the Python exception set.
+  // True if the Python exception is set.
   bool interrupted() override {
     if (!is_main_thread_) return false;
     PyEval_RestoreThread(state_);

@@ -10,7 +10,7 @@ namespace hocket {
 
 namespace {
 
-// With the GIL only. Never destroyed: the interpreter may be gone by then.
+// Used with the GIL only. Never destroyed: at exit the interpreter may be gone.
 std::optional<nb::python_error>& interruption() {
   static auto* held = new std::optional<nb::python_error>;  // NOLINT
   return *held;
@@ -19,7 +19,7 @@ std::optional<nb::python_error>& interruption() {
 bool is_main_thread() { return gettid() == getpid(); }
 
 void keep(nb::python_error&& error) {
-  if (interruption()) return;  // the first one
+  if (interruption()) return;  // keep the first one
   interruption().emplace(std::move(error));
   Engine::instance().note_interruption(true);
 }

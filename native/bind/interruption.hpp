@@ -1,5 +1,5 @@
-// What a signal handler raised while the main thread was in Python for a wait, such as KeyboardInterrupt: it belongs to
-// the program, not to the library that was called, and the wait raises it.
+// An exception that a signal handler raised while a wait in the main thread was calling Python, e.g. KeyboardInterrupt.
+// It is meant for the program, not for the library that was being called, so the wait raises it.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -8,12 +8,11 @@ namespace nb = nanobind;
 
 namespace hocket {
 
-// Runs the signal handlers that are due, if this is the main thread; true if one raised, now or before. With the GIL,
-// as the others.
+// Runs the pending signal handlers in the main thread; true if one has raised, now or before. All three need the GIL.
 bool is_interrupted();
-// Takes what a call into Python raised, if that is no error of a library; false: it is one.
+// Takes the exception of a call into Python if a signal handler raised it; false: it is an error of the library.
 bool take_interruption(nb::python_error& error);
-// Sets it as the Python exception of this thread, if that is the main one.
+// Sets it as the Python exception, if this is the main thread.
 bool raise_interruption();
 
 }  // namespace hocket

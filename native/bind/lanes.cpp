@@ -30,7 +30,7 @@ void read_handles(Array& handles, const Names& names, const std::map<std::string
   for (size_t i = 0; i < handles.size(); ++i) {
     const auto found = given.find(names[i]);
     if (found == given.end())
-      throw Failure(ErrorCode::invalid_argument, std::string("no MPI ") + what + " for " + names[i]);
+      throw Failure(ErrorCode::invalid_argument, std::string("the MPI library has no ") + what + " for " + names[i]);
     handles[i] = found->second;
   }
 }
@@ -38,8 +38,8 @@ void read_handles(Array& handles, const Names& names, const std::map<std::string
 }  // namespace
 
 void bind_lanes(nb::module_& module) {
-  nb::class_<PyLane>(module, "Lane", "A lane of a foreign library; belongs to the communicator that it is given to.");
-  nb::class_<PyMpiLibrary>(module, "MpiLibrary", "The functions of an MPI library that is loaded and initialised.")
+  nb::class_<PyLane>(module, "Lane", "A lane of a foreign library; a communicator takes ownership of it.");
+  nb::class_<PyMpiLibrary>(module, "MpiLibrary", "The functions of a loaded and initialised MPI library.")
       .def(
           "__init__",
           [](PyMpiLibrary* self, std::string path, std::string backend, size_t handle_nbytes, uint64_t in_place,
@@ -77,7 +77,7 @@ void bind_lanes(nb::module_& module) {
           nb::arg("communicator"), nb::arg("rank"), nb::arg("size"));
   bind_driven_in_python(module);
   bind_python_lane(module);
-  nb::class_<PyShares>(module, "Shares", "How much of an operation the first of two libraries carries.")
+  nb::class_<PyShares>(module, "Shares", "The share of an operation that the first of two libraries carries.")
       .def("__init__", [](PyShares* self) { new (self) PyShares{std::make_shared<Shares>()}; })
       .def(
           "set",
@@ -90,7 +90,7 @@ void bind_lanes(nb::module_& module) {
                                 "a share of " + kind + " must lie between 0 and 1, not " + std::to_string(share));
               checked[static_cast<OpKind>(index_of(kOpNames, kind, "operation"))] = of_kind;
             }
-            const ProgressGuard guard;  // lanes read it under the lock
+            const ProgressGuard guard;  // lanes read the shares under this lock
             self.shares->set(std::move(checked));
           },
           nb::arg("ranges"));

@@ -1,4 +1,4 @@
-// Lanes of foreign libraries on their way from the adapter that made them to a communicator.
+// Lanes of foreign libraries, passed from the adapter that made them to a communicator.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,4 +1,4 @@
-// Memory of devices, as Python sees it: its driver and the pointer cache.
+// The Python interface of device memory: its driver and the pointer cache.
 #pragma once
 
 #include <nanobind/nanobind.h>

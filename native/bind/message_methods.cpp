@@ -9,12 +9,12 @@ namespace hocket {
 namespace {
 
 bool expects_from_self(const Entry& entry, int tag) {
-  const ProgressGuard guard;  // the progress thread may be at the lane
-  // If it failed or was closed meanwhile, that is what run() says.
+  const ProgressGuard guard;  // the progress thread may be using the lane
+  // If the communicator failed or was closed meanwhile, run() raises that.
   return entry.core().failure() || entry.core().expects_from_self(tag);
 }
 
-// A message whose arguments are good, not issued yet.
+// A message with checked arguments, not issued yet.
 struct Message {
   Operation op;
   std::unique_ptr<Arrays> arrays;
@@ -23,7 +23,7 @@ struct Message {
 int read_peer(PyObject* object, const char* argument, int size) {
   int overflow;
   if (PyLong_AsLongAndOverflow(object, &overflow) == kProcNull) return kProcNull;
-  if (PyErr_Occurred()) PyErr_Clear();  // of what is no number, read_rank tells
+  if (PyErr_Occurred()) PyErr_Clear();  // read_rank reports a value that is not a number
   return read_rank(object, argument, size);
 }
 
@@ -33,16 +33,16 @@ Message read_message(const Entry& entry, OpKind kind, PyObject* x, PyObject* pee
       {.kind = kind, .root = read_peer(peer, is_send ? "dst" : "src", entry.core().size), .tag = read_tag(tag)},
       arrays_pool().take()};
   take_in_place(entry, x, is_send ? Access::read : Access::write, message.op, *message.arrays);
-  message.arrays->stage(message.op);  // before any of several is issued
+  message.arrays->stage(message.op);  // before the first of several messages is issued
   return message;
 }
 
-// A message to or from nobody is over at once, and leaves no event; a library that is named has to be there.
+// A message to or from PROC_NULL completes at once and leaves no event; a named backend must still be available.
 PyObject* run_message(PyObject* self, const Entry& entry, Message& message, const Options& options) {
   if (message.op.root != kProcNull) return run(self, entry, message.op, std::move(message.arrays), options);
   if (entry.communicator().mode == PyCommunicator::Mode::prepare)
     throw Failure(ErrorCode::invalid_argument,
-                  "a message to or from PROC_NULL cannot be prepared: nothing would start");
+                  "a message to or from PROC_NULL cannot be prepared, because nothing is sent");
   entry.communicator().choose(options.backend, message.op, false);
   if (!options.is_async) Py_RETURN_NONE;
   const WorkPtr work = make_work(entry, message.op, *message.arrays, options.timeout_s);
@@ -57,8 +57,9 @@ PyObject* send_as(PyObject* self, bool is_async, PyObject* x, PyObject* dst, PyO
   Message message = read_message(entry, OpKind::send, x, dst, tag);
   const Operation& op = message.op;
   if (!is_async && op.root == entry.core().rank && !expects_from_self(entry, op.tag))
-    throw Failure(ErrorCode::invalid_argument, "send to this rank itself would never end, as no receive with tag " +
-                                                   std::to_string(op.tag) + " was issued; issue irecv first");
+    throw Failure(ErrorCode::invalid_argument,
+                  "send to this rank itself would never complete, because no receive with tag " +
+                      std::to_string(op.tag) + " was issued; issue irecv first");
   return run_message(self, entry, message, {is_async, read_timeout(timeout, entry.communicator()), backend, nullptr});
 }
 
@@ -69,7 +70,7 @@ PyObject* recv_as(PyObject* self, bool is_async, PyObject* x, PyObject* src, PyO
   return run_message(self, entry, message, {is_async, read_timeout(timeout, entry.communicator()), backend, nullptr});
 }
 
-// Issues messages whose arguments are all good; returns their Work objects.
+// Issues messages with checked arguments; returns their Work objects.
 std::vector<nb::object> issue_all(PyObject* self, const Entry& entry, std::vector<Message>& messages, double timeout_s,
                                   PyObject* backend) {
   std::vector<nb::object> works;

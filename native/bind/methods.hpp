@@ -1,4 +1,5 @@
-// The hot methods of a communicator: plain vectorcall functions, one call from Python and no wrapper (decision 16).
+// The hot methods of a communicator: plain vectorcall functions, one call from Python and no wrapper
+// (docs/decisions/hot-methods-are-native.md).
 #pragma once
 
 #include <Python.h>

@@ -23,7 +23,7 @@
 
 namespace {
 
-bool g_fails_at_exit = false;  // with the GIL, and after the interpreter has ended
+bool g_fails_at_exit = false;  // used with the GIL, and after the interpreter has ended
 
 template <typename Names>
 nanobind::tuple name_list(const Names& names) {
@@ -40,7 +40,7 @@ NB_MODULE(_native, module) {
   nb::register_exception_translator([](const std::exception_ptr& pointer, void*) {
     guarded([&]() -> PyObject* { std::rethrow_exception(pointer); });
   });
-  // Operations in flight at the end of the process keep their objects; that is no error of the binding.
+  // Operations in flight at the end of the process keep their objects; this is not a leak of the binding.
   nb::set_leak_warnings(false);
   bind_control(module);
   bind_shared_memory(module);
@@ -52,7 +52,7 @@ NB_MODULE(_native, module) {
   bind_memory(module);
   bind_sim(module);
 
-  // The sizes at which the core changes its way of doing things; tests go to their borders.
+  // The sizes at which the core changes its method; tests use sizes around them.
   nb::dict constants;
   constants["line_bytes"] = sizeof(HeaderLine);
   constants["inline_bytes"] = kInlineBytes;
@@ -98,19 +98,19 @@ NB_MODULE(_native, module) {
     Engine::instance().stop_thread();
     Ticker::instance().stop();
   });
-  // Exit handlers run in reverse order: after this one, none of ours.
+  // Exit handlers run in reverse order, so this one is the last of hocket's.
   nb::module_::import_("atexit").attr("register")(nb::cpp_function([] {
     if (g_forked_child.load(std::memory_order_relaxed)) return;
     const nb::gil_scoped_release released;
     Engine::instance().stop_thread_for_good();
   }));
   module.def("take_unseen", []() -> nb::object {
-    if (g_forked_child.load(std::memory_order_relaxed)) return nb::none();  // the lock may be held for ever
+    if (g_forked_child.load(std::memory_order_relaxed)) return nb::none();  // the lock may be held forever
     const ProgressGuard guard;
     const std::optional<Error> unseen = Engine::instance().take_unseen();
     return unseen ? nb::steal(make_exception(*unseen)) : nb::none();
   });
-  // Python's exit handlers cannot change the exit code; this is for one that found a failure.
+  // Python's exit handlers cannot change the exit code; one that found a failure calls this.
   module.def("fail_at_exit", [] { g_fails_at_exit = true; });
   on_exit(
       [](int status, void*) {
@@ -119,13 +119,13 @@ NB_MODULE(_native, module) {
         _exit(1);
       },
       nullptr);
-  // For who waits in Python for something that another thread does: every entry drives all lanes (rule R3).
+  // For code that waits in Python for another thread: every entry drives all lanes (rule R3).
   module.def("progress", [] {
     {
       const ProgressGuard guard;
       Engine::instance().poll();
     }
-    Engine::instance().attend();
+    Engine::instance().run_pump();
     if (raise_interruption()) throw nb::python_error();
   });
   let_threads_outlive_interpreter();

@@ -1,4 +1,4 @@
-// Numbers of names.
+// The number of a name.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ inline size_t index_of(const auto& names, const std::string& wanted, const char*
   for (size_t i = 0; i < names.size(); ++i)
     if (wanted == names[i]) return i;
   std::string message("there is no ");
-  message.append(what).append(" '").append(wanted).append("'; there are ");
+  message.append(what).append(" '").append(wanted).append("'; choose from ");
   for (size_t i = 0; i < names.size(); ++i) message.append(i == 0 ? "" : ", ").append(names[i]);
   throw Failure(ErrorCode::invalid_argument, message);
 }

@@ -1,5 +1,5 @@
-// NumPy's own arrays, read as the structs they are: the buffer protocol takes NumPy 0.1 us a time, as long as all the
-// rest of a small operation.
+// NumPy's own arrays, read directly as structs: the buffer protocol takes NumPy 0.1 us per call, as long as the rest of
+// a small operation.
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
 #define NPY_TARGET_VERSION NPY_1_22_API_VERSION
 #include <numpy/ndarraytypes.h>
@@ -13,7 +13,7 @@ namespace hocket {
 
 namespace {
 
-// Null until NumPy is imported. Without its C API, which would have to be imported: only fields of structs are read.
+// Null until NumPy is imported. Only fields of structs are read, because NumPy's C API would need an import.
 PyTypeObject* ndarray_type(PyObject* object) {
   static PyTypeObject* type = nullptr;
   if (type || std::strcmp(Py_TYPE(object)->tp_name, "numpy.ndarray") != 0) return type;
@@ -83,7 +83,7 @@ bool Array::acquire_numpy(PyObject* object, const ArrayRules& rules) {
   auto* array = reinterpret_cast<PyArrayObject*>(object);
   const PyArray_Descr* descr = PyArray_DESCR(array);
   const int flags = PyArray_FLAGS(array);
-  // The rest, and what is wrong, is for the buffer protocol.
+  // All other arrays, and wrong ones, are left to the buffer protocol.
   if (!PyArray_ISNBO(descr->byteorder) || !(flags & NPY_ARRAY_ALIGNED) || !dtype_of_number(descr->type_num, &dtype_) ||
       (rules.access == Access::write && !(flags & NPY_ARRAY_WRITEABLE))) [[unlikely]]
     return false;
@@ -110,7 +110,7 @@ Shape Array::numpy_shape() const {
 bool Array::has_numpy_changed() const {
   if (Py_TYPE(owner_) != ndarray_type(owner_)) return false;
   auto* array = reinterpret_cast<PyArrayObject*>(owner_);
-  DType dtype = dtype_;  // bfloat16 has no number that NumPy knows
+  DType dtype = dtype_;  // NumPy has no number for bfloat16
   dtype_of_number(PyArray_DESCR(array)->type_num, &dtype);
   const auto num_axes = static_cast<size_t>(PyArray_NDIM(array));
   const npy_intp* shape = PyArray_DIMS(array);

@@ -13,7 +13,7 @@ void check_reducible(const Operation& op) {
     if (reducible(op.dtype, static_cast<ReduceOp>(i)))
       known += std::string(known.empty() ? "" : ", ") + kReduceNames[i];
   throw Failure(ErrorCode::unsupported_dtype, std::string(name(op.reduce)) + " of " + name(op.dtype) +
-                                                  " is not defined; " + name(op.dtype) + " has " + known);
+                                                  " is not defined; " + name(op.dtype) + " supports " + known);
 }
 
 void take_in_place(const Entry& entry, PyObject* x, Access access, Operation& op, Arrays& arrays) {
@@ -81,7 +81,7 @@ void take_parts(const Entry& entry, PyObject* xs, Access access, Operation& op, 
     nbytes += arrays.parts.back()->nbytes();
     if (access == Access::write && is_tensor(x)) arrays.written_parts.push_back(nb::borrow(nb::handle(x)));
   }
-  if (arrays.parts.empty()) throw Failure(ErrorCode::invalid_argument, "xs holds no array");
+  if (arrays.parts.empty()) throw Failure(ErrorCode::invalid_argument, "xs is empty; pass at least one array");
   check_parts(arrays.parts, access);
   arrays.writes_parts = access == Access::write;
   arrays.buffer = std::make_unique_for_overwrite<std::byte[]>(std::max<size_t>(nbytes, 1));
@@ -119,7 +119,7 @@ BlockOffsets read_counts(PyObject* object, const char* argument, int size, size_
     uint64_t end;
     if (__builtin_mul_overflow(static_cast<uint64_t>(count), itemsize, &nbytes) ||
         __builtin_add_overflow(offsets.back(), nbytes, &end))
-      throw Failure(ErrorCode::invalid_argument, what + "; together they are more than 2^64 bytes");
+      throw Failure(ErrorCode::invalid_argument, what + "; their sum exceeds 2^64 bytes");
     offsets.push_back(end);
   }
   return offsets;

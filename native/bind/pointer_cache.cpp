@@ -41,7 +41,7 @@ void PointerCache::add_holder(Entry& entry, PyObject* holder) {
   if (weak)
     entry.holders.push_back(nb::steal(weak));
   else
-    PyErr_Clear();  // its type has no weak references: it vouches for nothing
+    PyErr_Clear();  // its type has no weak references, so it cannot confirm an answer
 }
 
 const Buffer& PointerCache::find(MemoryDriver& driver, uintptr_t address, PyObject* holder) {
@@ -63,9 +63,10 @@ const Buffer& PointerCache::find(MemoryDriver& driver, uintptr_t address, PyObje
     ++counters.queries;
     const Buffer buffer = driver.query(address);
     if (buffer.begin >= buffer.end || address < buffer.begin || address >= buffer.end)
-      throw Failure(ErrorCode::invalid_argument, "the memory driver '" + driver.name() + "' gave an allocation that " +
-                                                     "does not hold address " + std::to_string(address));
-    // What it overlaps was given back unseen.
+      throw Failure(ErrorCode::invalid_argument, "the memory driver '" + driver.name() +
+                                                     "' returned an allocation that " + "does not contain address " +
+                                                     std::to_string(address));
+    // Allocations that overlap the new one were freed without a call of forget().
     auto old = entries_.lower_bound(buffer.begin);
     if (old != entries_.begin() && std::prev(old)->second.buffer.end > buffer.begin) --old;
     while (old != entries_.end() && old->first < buffer.end) {
@@ -85,7 +86,7 @@ void PointerCache::forget(uintptr_t address) {
   entries_.erase(entry);
 }
 
-// Never destroyed: at exit there is no interpreter to release references to.
+// Never destroyed: at exit the interpreter is gone, so references cannot be released.
 PointerCache& pointer_cache() {
   static auto* cache = new PointerCache;  // NOLINT
   return *cache;
@@ -94,12 +95,13 @@ PointerCache& pointer_cache() {
 namespace {
 
 using Copy = int (*)(void* to, const void* from, size_t nbytes);
-// Of 64 bytes at `handle`: false where the allocation cannot be shared, the address or 0, and an error or 0.
+// The driver's functions for sharing; `handle` has 64 bytes. Share returns 0 if the allocation cannot be shared, Open
+// the address or 0, and Close 0 or an error.
 using Share = int (*)(uintptr_t begin, void* handle);
 using Open = uintptr_t (*)(const void* handle);
 using Close = int (*)(uintptr_t address);
 
-// A driver written in Python; its copies are functions of C, since they run without the GIL.
+// A driver written in Python; its copies are C functions, because they run without the GIL.
 class PythonDriver : public MemoryDriver {
  public:
   explicit PythonDriver(nb::object driver) : driver_(std::move(driver)) {

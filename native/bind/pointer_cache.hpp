@@ -1,12 +1,12 @@
-// To which allocation an address belongs, without asking the driver each time.
+// The allocation that an address belongs to, without a driver call each time.
 //
-// The driver's answer takes a microsecond and more, and several threads contend for it; MPI libraries ask for every
-// argument (Awan et al., arXiv 1810.11112). The cache is an interval map from addresses to allocations. What it must
-// not do is answer for an allocation that was freed and whose address was given out again. An answer is therefore used
-// only while something vouches for it:
-// - the driver tells of every allocation that is given back (`forget`), or
-// - an array that lies in it, and whose owner keeps the memory, is still there; else the driver is asked for the id of
-//   the allocation, which is never used twice.
+// A driver call takes a microsecond or more, and threads contend for it; MPI libraries make one for every argument
+// (Awan et al., arXiv 1810.11112). The cache is an interval map from addresses to allocations. It must not answer for
+// an allocation that was freed and whose address was allocated again. So an entry is used only if it is known to be
+// valid:
+// - the driver reports every allocation that is freed (`forget`), or
+// - an array in it, whose owner keeps the memory, still exists; otherwise the driver is asked for the allocation's id,
+//   which is never reused.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -24,17 +24,17 @@ namespace hocket {
 // Used with the GIL only.
 class PointerCache {
  public:
-  // holder: the object that keeps the memory; null: nothing is known to.
+  // holder: the object that keeps the memory; null: not known.
   const Buffer& find(MemoryDriver& driver, uintptr_t address, PyObject* holder);
-  // The allocation that has this address was given back.
+  // Removes the allocation with this address, which was freed.
   void forget(uintptr_t address);
   void clear() { entries_.clear(); }
 
   struct Counters {
-    uint64_t hits = 0;           // answered without the driver
-    uint64_t queries = 0;        // the driver was asked for an allocation
-    uint64_t confirmations = 0;  // the driver was asked whether an allocation is still the same
-    uint64_t forgotten = 0;      // allocations that were given back
+    uint64_t hits = 0;           // answers without a driver call
+    uint64_t queries = 0;        // driver calls for an allocation
+    uint64_t confirmations = 0;  // driver calls that check whether an allocation is still the same
+    uint64_t forgotten = 0;      // allocations that were freed
   };
   Counters counters;
   size_t size() const { return entries_.size(); }
@@ -53,9 +53,9 @@ class PointerCache {
 };
 
 PointerCache& pointer_cache();
-// The driver in use, or null and why there is none.
+// The driver in use, or null and the reason.
 std::shared_ptr<MemoryDriver> find_memory_driver(std::string* reason);
-// Throws Failure (BackendUnavailable) where there is none.
+// Throws Failure (BackendUnavailable) if no driver is available.
 std::shared_ptr<MemoryDriver> memory_driver();
 
 }  // namespace hocket

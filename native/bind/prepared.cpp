@@ -14,8 +14,8 @@ struct PyPrepared {
   Arrays* arrays;              // belong to pins
   std::shared_ptr<void> pins;  // shared with the works
   double timeout_s;
-  WorkPtr work;      // of a start that was not waited for yet
-  nb::object again;  // prepares it once more
+  WorkPtr work;      // of the last start, until the program has waited for it
+  nb::object again;  // prepares the operation again
 
   PyPrepared(nb::object its_communicator, const Operation& its_op, Arrays* its_arrays, std::shared_ptr<void> its_pins,
              double its_timeout_s)
@@ -30,14 +30,14 @@ struct PyPrepared {
 
 PyPrepared& prepared_of(PyObject* self) { return *nb::inst_ptr<PyPrepared>(nb::handle(self)); }
 
-// Whether it is over meanwhile does not matter: that may differ between the ranks.
+// Applies even if the operation has finished meanwhile, because that may differ between ranks.
 void check_not_started(const PyPrepared& prepared) {
   if (prepared.work)
     throw Failure(ErrorCode::invalid_state,
                   "this " + describe(prepared.op) + " was started; wait() for it before it is started again");
 }
 
-// Before a start: reads the arguments again where an array has another memory by now (x.data = y); the backend stays.
+// Before a start: if an array has other memory now (x.data = y), reads the arguments again; the backend stays.
 void get_ready(PyPrepared& prepared) {
   check_not_started(prepared);
   if (!prepared.arrays->have_changed()) [[likely]]
@@ -46,7 +46,7 @@ void get_ready(PyPrepared& prepared) {
   PyPrepared& fresh = *nb::inst_ptr<PyPrepared>(made);
   if (fresh.op.nbytes != prepared.op.nbytes || fresh.op.dtype != prepared.op.dtype)
     throw Failure(ErrorCode::invalid_state, "this operation was prepared as " + describe(prepared.op) +
-                                                "; with what its arrays are now it would be " + describe(fresh.op) +
+                                                "; its present arrays would make it " + describe(fresh.op) +
                                                 "; prepare it again");
   fresh.op.backend = prepared.op.backend;
   fresh.op.program = prepared.op.program;
@@ -59,7 +59,7 @@ void start_as(PyPrepared& prepared, const Entry& entry, bool is_async) {
   note_written(*prepared.arrays);
   Operation op = prepared.op;
   Communicator::FastPathResult fast;
-  prepared.arrays->look_again();
+  prepared.arrays->refresh_device();
   if (prepared.arrays->has_copies()) prepared.arrays->read_in();
   if (!is_async && try_fast_path(entry, *prepared.arrays, op, fast)) [[likely]] {
     if (prepared.arrays->has_copies()) prepared.arrays->write_back();
@@ -74,7 +74,7 @@ void start_as(PyPrepared& prepared, const Entry& entry, bool is_async) {
 PyObject* call(PyObject* self, PyObject* args, PyObject* kwargs) {
   return guarded([&]() -> PyObject* {
     if (PyTuple_GET_SIZE(args) != 0 || (kwargs && PyDict_GET_SIZE(kwargs) != 0))
-      throw Failure(ErrorCode::invalid_type, "a prepared operation takes no arguments; it has those of prepare()");
+      throw Failure(ErrorCode::invalid_type, "a prepared operation takes no arguments; they were given to prepare()");
     PyPrepared& prepared = prepared_of(self);
     get_ready(prepared);
     const Entry entry = enter_for_collective(prepared.communicator.ptr());
@@ -95,7 +95,7 @@ PyObject* start(PyObject* self, PyObject*) {
   });
 }
 
-// Calls a method of the started work, which is done with if it is over.
+// Calls a method of the started work, and drops the work if it has finished.
 template <typename... Arguments>
 nb::object ask_work(PyPrepared& prepared, const char* method, const Arguments&... arguments) {
   const WorkPtr work = prepared.work;
@@ -106,7 +106,7 @@ nb::object ask_work(PyPrepared& prepared, const char* method, const Arguments&..
   };
   try {
     nb::object result = nb::cast(PyWork{work, prepared.communicator}).attr(method)(arguments...);
-    // The progress thread may have ended it since: who was told that it is not over asks again.
+    // The progress thread may have finished it since: a caller that got False will ask again.
     if (!result.is(nb::handle(Py_False))) forget_finished();
     return result;
   } catch (...) {
@@ -119,10 +119,9 @@ nb::object ask_work(PyPrepared& prepared, const char* method, const Arguments&..
 
 PyObject* prepare(PyObject* self, const Operation& op, std::unique_ptr<Arrays> arrays, const Options& options) {
   if (options.is_async || (options.deps && options.deps != Py_None))
-    throw Failure(
-        ErrorCode::invalid_argument,
-        "prepare() takes no async_op and no deps: start() is asynchronous, and follows what was issued before "
-        "it");
+    throw Failure(ErrorCode::invalid_argument,
+                  "prepare() takes no async_op and no deps: start() is asynchronous, and follows all operations issued "
+                  "before it");
   Arrays* borrowed = arrays.get();
   PyPrepared prepared{nb::borrow(nb::handle(self)), op, borrowed, pin(std::move(arrays), self), options.timeout_s};
   prepared.op.site = nullptr;
@@ -131,10 +130,10 @@ PyObject* prepare(PyObject* self, const Operation& op, std::unique_ptr<Arrays> a
 }
 
 void bind_prepared(nb::module_& module) {
-  static PyMethodDef methods[] = {{"start", start, METH_NOARGS, "Issue it; returns at once."}, {}};
+  static PyMethodDef methods[] = {{"start", start, METH_NOARGS, "Issue the operation and return at once."}, {}};
   PyType_Slot slots[] = {{Py_tp_methods, methods}, {Py_tp_call, reinterpret_cast<void*>(call)}, {0, nullptr}};
   nb::class_<PyPrepared>(module, "Prepared", nb::type_slots(slots),
-                         "An operation whose arguments were read once, to be issued again and again.")
+                         "An operation whose arguments were checked once, to be issued many times.")
       .def(
           "wait", [](PyPrepared& self, std::optional<double> timeout) { ask_work(self, "wait", timeout); },
           nb::arg("timeout").none() = nb::none())

@@ -1,4 +1,4 @@
-// Schedules of a communicator, and what is chosen for an operation.
+// Schedules of a communicator, and the choices for its operations.
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -18,8 +18,8 @@ uint16_t add_program(PyCommunicator& self, const std::string& kind, std::string 
                      const Numbers& destination_slots, const Column<bool>& reduces) {
   std::vector<Program::Row> rows(rounds.shape(0));
   for (const Numbers* column : {&sources, &destinations, &blocks, &source_slots, &destination_slots})
-    need(column->shape(0) == rows.size(), "columns of a schedule have one length");
-  need(reduces.shape(0) == rows.size(), "columns of a schedule have one length");
+    need(column->shape(0) == rows.size(), "the columns of a schedule must have equal lengths");
+  need(reduces.shape(0) == rows.size(), "the columns of a schedule must have equal lengths");
   for (size_t i = 0; i < rows.size(); ++i)
     rows[i] = {rounds.data()[i],       sources.data()[i],           destinations.data()[i], blocks.data()[i],
                source_slots.data()[i], destination_slots.data()[i], reduces.data()[i]};

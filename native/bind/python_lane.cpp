@@ -22,13 +22,13 @@ namespace hocket {
 
 namespace {
 
-// The operation as an adapter sees it.
+// The adapter's view of an operation.
 struct LaneOperation {
   Operation op;
   int size;
 };
 
-// In bytes, by rank; none where all have the same.
+// Sizes in bytes, by rank; empty if all are equal.
 std::vector<uint64_t> block_sizes(const Operation& op, BlockOffsets Blocks::* side) {
   std::vector<uint64_t> sizes;
   if (!op.blocks) return sizes;
@@ -49,10 +49,10 @@ static Polling read_polling(const std::string& text) {
   if (text == "patient") return Polling::patient;
   if (text == "blocking") return Polling::blocking;
   if (text == "none") return Polling::none;
-  throw Failure(ErrorCode::invalid_argument, "polling is none, blocking, patient or eager, not " + text);
+  throw Failure(ErrorCode::invalid_argument, "polling must be none, blocking, patient or eager, not " + text);
 }
 
-// State: queued -> posted -> over, or dropped; error is written before over.
+// State: queued -> posted -> over; it can be dropped at any time. `error` is written before the state is over.
 struct PythonLane::Slot {
   enum class State : uint8_t { queued, posted, over };
   LaneOperation view;
@@ -61,25 +61,25 @@ struct PythonLane::Slot {
   std::atomic<bool> woken{false};
   std::optional<Error> error;
   nb::object token;          // with the GIL only
-  bool is_given_up = false;  // the pump's own
+  bool is_given_up = false;  // used by the pump only
 };
 
-// What the pump sees of a lane; outlives it until the pump has let go of the Python objects.
+// The pump's part of a lane; it outlives the lane until the pump has released the Python objects.
 struct PythonLane::Adapter {
   nb::object object;  // this and the tokens: with the GIL only
   std::string backend;
   int size = 1;
   Polling polling = Polling::none;
-  std::shared_ptr<DrivenLibrary> library;  // if it has to be driven
+  std::shared_ptr<DrivenLibrary> library;  // set if it must be driven
   std::atomic<bool> wants_attention{false};
   std::atomic<bool> is_closed{false};
   std::atomic<int> num_in_flight{0};
-  std::mutex mutex;  // of to_post; held for a moment only, never while Python runs
+  std::mutex mutex;  // guards to_post; held briefly, never while Python runs
   std::deque<std::shared_ptr<Slot>> to_post;
-  std::vector<std::shared_ptr<Slot>> posted;  // the pump's own
+  std::vector<std::shared_ptr<Slot>> posted;  // used by the pump only
 
-  void ask() {
-    if (!wants_attention.exchange(true, std::memory_order_acq_rel)) Engine::instance().want_attention(1);
+  void request_attention() {
+    if (!wants_attention.exchange(true, std::memory_order_acq_rel)) Engine::instance().request_pump(1);
   }
   bool drive(const std::shared_ptr<Adapter>& self, bool all);
   bool post_next(const std::shared_ptr<Adapter>& self);
@@ -99,7 +99,7 @@ namespace {
 struct Registry {
   std::mutex mutex;
   std::vector<std::shared_ptr<PythonLane::Adapter>> adapters;
-  // Of lanes that are gone: what they held of Python's is let go by the pump, which has the GIL.
+  // Adapters of destroyed lanes: the pump releases their Python objects, because it has the GIL.
   std::vector<std::shared_ptr<PythonLane::Adapter>> orphans;
 };
 
@@ -127,7 +127,7 @@ bool PythonLane::Adapter::post_next(const std::shared_ptr<Adapter>& self) {
     const std::shared_ptr<Adapter> adapter = owner.lock();
     if (!woken || !adapter) return;
     woken->woken.store(true, std::memory_order_release);
-    adapter->ask();
+    adapter->request_attention();
     Engine::instance().wake_own_process();
   });
   try {
@@ -135,14 +135,14 @@ bool PythonLane::Adapter::post_next(const std::shared_ptr<Adapter>& self) {
     slot->state.store(Slot::State::posted, std::memory_order_release);
     posted.push_back(slot);
   } catch (nb::python_error& error) {
-    slot->error = error_of(*slot, error);  // also if interrupted: whether it was begun is not known
+    slot->error = error_of(*slot, error);  // also if interrupted, because it is not known whether it was posted
     take_interruption(error);
     finish(*slot);
   }
   return true;
 }
 
-// A message that does not fit is the operation's own error, anything else breaks the communicator.
+// A message of a wrong size fails its operation only; any other error breaks the communicator.
 Error PythonLane::Adapter::error_of(const Slot& slot, const nb::python_error& error) const {
   if (!error.matches(nb::module_::import_("hocket.errors").attr("CollectiveMismatch")))
     return {ErrorCode::aborted, backend + ": " + error.what(), {}};
@@ -162,7 +162,7 @@ bool PythonLane::Adapter::test(Slot& slot) {
   return true;
 }
 
-// Whether an operation that was dropped is over by that.
+// Gives up a dropped operation; true if it is finished by that.
 bool PythonLane::Adapter::give_up(Slot& slot) {
   if (slot.is_given_up || !slot.dropped.load(std::memory_order_acquire)) return false;
   slot.is_given_up = true;
@@ -177,36 +177,36 @@ bool PythonLane::Adapter::give_up(Slot& slot) {
 }
 
 bool PythonLane::Adapter::drive(const std::shared_ptr<Adapter>& self, bool all) {
-  if (wants_attention.exchange(false, std::memory_order_acq_rel)) Engine::instance().want_attention(-1);
+  if (wants_attention.exchange(false, std::memory_order_acq_rel)) Engine::instance().request_pump(-1);
   bool moved = false;
   while (post_next(self)) moved = true;
   for (size_t i = 0; i < posted.size();) {
     Slot& slot = *posted[i];
-    const bool look = polling != Polling::none || all || slot.woken.exchange(false, std::memory_order_acq_rel);
-    if (give_up(slot) || (look && test(slot))) {
+    const bool is_tested = polling != Polling::none || all || slot.woken.exchange(false, std::memory_order_acq_rel);
+    if (give_up(slot) || (is_tested && test(slot))) {
       moved = true;
       posted.erase(posted.begin() + static_cast<std::ptrdiff_t>(i));
     } else {
       ++i;
     }
   }
-  if (polling != Polling::none && !posted.empty()) ask();
+  if (polling != Polling::none && !posted.empty()) request_attention();
   return moved;
 }
 
-static std::atomic<bool> g_busy{false};  // some thread is in the pump, or looks at what is the pump's own
+static std::atomic<bool> g_busy{false};  // a thread is in the pump, or reads data of the pump
 
 static bool pump_python_lanes(bool all) {
   if (g_forked_child.load(std::memory_order_relaxed) || g_busy.exchange(true, std::memory_order_acquire)) return false;
   bool moved = false;
   {
     const nb::gil_scoped_acquire gil;
-    // First, so that handlers do not run, and raise, within a library's calls.
+    // First, so that handlers do not run and raise within a library's calls.
     if (is_interrupted()) {
       g_busy.store(false, std::memory_order_release);
       return false;
     }
-    attend_driven_in_python();
+    drive_requested_libraries();
     std::vector<std::shared_ptr<PythonLane::Adapter>> adapters;
     {
       const std::lock_guard guard(registry().mutex);
@@ -231,7 +231,7 @@ static bool pump_python_lanes(bool all) {
   return moved;
 }
 
-// The first operation of the first lane that can: of one lane it is the first to be over.
+// Chooses the first operation of the first blocking lane: within a lane it is the first to finish.
 static nb::object blocking_call(int64_t timeout_ns) {
   if (g_busy.exchange(true, std::memory_order_acquire)) return {};
   std::shared_ptr<PythonLane::Adapter> adapter;
@@ -262,7 +262,7 @@ static bool block_in_python_lanes(int64_t timeout_ns) {
   const nb::object call = blocking_call(timeout_ns);
   if (!call.is_valid()) return false;
   PyObject* result = PyObject_CallNoArgs(call.ptr());
-  if (!result) PyErr_Clear();  // its time is over; what is wrong with the operation is found by test()
+  if (!result) PyErr_Clear();  // it timed out; test() will find an error of the operation
   Py_XDECREF(result);
   return true;
 }
@@ -295,13 +295,13 @@ PythonLane::PythonLane(nb::object adapter, std::string backend, std::shared_ptr<
   registry().adapters.push_back(adapter_);
 }
 
-// Without the GIL. The pump may be at this adapter on another thread, and drop the registry's reference before this one
-// is gone: so this one goes to the registry as well. Under its mutex, so that a pump that takes the request for
-// attention finds it.
+// Runs without the GIL. The pump may be using this adapter on another thread, and may drop the registry's reference
+// first; then this would be the last reference. So it is moved to the registry, under its mutex, so that a pump that
+// takes the request for attention finds it.
 PythonLane::~PythonLane() {
   const std::lock_guard guard(registry().mutex);
   adapter_->is_closed.store(true, std::memory_order_release);
-  adapter_->ask();
+  adapter_->request_attention();
   registry().orphans.push_back(std::move(adapter_));
 }
 
@@ -314,7 +314,7 @@ Progress PythonLane::post(Operation& op) {
     const std::lock_guard guard(adapter_->mutex);
     adapter_->to_post.push_back(std::move(slot));
   }
-  adapter_->ask();
+  adapter_->request_attention();
   return Progress::moved;
 }
 
@@ -330,13 +330,13 @@ Progress PythonLane::test(Operation& op) {
 
 std::vector<int> PythonLane::missing(const Operation& op) const {
   if (is_point_to_point(op.kind)) return {op.root};
-  return {};  // the library does not tell
+  return {};  // the library does not report it
 }
 
 bool PythonLane::cancel(Operation& op) noexcept {
   auto* held = static_cast<std::shared_ptr<Slot>*>(op.token);
   (*held)->dropped.store(true, std::memory_order_release);
-  adapter_->ask();
+  adapter_->request_attention();
   const bool unnoticed = (*held)->state.load(std::memory_order_acquire) == Slot::State::queued;
   delete held;
   op.token = nullptr;
@@ -365,7 +365,7 @@ bool PythonLane::has_threads() const {
 
 void bind_python_lane(nb::module_& module) {
   const auto address = [](const std::byte* pointer) { return reinterpret_cast<uintptr_t>(pointer); };
-  nb::class_<LaneOperation>(module, "LaneOperation", "An operation as a backend written in Python gets it.")
+  nb::class_<LaneOperation>(module, "LaneOperation", "An operation in the form that a backend written in Python gets.")
       .def_prop_ro("kind", [](const LaneOperation& self) { return name(self.op.kind); })
       .def_prop_ro("dtype", [](const LaneOperation& self) { return name(self.op.dtype); })
       .def_prop_ro("reduction",
@@ -397,7 +397,7 @@ void bind_python_lane(nb::module_& module) {
       },
       nb::arg("dtype"), nb::arg("op"), nb::arg("out_address"), nb::arg("source_addresses"), nb::arg("nbytes"),
       nb::arg("second_out_address") = 0,
-      "Reduce memory as shared memory does, in the order of the sources; for what a library cannot reduce itself.");
+      "Reduce memory like the shm backend, in the order of the sources; for reductions that a library does not have.");
   module.def(
       "python_lane",
       [](nb::object adapter, std::string backend, const PyDrivenLibrary* library) {

@@ -1,5 +1,6 @@
-// A lane whose library is driven by Python (decision 18). Under the progress lock it only queues and looks at flags;
-// the calls into Python are made by the pump: by whoever waits or enters hocket, with the GIL and without that lock.
+// A lane whose library is driven by Python (docs/decisions/python-under-the-gil.md). Under the progress lock it only
+// queues operations and reads flags. The pump calls Python, with the GIL and without that lock, in a thread that waits
+// or enters hocket.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -23,8 +24,8 @@ class PythonLane final : public Lane {
   struct Slot;
   struct Adapter;
 
-  // adapter: a hocket.backends.base.Lane; library: what it carries operations over, if that has to be driven while
-  // there are none. Needs the GIL.
+  // adapter: a hocket.backends.base.Lane; library: the library below it, if it must be driven also while no operation
+  // is in flight. Needs the GIL.
   PythonLane(nb::object adapter, std::string backend, std::shared_ptr<DrivenLibrary> library);
   ~PythonLane() override;
 
@@ -43,13 +44,13 @@ class PythonLane final : public Lane {
  private:
   std::string backend_;
   size_t depth_ = 1;
-  std::optional<int> device_;  // whose memory it takes; none: the host's
+  std::optional<int> device_;  // the device whose memory it takes; none: the host
   std::shared_ptr<Adapter> adapter_;
-  // Why an operation is refused, by kind, type and reduction: asked once, so that choosing needs no Python.
+  // Reasons for refusals by kind, type and reduction; computed once, so that choosing needs no call into Python.
   std::map<uint32_t, std::string> refusals_;
 };
 
-// Before the first thing that is driven by calls into Python.
+// Installs the pump; called before the first lane or library that is driven by calls into Python.
 void set_python_pump();
 
 void bind_python_lane(nb::module_& module);

@@ -14,7 +14,7 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
 void bind_shared_memory(nb::module_& module) {
   PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)}, {0, nullptr}};
   nb::class_<PySharedMemory>(module, "SharedMemory", nb::type_slots(slots),
-                             "Bytes that all ranks of the host can reach; given back when nothing refers to it.");
+                             "Bytes that all ranks of the host can access; freed with the last reference.");
 }
 
 }  // namespace hocket

@@ -41,12 +41,12 @@ nb::tuple simulate(const Column<double>& duration_s, const Column<double>& nbyte
   graph.bandwidth = values_of(bandwidth);
   const size_t num_tasks = graph.duration_s.size();
   need(graph.nbytes.size() == num_tasks && graph.in_order.size() == graph.capacity.size(),
-       "columns of a task graph have one length");
-  graph.after = incidence_of(num_tasks, after_task, num_tasks, after_other, "a task comes after one that there is");
+       "the columns of a task graph must have equal lengths");
+  graph.after = incidence_of(num_tasks, after_task, num_tasks, after_other, "a task must come after an existing task");
   graph.uses =
-      incidence_of(num_tasks, uses_task, graph.capacity.size(), uses_resource, "a task uses a resource that there is");
-  graph.crosses = incidence_of(num_tasks, crosses_task, graph.bandwidth.size(), crosses_link,
-                               "a task crosses a link that there is");
+      incidence_of(num_tasks, uses_task, graph.capacity.size(), uses_resource, "a task must use an existing resource");
+  graph.crosses =
+      incidence_of(num_tasks, crosses_task, graph.bandwidth.size(), crosses_link, "a task must cross an existing link");
   sim::Timeline timeline;
   {
     const nb::gil_scoped_release released;

@@ -1,4 +1,4 @@
-// The event engine, as Python sees it.
+// The Python interface of the event engine.
 #pragma once
 
 #include <nanobind/nanobind.h>

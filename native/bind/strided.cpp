@@ -74,7 +74,7 @@ void StridedArray::extent(const std::byte** begin, const std::byte** end) const 
 
 namespace {
 
-// An array as runs of bytes: one at each combination of steps from the first.
+// An array as runs of bytes: one run at each combination of steps from the first.
 struct Runs {
   uintptr_t begin = 0;
   size_t nbytes = 0;  // length of each run; 0 if the array is empty
@@ -124,7 +124,8 @@ struct Runs {
   }
 };
 
-// Whether runs stay apart because all steps are multiples of one distance, within which they have different places.
+// Whether runs never overlap because all steps are multiples of one distance, and their positions modulo this distance
+// are disjoint.
 bool are_apart(const Runs& a, const Runs& b) {
   size_t distance = 0;
   for (const Runs* runs : {&a, &b})

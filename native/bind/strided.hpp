@@ -16,13 +16,13 @@ struct StridedArray {
   void gather_into(std::byte* buffer) const;
   void scatter_from(const std::byte* buffer) const;
   bool is_contiguous() const;          // C order
-  bool has_overlapping_items() const;  // a stride of zero: one item stands in several places
+  bool has_overlapping_items() const;  // a stride of zero: one item has several places
   // First and one past the last byte that any item touches.
   void extent(const std::byte** begin, const std::byte** end) const;
 };
 
-// Whether two arrays have a byte in common. Two columns of one array have none, though each spans most of it. Exact but
-// for arrays of millions of rows that interleave with different steps, of which it says yes.
+// Whether two arrays have a byte in common. Two columns of one array have none, although each spans most of it. The
+// answer is exact, except for arrays of millions of rows that interleave with different steps: there it is true.
 bool share_bytes(const StridedArray& a, const StridedArray& b);
 
 }  // namespace hocket

@@ -13,7 +13,7 @@ namespace hocket {
 
 namespace {
 
-// What is needed of the torch module, looked up once.
+// The attributes of the torch module that are used here, looked up once.
 struct Torch {
   PyTypeObject* tensor_type = nullptr;
   std::array<PyObject*, kNumDTypes> dtypes{};
@@ -24,13 +24,13 @@ struct Torch {
 
 PyObject* interned(const char* text) { return PyUnicode_InternFromString(text); }
 
-// References are kept for the life of the process, as torch itself is.
+// References are kept for the life of the process, like torch itself.
 Torch* torch_or_null() {
   static Torch torch;
   if (torch.tensor_type) return &torch;
   static PyObject* torch_name = interned("torch");
   nb::object module = nb::steal(PyImport_GetModule(torch_name));
-  // While torch itself is being imported its parts come one by one; nobody has a tensor yet.
+  // While torch is being imported, its attributes appear one by one, and no tensor exists yet.
   if (!module.is_valid() || !PyObject_HasAttrString(module.ptr(), "Tensor") ||
       !PyObject_HasAttrString(module.ptr(), "is_grad_enabled") || !PyObject_HasAttrString(module.ptr(), "strided")) {
     PyErr_Clear();
@@ -58,7 +58,7 @@ nb::object call(PyObject* object, PyObject* method) {
 
 bool is_true(PyObject* object, PyObject* name) { return get(object, name).ptr() == Py_True; }
 
-// On which torch works on a device's memory at this time, in this thread.
+// The stream on which torch uses a device's memory at present, in this thread.
 uintptr_t current_stream(const nb::object& device) {
   const nb::object stream = nb::module_::import_("torch.cuda").attr("current_stream")(device);
   return nb::cast<uintptr_t>(stream.attr("cuda_stream"));
@@ -69,7 +69,7 @@ std::string text_of(PyObject* object, PyObject* name) { return nb::cast<std::str
 }  // namespace
 
 bool is_tensor(PyObject* object) {
-  // Tensors have no buffer protocol; NumPy arrays do, and need no look at what is imported.
+  // Tensors have no buffer protocol. NumPy arrays have it, and need no lookup of imported modules.
   const PyBufferProcs* buffers = Py_TYPE(object)->tp_as_buffer;
   if (buffers && buffers->bf_getbuffer) return false;
   const Torch* torch = torch_or_null();
@@ -100,10 +100,9 @@ TensorFacts read_tensor(PyObject* tensor, const ArrayRules& rules) {
   facts.dtype = static_cast<DType>(i);
   const bool is_on_cuda = !is_true(tensor, is_cpu) && is_true(tensor, is_cuda);
   if (!is_on_cuda && !is_true(tensor, is_cpu))
-    invalid("the tensor is on device " + text_of(tensor, device) +
-            "; hocket works on memory of the host (cpu) and of CUDA devices");
+    invalid("the tensor is on device " + text_of(tensor, device) + "; hocket supports the cpu and CUDA devices");
   if (get(tensor, layout).ptr() != torch.strided_layout)
-    invalid("the tensor has layout " + text_of(tensor, layout) + "; only dense (strided) tensors can be communicated");
+    invalid("the tensor has layout " + text_of(tensor, layout) + "; only dense (strided) tensors are supported");
   if (rules.access == Access::write && rules.check_grad && is_true(tensor, requires_grad)) {
     PyObject* enabled = PyObject_CallNoArgs(torch.is_grad_enabled);
     if (!enabled) throw PythonError();
@@ -119,17 +118,17 @@ TensorFacts read_tensor(PyObject* tensor, const ArrayRules& rules) {
   const size_t count = PyLong_AsSize_t(call(tensor, numel).ptr());
   facts.nbytes = count * itemsize(facts.dtype);
   if (!facts.data && count != 0)
-    invalid("the tensor has " + std::to_string(count) + " items and no memory; its storage was resized to nothing");
+    invalid("the tensor has " + std::to_string(count) + " items but no memory; its storage was resized to 0 bytes");
   facts.is_contiguous = call(tensor, is_contiguous).ptr() == Py_True;
   if (is_on_cuda) {
     if (!facts.is_contiguous)
-      invalid("a tensor in device memory has to be contiguous; pass x.contiguous(), and copy the result back");
+      invalid("a tensor in device memory must be contiguous; pass x.contiguous(), and copy the result back");
     facts.stream = current_stream(get(tensor, device));
   }
   if (is_complex(facts.dtype) && call(tensor, is_conj).ptr() == Py_True)
     invalid("the tensor is a lazily conjugated view; call resolve_conj() first");
   if (facts.is_contiguous && count != 1) return facts;
-  // Lazily negated views exist only of every second item, the imaginary parts of complex numbers.
+  // Lazily negated views always have a stride of two items: they are the imaginary parts of complex numbers.
   if (call(tensor, is_neg).ptr() == Py_True) invalid("the tensor is a lazily negated view; call resolve_neg() first");
   if (facts.is_contiguous) return facts;
   for (nb::handle extent : nb::iter(get(tensor, shape))) facts.shape.push_back(nb::cast<int64_t>(extent));
@@ -146,7 +145,7 @@ Shape shape_of_tensor(PyObject* tensor) {
   for (Py_ssize_t axis = 0; axis < num_axes && axis < Shape::kMostAxes; ++axis)
     extents[static_cast<size_t>(axis)] = PyLong_AsSize_t(PyTuple_GET_ITEM(size.ptr(), axis));
   const bool is_known = num_axes >= 0 && num_axes <= Shape::kMostAxes && !PyErr_Occurred();
-  PyErr_Clear();  // it is for an error's text alone
+  PyErr_Clear();  // the shape is needed only for the text of an error
   return is_known ? Shape::of(extents.data(), static_cast<int>(num_axes)) : Shape{};
 }
 

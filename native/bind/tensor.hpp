@@ -21,24 +21,24 @@ struct TensorFacts {
   size_t nbytes;
   DType dtype;
   bool is_contiguous;
-  std::vector<int64_t> shape;       // only where not contiguous
+  std::vector<int64_t> shape;       // only if not contiguous
   std::vector<int64_t> strides;     // bytes
-  std::optional<uintptr_t> stream;  // of torch, on which a tensor of a CUDA device is worked on
+  std::optional<uintptr_t> stream;  // torch's current stream, for a tensor on a CUDA device
 };
 
-// False as long as torch is not loaded.
+// False while torch is not loaded.
 bool is_tensor(PyObject* object);
 // Throws Failure for a tensor that cannot be used, PythonError if torch raised.
 TensorFacts read_tensor(PyObject* tensor, const ArrayRules& rules);
-// Unknown where a subclass has made something else of it.
+// Unknown if a subclass has replaced the attribute.
 Shape shape_of_tensor(PyObject* tensor);
-// Whether a tensor still has the memory, size, type and layout of a contiguous or strided tensor on the host, or of one
-// on a device, that was read before.
+// Whether a tensor still has the memory, size, type and layout that were read before, on the host or on a device.
 bool is_same_tensor(PyObject* tensor, const TensorFacts& before);
-// A new reference to the storage of a tensor, which keeps its memory whatever the tensor has later, and its size.
+// A new reference to the storage of a tensor, and its size. The storage keeps the memory even if the tensor gets other
+// memory later.
 PyObject* storage_of(PyObject* tensor, size_t* nbytes);
 size_t storage_nbytes(PyObject* storage);
-// Tells autograd that the tensor was written, as every in-place operation of torch does.
+// Marks the tensor as changed for autograd, as every in-place operation of torch does.
 void mark_written(PyObject* tensor);
 
 }  // namespace hocket

@@ -15,20 +15,20 @@ namespace hocket {
 
 namespace {
 
-// Calls a function of Python's that says what something takes, and gives what it raises a place in the simulation.
+// Calls a Python function that returns a cost; its exception aborts the simulation.
 template <typename Result, typename... Arguments>
-Result ask(const nb::handle& function, Arguments&&... arguments) {
+Result cost_from(const nb::handle& function, Arguments&&... arguments) {
   const nb::gil_scoped_acquire gil;
   try {
     return nb::cast<Result>(function(std::forward<Arguments>(arguments)...));
   } catch (nb::python_error& error) {
     throw Failure(ErrorCode::aborted, std::string("the simulation failed with ") + error.what());
   } catch (const nb::cast_error&) {
-    throw Failure(ErrorCode::aborted, "the simulation failed: a cost is no number of seconds");
+    throw Failure(ErrorCode::aborted, "the simulation failed: a cost is not a number of seconds");
   }
 }
 
-// Dropped with the GIL, wherever the last reference to it goes.
+// The last reference may be dropped on any thread; the deleter takes the GIL.
 std::shared_ptr<nb::object> shared(nb::object object) {
   return {new nb::object(std::move(object)), [](nb::object* held) {
             const nb::gil_scoped_acquire gil;
@@ -40,10 +40,10 @@ sim::Costs costs_of(nb::object collective_s, nb::object message) {
   using Cost = std::tuple<double, double, std::vector<int>>;
   return {
       [function = shared(std::move(collective_s))](uint64_t key, const Operation& op, const std::vector<int>& members) {
-        return ask<double>(*function, key, name(op.kind), op.nbytes, op.root, members);
+        return cost_from<double>(*function, key, name(op.kind), op.nbytes, op.root, members);
       },
       [function = shared(std::move(message))](int source, int destination, uint64_t nbytes) {
-        auto [latency_s, occupied_s, links] = ask<Cost>(*function, source, destination, nbytes);
+        auto [latency_s, occupied_s, links] = cost_from<Cost>(*function, source, destination, nbytes);
         return sim::MessageCost{latency_s, occupied_s, std::move(links)};
       }};
 }
@@ -59,12 +59,12 @@ nb::tuple open_lanes(const PyVirtualRanks& self, uint64_t key, const std::vector
                         PyLane{std::make_unique<sim::VirtualTransfers>(self.ranks, group, rank)});
 }
 
-// What the rank has dropped with something in flight ends with it.
+// Ends the rank, and closes the communicators that it dropped with operations in flight.
 void end(const PyVirtualRanks& self, int rank) {
   std::vector<std::shared_ptr<Communicator>> left;
   {
     const std::lock_guard guard(Engine::instance().lock());
-    left.swap(Turns::mine()->communicators);
+    left.swap(VirtualThread::current()->communicators);
     for (const auto& communicator : left) {
       communicator->drop();
       communicator->close();
@@ -73,10 +73,10 @@ void end(const PyVirtualRanks& self, int rank) {
   self.ranks->end(rank);
 }
 
-Turns& own_turns() {
-  Turns* turns = Turns::mine();
-  if (!turns) throw Failure(ErrorCode::invalid_state, "this thread is no virtual rank's");
-  return *turns;
+VirtualThread& own_virtual_thread() {
+  VirtualThread* thread = VirtualThread::current();
+  if (!thread) throw Failure(ErrorCode::invalid_state, "this thread does not belong to a virtual rank");
+  return *thread;
 }
 
 }  // namespace
@@ -114,14 +114,14 @@ void bind_virtual_ranks(nb::module_& module) {
         const std::optional<Error> error = self.ranks->stopped();
         return error ? error->message : "";
       });
-  module.def("is_virtual_rank", [] { return Turns::mine() != nullptr; });
-  module.def("virtual_now_s", [] { return own_turns().now_s(); });
+  module.def("is_virtual_rank", [] { return VirtualThread::current() != nullptr; });
+  module.def("virtual_now_s", [] { return own_virtual_thread().now_s(); });
   module.def(
       "pass_virtual_time",
       [](double seconds) {
-        Turns& turns = own_turns();
+        VirtualThread& thread = own_virtual_thread();
         ReleasedGil released;
-        Engine::instance().wait_until(turns.now_s() + seconds, turns);
+        Engine::instance().wait_until(thread.now_s() + seconds, thread);
       },
       nb::arg("seconds"));
 }

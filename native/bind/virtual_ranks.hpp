@@ -1,4 +1,4 @@
-// Virtual ranks (native/sim/virtual_ranks.hpp) as Python sees them.
+// The Python interface of virtual ranks (native/sim/virtual_ranks.hpp).
 #pragma once
 
 #include <nanobind/nanobind.h>

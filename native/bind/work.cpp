@@ -5,6 +5,7 @@
 #include "bind/communicator.hpp"
 #include "bind/errors.hpp"
 #include "bind/gil.hpp"
+#include "bind/work_docs.hpp"
 #include "core/process.hpp"
 
 namespace hocket {
@@ -24,22 +25,23 @@ void raise_operation_error(nb::handle communicator, const Error& error) {
     Py_XDECREF(traceback);
     return;
   }
-  // A record that cannot be written must not hide the error that it is about.
+  // A record that cannot be written must not hide the original error.
   if (!result) PyErr_WriteUnraisable(self->on_failure.ptr());
   Py_XDECREF(result);
   PyErr_Restore(type, value, traceback);
 }
 
 Failure not_its_thread(const Communicator& core) {
-  const char* what = core.events().has_clock() ? " belongs to a virtual rank, and can be used in the thread of it alone"
-                                               : " has no virtual ranks, and cannot be waited for by one";
+  const char* what = core.events().has_clock()
+                         ? " belongs to a virtual rank, and can be used only in that rank's thread"
+                         : " has no virtual ranks, so a virtual rank cannot wait for it";
   return {ErrorCode::invalid_state, core.label + what};
 }
 
 void wait_for_work(nb::handle communicator, const WorkPtr& work, double timeout_s) {
   WaitResult result = WaitResult::finished;
   if (!work->finished()) {
-    if (work->communicator->events().has_clock() != (Turns::mine() != nullptr))
+    if (work->communicator->events().has_clock() != (VirtualThread::current() != nullptr))
       throw not_its_thread(*work->communicator);
     const int64_t begin_ns = caller_ns();
     {
@@ -53,11 +55,11 @@ void wait_for_work(nb::handle communicator, const WorkPtr& work, double timeout_
   }
   if (result == WaitResult::interrupted) throw PythonError();
   if (work->error) {
-    Engine::instance().attend();  // libraries let go of what was given up before the program goes on
+    Engine::instance().run_pump();  // libraries release given-up operations before the program continues
     raise_operation_error(communicator, *work->error);
     throw PythonError();
   }
-  if (raise_interruption()) throw PythonError();  // of a handler that ran while the operation was begun
+  if (raise_interruption()) throw PythonError();  // from a handler that ran while the operation was being issued
 }
 
 namespace {
@@ -70,7 +72,7 @@ void wait(nb::handle self, nb::handle given) {
       if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw PythonError();
       PyErr_Clear();
     }
-    if (!(*timeout >= 0))  // also of what is no number, for which the answer is -1
+    if (!(*timeout >= 0))  // also true for a value that is not a number, where PyFloat_AsDouble returns -1
       throw Failure(ErrorCode::invalid_argument,
                     "timeout must be a number of seconds, zero or more, not " + repr_of(given.ptr()));
   }
@@ -80,7 +82,7 @@ void wait(nb::handle self, nb::handle given) {
   release_pins(handle.work->pins);
 }
 
-// Goes on with it, if it is not over; returns whether it is.
+// Makes progress on an unfinished operation; returns whether it is finished.
 bool drive(nb::handle self) {
   PyWork& handle = *nb::inst_ptr<PyWork>(self);
   check_not_forked();
@@ -90,16 +92,16 @@ bool drive(nb::handle self) {
       Engine::instance().poll();
       lock.unlock();
     }
-    const bool moved = Engine::instance().attend();
+    const bool moved = Engine::instance().run_pump();
     if (raise_interruption()) throw PythonError();
     if (moved && lock.try_lock()) {
       Engine::instance().poll();
       lock.unlock();
     }
   }
-  if (Turns* turns = Turns::mine(); turns && !handle.work->finished()) {
+  if (VirtualThread* thread = VirtualThread::current(); thread && !handle.work->finished()) {
     const ReleasedGil released;
-    Engine::instance().test_in_turn(*handle.work, *turns);
+    Engine::instance().test_virtual(*handle.work, *thread);
   }
   return handle.work->finished();
 }
@@ -115,11 +117,11 @@ bool test(nb::handle self) {
   return true;
 }
 
-// is_told: whether the program hears of it.
-nb::object exception(nb::handle self, bool is_told) {
+// marks_seen: whether the failure counts as seen by the program.
+nb::object exception(nb::handle self, bool marks_seen) {
   const Work& work = *nb::inst_ptr<PyWork>(self)->work;
   if (!work.finished() || !work.error) return nb::none();
-  if (is_told) work.communicator->is_failure_seen = true;
+  if (marks_seen) work.communicator->is_failure_seen = true;
   return nb::steal(make_exception(*work.error));
 }
 
@@ -127,7 +129,7 @@ void on_finished(nb::handle self, nb::callable callback) {
   // Runs on the progress thread, which takes the GIL for it and holds no lock then.
   auto* held = new nb::object(std::move(callback));  // NOLINT: freed by the callback itself, with the GIL
   const WorkPtr work = nb::inst_ptr<PyWork>(self)->work;
-  const nb::gil_scoped_release released;  // who stops that thread meanwhile waits for callbacks, which need the GIL
+  const nb::gil_scoped_release released;  // a thread that stops the progress thread waits for callbacks, which need it
   Engine::instance().on_finished(work, [held] {
     const nb::gil_scoped_acquire gil;
     PyObject* result = PyObject_CallNoArgs(held->ptr());
@@ -140,25 +142,30 @@ void on_finished(nb::handle self, nb::callable callback) {
 }  // namespace
 
 void bind_work(nb::module_& module) {
-  nb::class_<PyWork>(module, "Work", "The handle of an operation in flight; dropping it does not cancel the operation.")
+  nb::class_<PyWork>(module, "Work", docs::kWork)
       .def(
           "wait", [](nb::handle self, nb::handle timeout) { wait(self, timeout); },
-          nb::arg("timeout").none() = nb::none(), nb::sig("def wait(self, timeout: float | None = None) -> None"))
+          nb::arg("timeout").none() = nb::none(), nb::sig("def wait(self, timeout: float | None = None) -> None"),
+          docs::kWait)
       .def("__await__",
            [](nb::handle self) {
              return nb::module_::import_("hocket.comm.awaiting").attr("wait_for")(self).attr("__await__")();
            })
-      .def("test", [](nb::handle self) { return test(self); })
+      .def(
+          "test", [](nb::handle self) { return test(self); }, docs::kTest)
       .def("_set_background",
            [](nb::handle self) {
              const ProgressGuard guard;
              nb::inst_ptr<PyWork>(self)->work->is_background = true;
            })
-      .def("exception", [](nb::handle self) { return exception(self, true); })
+      .def(
+          "exception", [](nb::handle self) { return exception(self, true); }, docs::kException)
       .def("_drive", [](nb::handle self) { return drive(self); })
       .def("_peek", [](nb::handle self) { return exception(self, false); })
-      .def_prop_ro("done", [](const PyWork& self) { return self.work->finished(); })
-      .def_prop_ro("seq", [](const PyWork& self) { return self.work->op.seq; })
+      .def_prop_ro(
+          "done", [](const PyWork& self) { return self.work->finished(); }, docs::kDone)
+      .def_prop_ro(
+          "seq", [](const PyWork& self) { return self.work->op.seq; }, docs::kSeq)
       .def("_on_finished", [](nb::handle self, nb::callable callback) { on_finished(self, std::move(callback)); })
       .def("__repr__", [](const PyWork& self) {
         const char* state = !self.work->finished() ? "in flight" : self.work->error ? "failed" : "done";

@@ -1,5 +1,5 @@
 // Blocks of different sizes: which part of an array belongs to which rank in gatherv, scatterv, all_gatherv,
-// reduce_scatterv and all_to_allv. Everything in bytes; blocks lie one behind the other in rank order.
+// reduce_scatterv and all_to_allv. All sizes are in bytes; blocks are contiguous, in rank order.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ struct Block {
   uint64_t nbytes;
 };
 
-using BlockOffsets = std::vector<uint64_t>;  // of every rank's block, and the end
+using BlockOffsets = std::vector<uint64_t>;  // one per rank, and the end of the last block
 
 inline Block block_of(const BlockOffsets& offsets, int rank) {
   const auto r = static_cast<size_t>(rank);
@@ -28,11 +28,11 @@ inline uint64_t largest_block(const BlockOffsets& offsets) {
 }
 
 struct Blocks {
-  BlockOffsets in;   // empty where the input is one block
-  BlockOffsets out;  // empty where the output is one
+  BlockOffsets in;   // empty if the input is one block
+  BlockOffsets out;  // empty if the output is one block
   uint64_t in_nbytes = 0;
   uint64_t out_nbytes = 0;
-  uint64_t agreed = 0;  // a hash of what all members know
+  uint64_t agreed = 0;  // hash of the sizes that all members know
 };
 
 inline uint64_t mix_bits(uint64_t h) {
@@ -41,15 +41,16 @@ inline uint64_t mix_bits(uint64_t h) {
   return h ^ (h >> 29);
 }
 
-// Of sizes that all members know.
+// Hash of sizes that all members know.
 inline uint64_t hash_of(const BlockOffsets& offsets) {
   uint64_t h = 0;
   for (const uint64_t each : offsets) h = mix_bits(h ^ each);
   return h;
 }
 
-// Of what only sender and receiver of a block know: what a member sends counts up, what it receives counts down, so
-// that the sum over all members is zero if every two of them mean the same sizes (and otherwise in one case of 2^64).
+// Checksum of sizes that only the sender and the receiver of a block know. Each block adds a weight at its sender and
+// subtracts the same weight at its receiver. So the sum over all members is zero if every pair uses the same sizes;
+// if not, it is zero in one case of 2^64.
 inline uint64_t balance_of(const Blocks& blocks, int rank) {
   const auto weight = [](uint64_t from, uint64_t to, uint64_t nbytes) {
     return mix_bits(mix_bits(from << 32 | to) ^ nbytes);
@@ -63,7 +64,7 @@ inline uint64_t balance_of(const Blocks& blocks, int rank) {
   return balance;
 }
 
-// "3, 0, 5" items; of many only the first.
+// "3, 0, 5": the number of items of each block; at most the first 16.
 inline std::string items_text(const BlockOffsets& offsets, uint64_t itemsize) {
   constexpr size_t kMost = 16;
   std::string text;

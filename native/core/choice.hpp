@@ -1,4 +1,4 @@
-// Which backend carries an operation that names none, and by which algorithm: a table over facts that are equal on all
+// Which backend and which algorithm carry an operation that names no backend: a table over facts that are equal on all
 // members (rule R8).
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace hocket {
 
-// Types that libraries handle alike: anything that is only moved, reductions of 16-bit floats, and other reductions.
+// Operations that libraries handle alike: those that only move data, reductions of 16-bit floats, other reductions.
 enum class DTypeClass : uint8_t { moved, half, full };
 inline constexpr std::array kDTypeClassNames = {"moved", "half", "full"};
 constexpr DTypeClass dtype_class(const Operation& op) {
@@ -20,25 +20,25 @@ constexpr DTypeClass dtype_class(const Operation& op) {
 }
 
 struct Carrier {
-  uint8_t backend = 0;               // place among those of the communicator
-  const Program* program = nullptr;  // null: the library's own way
+  uint8_t backend = 0;               // index among the communicator's backends
+  const Program* program = nullptr;  // null: the library's own algorithm
 };
 
 class ChoiceTable {
  public:
-  // Up to most_nbytes, what can carry an operation from best to worst.
+  // For operations of at most most_nbytes: carriers from best to worst.
   struct Range {
     uint64_t most_nbytes;
     std::vector<Carrier> ranking;
   };
 
-  // In order of size; the last one has to be open (UINT64_MAX).
+  // `ranges` in order of size; the last one must have most_nbytes = UINT64_MAX.
   void set(OpKind kind, DTypeClass dtypes, std::vector<Range> ranges) {
     is_empty_ &= ranges.empty();
     cell(kind, dtypes) = std::move(ranges);
   }
   bool is_empty() const { return is_empty_; }
-  // Null: no choice was made, the backends stand in their own order.
+  // Null if no choice was made: then the order of the communicator's backends counts.
   const std::vector<Carrier>* ranking(const Operation& op) const {
     const std::vector<Range>& ranges = cells_[index(op.kind, dtype_class(op))];
     const auto range =

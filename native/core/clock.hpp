@@ -19,7 +19,7 @@ inline int64_t now_ns() {
   return t.tv_sec * 1'000'000'000LL + t.tv_nsec;
 }
 
-// A time-out as nanoseconds; "for ever" stays a number that can be added to a time.
+// A timeout in nanoseconds; an infinite one becomes 3e9 s, which can still be added to a time.
 inline int64_t timeout_ns(double seconds) {
   constexpr double kForeverS = 3e9;  // a hundred years
   return static_cast<int64_t>((seconds < kForeverS ? seconds : kForeverS) * 1e9);
@@ -33,7 +33,7 @@ inline std::string seconds_text(double seconds) {
 }
 
 #if defined(__x86_64__)
-// The time-stamp counter is a clock only if it runs at one rate in all power states (CPUID 0x80000007, EDX bit 8).
+// The time-stamp counter is a clock only if its rate is the same in all power states (CPUID 0x80000007, EDX bit 8).
 inline bool has_invariant_tsc() {
   unsigned a, b, c, d;
   return __get_cpuid(0x80000007, &a, &b, &c, &d) && (d & (1u << 8));

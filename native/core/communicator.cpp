@@ -11,14 +11,14 @@ namespace {
 
 std::string at_site(const Operation& op) { return op.site ? std::string(" at ") + op.site : ""; }
 
-// A Failure belongs to its own operation only; these break the communicator as well.
+// A Failure concerns only its own operation, except these codes, which also break the communicator.
 bool is_fatal(const Error& error) {
   return error.code == ErrorCode::peer_failure || error.code == ErrorCode::aborted ||
          error.code == ErrorCode::comm_timeout;
 }
 
-// A library that cannot cancel may still use the arrays of what was given up: they are kept for ever.
-void keep_for_ever(const Work& work) {
+// A library that cannot cancel may still use the arrays of a cancelled operation: never release them.
+void never_release(const Work& work) {
   static auto* kept = new std::vector<std::shared_ptr<void>>;  // NOLINT
   kept->push_back(work.pins);
 }
@@ -33,23 +33,25 @@ void Communicator::add_backend(std::unique_ptr<Lane> collective, std::unique_ptr
   queues_.push_back({std::move(point_to_point), {}, 0});
 }
 
-std::optional<Carrier> Communicator::find_carrier(const Operation& op, const Wish& wish) const {
-  const auto is_wanted = [&](size_t backend) { return wish.backend ? *wish.backend == backend : allows(backend); };
-  // What is made for devices comes first. Otherwise their arrays are carried as those on the host are, so that it does
-  // not matter if some members have theirs there.
+std::optional<Carrier> Communicator::find_carrier(const Operation& op, const CarrierRequest& request) const {
+  const auto is_candidate = [&](size_t backend) {
+    return request.backend ? *request.backend == backend : allows(backend);
+  };
+  // Backends for devices come first. If none fits, device arrays are carried like host arrays: so all members choose
+  // the same carrier, even if only some of them have their arrays on a device.
   if (op.device)
     for (size_t backend = 0; backend < num_backends(); ++backend)
-      if (is_wanted(backend) && is_for_devices(backend, op) && !refuses(backend, op))
+      if (is_candidate(backend) && is_for_devices(backend, op) && !refuses(backend, op))
         return Carrier{static_cast<uint8_t>(backend), op.program};
   const auto can = [&](size_t backend, const Program* program) {
     Operation asked = op;
     asked.program = program;
     asked.device = nullptr;
-    return is_wanted(backend) && !refuses(backend, asked);
+    return is_candidate(backend) && !refuses(backend, asked);
   };
   if (const std::vector<Carrier>* ranking = choices_.ranking(op))
     for (const Carrier& carrier : *ranking) {
-      const Program* program = wish.keeps_program ? op.program : carrier.program;
+      const Program* program = request.keeps_program ? op.program : carrier.program;
       if (can(carrier.backend, program)) return Carrier{carrier.backend, program};
     }
   for (size_t backend = 0; backend < num_backends(); ++backend)
@@ -57,11 +59,11 @@ std::optional<Carrier> Communicator::find_carrier(const Operation& op, const Wis
   return std::nullopt;
 }
 
-Carrier Communicator::choose(const Operation& op, const Wish& wish) const {
-  if (const std::optional<Carrier> carrier = find_carrier(op, wish)) return *carrier;
-  if (wish.backend)
-    throw Failure(ErrorCode::unsupported_dtype, std::string(backend_name(*wish.backend)) + " cannot carry " +
-                                                    describe(op) + ": " + *refuses(*wish.backend, op));
+Carrier Communicator::choose(const Operation& op, const CarrierRequest& request) const {
+  if (const std::optional<Carrier> carrier = find_carrier(op, request)) return *carrier;
+  if (request.backend)
+    throw Failure(ErrorCode::unsupported_dtype, std::string(backend_name(*request.backend)) + " cannot carry " +
+                                                    describe(op) + ": " + *refuses(*request.backend, op));
   std::string reasons;
   for (size_t backend = 0; backend < num_backends(); ++backend)
     if (allows(backend)) reasons += std::string("; ") + backend_name(backend) + ": " + *refuses(backend, op);
@@ -108,7 +110,7 @@ void Communicator::find_dependencies(Work& work) const {
   if (is_point_to_point(work.op.kind)) return;
   for (size_t i = 0; i < queues_.size(); i += 2) {
     const LaneQueue& queue = queues_[i];
-    // One at a time is in order by itself, unless the array was copied at issue and has to be read again.
+    // A lane of depth 1 keeps the order by itself, unless the array was copied at issue and must be read again.
     if (i == 2u * work.op.backend && queue.lane->depth() == 1 && !work.read_in) continue;
     for (const WorkPtr& earlier : queue.works)
       if (earlier->conflicts_with(work)) work.deps.push_back(earlier);
@@ -116,11 +118,11 @@ void Communicator::find_dependencies(Work& work) const {
 }
 
 bool Communicator::try_short(Operation& op, FastPathResult& fast) {
-  // About a microsecond: longer waits go through the engine, which drives all lanes and gives the processor away.
+  // About a microsecond: longer waits go through the engine, which drives all lanes and yields the processor.
   constexpr int kSpins = 64;
-  constexpr int kPasses = 1024;  // however much of what others sent passes by
+  constexpr int kPasses = 1024;  // limit if test() keeps moving data of other operations
   if (failure_) return false;
-  // What is in flight has to be driven by every call, and a collective may depend on it.
+  // Every call must drive the operations in flight, and a collective may depend on them.
   LaneQueue& queue = queue_of(op);
   if (!idle() || !queue.lane->is_short(op)) return false;
   op.seq = next_seq(op);
@@ -152,7 +154,7 @@ void Communicator::adopt(const WorkPtr& work, const FastPathResult& fast) {
     if (is_fatal(*fast.error) && !failure_) fail(*fast.error);
     return;
   }
-  if (failure_) {  // since try_short(): another thread drove the lanes, or closed the communicator
+  if (failure_) {  // set since try_short(): another thread drove the lanes, or closed the communicator
     if (!closed) lane(work->op).cancel(work->op);
     finish(*work, *failure_);
     return;
@@ -209,8 +211,8 @@ bool Communicator::progress(LaneQueue& queue) {
     queue.works.erase(queue.works.begin() + static_cast<std::ptrdiff_t>(i));
     --queue.num_posted;
     moved = true;
-    // A lane of several libraries may have failed in one and given up the other's part.
-    if (error && is_fatal(*error) && queue.lane->keeps_arrays()) keep_for_ever(*over);
+    // A lane over several libraries may have failed in one library and cancelled the other library's part.
+    if (error && is_fatal(*error) && queue.lane->keeps_arrays()) never_release(*over);
     if (!error) {
       finish(*over);
       continue;
@@ -243,7 +245,7 @@ void Communicator::finish(Work& work) {
   if (work.write_back) {
     try {
       work.write_back();
-    } catch (const Failure& failure) {  // of a device; the operation itself is over
+    } catch (const Failure& failure) {  // of a device; the operation itself is complete
       finish(work, failure.error());
       return;
     }
@@ -260,8 +262,8 @@ void Communicator::finish(Work& work, Error error) {
   work.deps.clear();
   if (work.is_async && !work.is_background && !unseen_failure_) {
     unseen_failure_ = error;
-    unseen_failure_->message = "nobody waited for " + describe(work.op) + ", number " + std::to_string(work.op.seq) +
-                               (work.op.site ? std::string(" at ") + work.op.site : "") + ": " + error.message;
+    unseen_failure_->message = "the program did not wait for " + describe(work.op) + ", number " +
+                               std::to_string(work.op.seq) + at_site(work.op) + ", which failed: " + error.message;
   }
   work.error = std::move(error);
   events_.end(work.event, EventState::failed);
@@ -274,7 +276,7 @@ void Communicator::check_health() {
   for (LaneQueue& queue : queues_) {
     std::optional<Error> error = queue.lane->health();
     if (!error) continue;
-    // What the peers published before they died is visible by now: operations that it satisfies complete.
+    // All that the peers published before they died is visible now: complete the operations that need no more.
     while (progress()) {
     }
     if (!failure_) fail(*error);
@@ -286,20 +288,20 @@ void Communicator::fail(const Error& error) {
   if (!failure_) failure_ = error;
   if (failure_->code == ErrorCode::comm_timeout) failure_->code = ErrorCode::aborted;
   for (LaneQueue& queue : queues_) {
-    give_up_all(queue, error);
+    cancel_all(queue, error);
     queue.lane->abandon(error);
   }
 }
 
 void Communicator::drop() {
-  for (LaneQueue& queue : queues_) give_up_all(queue, closed_error());
+  for (LaneQueue& queue : queues_) cancel_all(queue, closed_error());
 }
 
-void Communicator::give_up_all(LaneQueue& queue, const Error& error) {
+void Communicator::cancel_all(LaneQueue& queue, const Error& error) {
   for (size_t i = 0; i < queue.works.size(); ++i) {
     if (i < queue.num_posted) {
       queue.lane->cancel(queue.works[i]->op);
-      if (queue.lane->keeps_arrays()) keep_for_ever(*queue.works[i]);
+      if (queue.lane->keeps_arrays()) never_release(*queue.works[i]);
     }
     finish(*queue.works[i], error);
   }
@@ -315,7 +317,7 @@ void Communicator::close() {
 }
 
 Error Communicator::closed_error() const {
-  return {ErrorCode::invalid_state, label + " was finalized; operations are not possible any more"};
+  return {ErrorCode::invalid_state, label + " is finalized: operations are no longer possible"};
 }
 
 Communicator::LaneQueue* Communicator::queue_of(const Work& work, size_t* position) {
@@ -343,7 +345,7 @@ bool Communicator::expects_from_self(int tag) const {
 Error Communicator::fault_of(const Operation& op, const std::exception& exception) const {
   return {ErrorCode::aborted,
           "rank " + std::to_string(rank) + " of " + label + " failed in " + describe(op) + ", number " +
-              std::to_string(op.seq) + at_site(op) + ", with " + exception.what(),
+              std::to_string(op.seq) + at_site(op) + ": " + exception.what(),
           {}};
 }
 
@@ -351,7 +353,7 @@ std::vector<int> Communicator::missing(const Work& work) {
   size_t position;
   const LaneQueue* queue = queue_of(work, &position);
   if (!queue || queue->num_posted == 0) return {};
-  // An operation that is still queued waits for whom the first one of its lane waits for.
+  // An operation that is still queued waits for the same ranks as the first operation of its lane.
   return queue->lane->missing(position < queue->num_posted ? work.op : queue->works.front()->op);
 }
 
@@ -359,26 +361,26 @@ std::string Communicator::waiting_text(const Work& work) {
   const std::vector<int> ranks = missing(work);
   std::string text = "rank " + std::to_string(rank) + " of " + label + " waits in " + describe(work.op) + ", number " +
                      std::to_string(work.op.seq) + at_site(work.op);
-  if (!ranks.empty()) text += ", for rank" + std::string(ranks.size() > 1 ? "s " : " ") + join_ranks(ranks);
+  if (!ranks.empty()) text += ", for " + ranks_text(ranks);
   size_t position;
   if (LaneQueue* queue = queue_of(work, &position)) text += queue->lane->hint(work.op);
   if (work.op.kind == OpKind::recv && work.op.root == rank)
-    text += "; what a rank receives from itself has to be sent before, by isend";
+    text += "; to receive from itself, a rank must call isend first";
   return text;
 }
 
-void Communicator::give_up(Work& work, double timeout_s) {
+void Communicator::time_out(Work& work, double timeout_s) {
   size_t position;
   LaneQueue* queue = queue_of(work, &position);
-  if (!queue) return;  // it finished after all
+  if (!queue) return;  // it has finished meanwhile
   const Error error{ErrorCode::comm_timeout,
-                    waiting_text(work) + ": timed out after a timeout of " + seconds_text(timeout_s), missing(work)};
+                    waiting_text(work) + ": timed out after its timeout of " + seconds_text(timeout_s), missing(work)};
   const bool posted = position < queue->num_posted;
   const bool independent = queue->lane->depth() > 1;
   if (independent && posted) {
     const bool unnoticed = queue->lane->cancel(work.op);
     const WorkPtr over = queue->works[position];
-    if (queue->lane->keeps_arrays()) keep_for_ever(*over);
+    if (queue->lane->keeps_arrays()) never_release(*over);
     queue->works.erase(queue->works.begin() + static_cast<std::ptrdiff_t>(position));
     --queue->num_posted;
     finish(*over, error);
@@ -388,13 +390,13 @@ void Communicator::give_up(Work& work, double timeout_s) {
 }
 
 void Communicator::expire(int64_t now) {
-  if (events_.has_clock()) return;  // whoever waits has the time
+  if (events_.has_clock()) return;  // with a virtual clock, the waiting threads check the deadlines
   for (LaneQueue& queue : queues_)
     for (const WorkPtr& work : queue.works) {
       const double age_s = static_cast<double>(now - work->issued_ns) * 1e-9;
       if (work->waiters.load(std::memory_order_relaxed) > 0 || age_s < work->timeout_s) continue;
-      give_up(*work, work->timeout_s);
-      return;  // the queue has changed; the next tick looks at the rest
+      time_out(*work, work->timeout_s);
+      return;  // the queue has changed; the next tick checks the rest
     }
 }
 

@@ -15,13 +15,13 @@
 
 namespace hocket {
 
-// What a call asks for: one backend, and to be executed by the operation's own program, or none where it has none.
-struct Wish {
+// What a call requests: a certain backend, and whether the operation keeps its own program (or keeps having none).
+struct CarrierRequest {
   std::optional<uint8_t> backend = std::nullopt;
   bool keeps_program = false;
 };
 
-// Every method is called under the engine's progress lock unless it says otherwise.
+// Call every method under the engine's progress lock unless its comment says otherwise.
 class Communicator : public std::enable_shared_from_this<Communicator> {
  public:
   Communicator(int rank, int size, uint32_t id, std::string label);
@@ -31,14 +31,14 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   const uint32_t id;
   const std::string label;  // for messages: "world", "split 2 of world"
 
-  // The lanes of one library: collectives and point-to-point operations never share one (rule R7). Before the first
-  // operation, and on all members in the same order.
+  // Adds the lanes of one library: collectives and point-to-point operations never share a lane (rule R7). Call before
+  // the first operation, in the same order on all members.
   void add_backend(std::unique_ptr<Lane> collective, std::unique_ptr<Lane> point_to_point);
   size_t num_backends() const { return queues_.size() / 2; }
   const char* backend_name(size_t backend) const { return queues_[2 * backend].lane->backend(); }
   Lane& lane(const Operation& op) { return *queue_of(op).lane; }
   ChoiceTable& choices() { return choices_; }
-  // Which backends choose() considers; all, unless set.
+  // Bit mask of the backends that choose() considers; all by default.
   void set_allowed(uint32_t mask) { allowed_ = mask; }
   bool allows(size_t backend) const { return allowed_ >> backend & 1; }
   std::optional<std::string> refuses(size_t backend, const Operation& op) const {
@@ -46,67 +46,67 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
       if (std::optional<std::string> reason = op.program->refuses(op)) return reason;
     const Lane& lane = lane_of(backend, op);
     if (std::optional<std::string> reason = lane.refuses(op)) return reason;
-    if (is_for_devices(backend, op) && !lane.takes_memory(op)) return "it takes arrays in memory of its device alone";
+    if (is_for_devices(backend, op) && !lane.takes_memory(op)) return "it takes only arrays in memory of its device";
     return std::nullopt;
   }
   bool takes_memory(const Operation& op) const { return lane_of(op.backend, op).takes_memory(op); }
-  // Called with every collective that is issued.
+  // `log` is called with every collective that is issued.
   void set_issue_log(std::function<void(const Operation&)> log) { issue_log_ = std::move(log); }
-  // The best way to carry the operation; nothing if there is none.
-  std::optional<Carrier> find_carrier(const Operation& op, const Wish& wish = {}) const;
-  // The same; throws UnsupportedDtype if there is none.
-  Carrier choose(const Operation& op, const Wish& wish = {}) const;
+  // The best carrier of the operation; nothing if no backend can carry it.
+  std::optional<Carrier> find_carrier(const Operation& op, const CarrierRequest& request = {}) const;
+  // The same; throws UnsupportedDtype if no backend can carry it.
+  Carrier choose(const Operation& op, const CarrierRequest& request = {}) const;
 
-  // Schedules that operations may be executed by; they stay as long as the communicator. Numbers count from 1.
+  // Adds a schedule that can execute operations; it lives as long as the communicator. Numbers start at 1.
   uint16_t add_program(OpKind kind, std::string name, int num_blocks, int num_slots, int ports, int group_size,
                        std::vector<Program::Row> rows);
   const Program* program(uint16_t number) const { return number ? programs_.at(number - 1u).get() : nullptr; }
   std::vector<std::string> program_names() const;
 
-  // After the last operation: gives back what the lanes hold. What another thread is about to issue fails.
+  // Call after the last operation: releases the lanes' resources. An operation that another thread issues later fails.
   void close();
   Error closed_error() const;
 
-  // Gives the operation its place in the issue order and queues it; posts it at once where the lane has room.
+  // Gives the operation its place in the issue order and queues it; posts it at once if the lane has room.
   void issue(const WorkPtr& work, uint8_t event_flags);
 
-  // What an attempt to do an operation on the spot has left behind.
+  // State of an operation after try_short().
   struct FastPathResult {
-    bool posted = false;  // it is in flight, or has failed, and adopt() must follow; if not, nothing was issued
+    bool posted = false;  // true: in flight or failed, and adopt() must follow; false: nothing was issued
     uint64_t event = 0;
     std::optional<Error> error;
   };
-  // The shortcut of a blocking operation: no Work is made if it completes within a microsecond. True when done.
+  // Fast path of a blocking operation: makes no Work if the operation completes within a microsecond. True when done.
   bool try_short(Operation& op, FastPathResult& fast);
   void adopt(const WorkPtr& work, const FastPathResult& fast);
 
   bool progress();
   bool idle() const;
-  // Nothing is in flight but what the program knows nothing of.
+  // True if nothing is in flight but background operations (Work::is_background).
   bool idle_but_background() const;
-  // Gives up what is in flight here, and tells nobody.
+  // Cancels the operations in flight on this rank, without notice to the other members.
   void drop();
-  // Of the operations in flight, the most eager.
+  // Adds the posted operations' kinds of polling to `all`.
   void add_in_flight(InFlight& all) const;
-  // Looks at the lanes' health; breaks the communicator if one is ill.
+  // Checks the lanes' health; breaks the communicator if a lane reports an error.
   void check_health();
-  // A wait for `work` ran out of time.
-  void give_up(Work& work, double timeout_s);
-  // Gives up operations that nobody waits for and whose time since issue is over; for the progress thread.
+  // The wait for `work` timed out: fails the operation and, unless it is independent and unnoticed, the communicator.
+  void time_out(Work& work, double timeout_s);
+  // Times out operations that no thread waits for; for the progress thread.
   void expire(int64_t now_ns);
-  // Nothing more can be done with this communicator: pending operations fail, later ones raise.
+  // Breaks this communicator for good: pending operations fail, later ones raise.
   void fail(const Error& error);
   const std::optional<Error>& failure() const { return failure_; }
-  // Of those that went through a queue, whose results are where they belong by then. Read without the lock, too.
+  // Operations that went through a queue and completed; their results are in place. May be read without the lock.
   uint64_t num_finished() const { return num_finished_.load(std::memory_order_acquire); }
-  // The first failure of an asynchronous operation, as long as the program was told of no failure of this communicator.
+  // The first failure of an asynchronous operation, until the program has seen a failure of this communicator.
   std::optional<Error> unseen_failure() const { return is_failure_seen.load() ? std::nullopt : unseen_failure_; }
-  // Whether a receive of a message of this rank to itself waits for one more.
+  // Whether this rank has more pending receives than sends to itself with this tag.
   bool expects_from_self(int tag) const;
-  // Over the first backend; see Lane.
+  // These two use the first backend; see Lane.
   std::optional<int> find_sender(int tag) { return queues_[1].lane->find_sender(tag); }
   std::string unreceived() { return queues_[1].lane->unreceived(); }
-  // Who is waited for, as text; for stall reports.
+  // Text of a stall report: the operation, and the ranks that it waits for.
   std::string waiting_text(const Work& work);
   std::vector<int> missing(const Work& work);
 
@@ -114,21 +114,22 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   const EventRing& events() const { return events_; }
   uint64_t collectives_issued() const { return collective_seq_; }
 
-  // Set while a call is inside this communicator (decision 7); tested without the progress lock.
+  // True while a call is inside this communicator; tested without the progress lock
+  // (docs/decisions/one-thread-at-a-time-in-a-communicator.md).
   std::atomic<bool> entered{false};
   std::atomic<bool> closed{false};
-  // Set where the program is told of a failure; not under the progress lock.
+  // Set when the program gets a failure as an exception; not under the progress lock.
   std::atomic<bool> is_failure_seen{false};
 
  private:
   struct LaneQueue {
     std::unique_ptr<Lane> lane;
     std::deque<WorkPtr> works;
-    size_t num_posted = 0;  // the first so many works are posted
+    size_t num_posted = 0;  // works[0, num_posted) are posted
   };
 
   LaneQueue& queue_of(const Operation& op) { return queues_[2u * op.backend + (is_point_to_point(op.kind) ? 1 : 0)]; }
-  // Whether it takes such operations on arrays of devices alone.
+  // Whether the backend takes such operations only on arrays of devices.
   bool is_for_devices(size_t backend, Operation op) const {
     op.device = nullptr;
     return !lane_of(backend, op).takes_memory(op);
@@ -137,7 +138,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     return *queues_[2 * backend + (is_point_to_point(op.kind) ? 1 : 0)].lane;
   }
   bool progress(LaneQueue& queue);
-  void give_up_all(LaneQueue& queue, const Error& error);
+  void cancel_all(LaneQueue& queue, const Error& error);
   void find_dependencies(Work& work) const;
   void finish(Work& work);
   void finish(Work& work, Error error);
@@ -145,14 +146,15 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   uint64_t next_seq(const Operation& op);
   LaneQueue* queue_of(const Work& work, size_t* position);
 
-  std::vector<LaneQueue> queues_;  // of backend b: 2 b carries collectives, 2 b + 1 messages
+  std::vector<LaneQueue> queues_;  // backend b: queue 2 b carries collectives, queue 2 b + 1 messages
   ChoiceTable choices_;
   std::vector<std::unique_ptr<const Program>> programs_;
   uint32_t allowed_ = ~0u;
   std::function<void(const Operation&)> issue_log_;
   EventRing events_;
   uint64_t collective_seq_ = 0;
-  std::vector<uint64_t> send_seq_;  // point-to-point is numbered per peer and direction (decision 3)
+  // Messages are numbered per peer and direction (docs/decisions/messages-do-not-advance-the-collective-sequence.md).
+  std::vector<uint64_t> send_seq_;
   std::vector<uint64_t> recv_seq_;
   std::optional<Error> unseen_failure_;
   std::optional<Error> failure_;

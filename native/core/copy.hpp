@@ -1,4 +1,4 @@
-// Copying bytes, of which there may be none: memcpy forbids null even then.
+// Copies of bytes. nbytes may be zero: memcpy forbids null pointers even then.
 #pragma once
 
 #include <cstddef>
@@ -16,11 +16,11 @@ inline void copy_bytes(std::byte* to, const std::byte* from, size_t nbytes) {
   if (nbytes) std::memcpy(to, from, nbytes);
 }
 
-// Arrays from here on do not stay in a cache until they are used, whatever is done.
+// Arrays of at least this size do not stay in a cache until they are used.
 inline constexpr uint64_t kStreamedBytes = 4 << 20;
 
-// Past the caches: the destination is not read before it is written, and what the caches hold stays there.
-inline void copy_past_caches(std::byte* to, const std::byte* from, size_t nbytes) {
+// Bypasses the caches: the destination is not read before it is written, and the caches keep their content.
+inline void copy_nontemporal(std::byte* to, const std::byte* from, size_t nbytes) {
 #ifdef __SSE2__
   const size_t head = (kLineBytes - reinterpret_cast<uintptr_t>(to) % kLineBytes) % kLineBytes;
   if (nbytes > head + kLineBytes) {
@@ -47,10 +47,10 @@ inline void copy_past_caches(std::byte* to, const std::byte* from, size_t nbytes
   copy_bytes(to, from, nbytes);
 }
 
-// Into an array of so many bytes altogether.
+// Copies into an array whose total size is array_bytes.
 inline void copy_into_array(std::byte* to, const std::byte* from, size_t nbytes, uint64_t array_bytes) {
   if (array_bytes >= kStreamedBytes)
-    copy_past_caches(to, from, nbytes);
+    copy_nontemporal(to, from, nbytes);
   else
     copy_bytes(to, from, nbytes);
 }

@@ -7,9 +7,9 @@ namespace hocket {
 
 void DrivenLibrary::note_use() {
   const int64_t now = now_ns();
-  // Before the engine hears of it, which then reads it.
+  // Store before note_library_due(): the engine reads it after that.
   used_ns_.store(now, std::memory_order_release);
-  Engine::instance().look_by(now + kShortestPauseNs);
+  Engine::instance().note_library_due(now + kShortestPauseNs);
 }
 
 }  // namespace hocket

@@ -1,12 +1,12 @@
-// Libraries that move data only while somebody looks (MPI, UCX), also when none of their operations is in flight.
+// Libraries that make progress only inside calls (MPI, UCX), even when none of their operations is in flight.
 //
-// An operation may be over before all of it has left this process: an answer to the sender has found a queue full,
-// bytes were more than a socket took. Nobody tests that operation any more, and the rank that waits for what is left of
-// it may be the very one that this rank waits for over another library. So whoever waits drives such a library, whether
-// it carries anything or not (rule R3).
+// An operation can complete before all its data has left this process: a queue was full when the answer to the sender
+// was due, or a socket took only a part of the bytes. The core tests that operation no more, and the rank that waits
+// for the rest may be the rank that this rank waits for over another library. So every wait drives such a library, with
+// or without operations in flight (rule R3).
 //
-// A library does not tell whether anything is left. The pauses between two looks are a part of the time since it was
-// used last: nobody waits much longer than he has to, and a library that was used long ago costs next to nothing.
+// A library does not report whether data is left. The pause between two calls is a part of the time since the last use:
+// no peer waits much longer than necessary, and a library that was used long ago costs almost nothing.
 #pragma once
 
 #include <algorithm>
@@ -21,9 +21,9 @@ class DrivenLibrary {
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
   virtual ~DrivenLibrary() = default;
-  // One of its operations is over, or was given up. From any thread.
+  // Call when one of its operations is complete or cancelled. From any thread.
   void note_use();
-  // Under the progress lock, as is all that follows.
+  // Call this and the following methods under the progress lock.
   void drive(int64_t now) {
     driven_ns_ = now;
     drive();
@@ -40,7 +40,7 @@ class DrivenLibrary {
   static constexpr int64_t kShortestPauseNs = 100'000;
   static constexpr int64_t kLongestPauseNs = 1'000'000'000;
 
-  // Moves on what is left of operations; may not block.
+  // Makes progress on the rest of completed operations; must not block.
   virtual void drive() = 0;
 
   std::atomic<int64_t> used_ns_{0};

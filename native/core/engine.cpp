@@ -7,16 +7,17 @@
 #include <chrono>
 
 #include "core/backoff.hpp"
-#include "core/bell.hpp"
 #include "core/clock.hpp"
+#include "core/doorbell.hpp"
 #include "core/process.hpp"
 
 namespace hocket {
 
 namespace {
 
-constexpr int64_t kNapNs = 4'000'000;  // short, because a waiting thread may be held up by the GIL
-// In a call that ends early only if its own operation is over: longer and longer, so that it costs next to nothing.
+constexpr int64_t kNapNs = 4'000'000;  // short, because a waiting thread may be waiting for the GIL
+// Limits of one blocking call, which returns early only if its own operation completes. The time grows with the wait,
+// so that long waits cost almost nothing.
 constexpr int64_t kShortestBlockNs = 1'000'000;
 constexpr int64_t kLongestBlockNs = 4'000'000;
 
@@ -50,7 +51,8 @@ void Engine::detach(const Communicator& communicator) {
 
 bool Engine::progress() {
   bool moved = false;
-  // By index: finishing an operation may not attach or detach, but keep it robust against reallocation all the same.
+  // By index, which stays valid if the vector is reallocated (although finishing an operation must not attach or
+  // detach).
   auto& own = communicators();
   for (size_t i = 0; i < own.size(); ++i)
     if (!own[i]->idle()) moved |= own[i]->progress();
@@ -63,7 +65,7 @@ InFlight Engine::in_flight() const {
   return all;
 }
 
-// False if there is nothing to block in, or no time for it.
+// Returns false if no blocking call is set or the time is too short.
 bool Engine::block(int64_t idle_ns, int64_t longest_ns) {
   const BlockingCall call = block_.load(std::memory_order_acquire);
   if (!call || longest_ns < kShortestBlockNs) return false;
@@ -73,8 +75,8 @@ bool Engine::block(int64_t idle_ns, int64_t longest_ns) {
   return has_blocked;
 }
 
-bool Engine::attend(bool all) {
-  if (!all && attention_.load(std::memory_order_relaxed) == 0) return false;
+bool Engine::run_pump(bool all) {
+  if (!all && pump_requests_.load(std::memory_order_relaxed) == 0) return false;
   const Pump pump = pump_.load(std::memory_order_acquire);
   return pump && pump(all);
 }
@@ -82,33 +84,33 @@ bool Engine::attend(bool all) {
 void Engine::poll() {
   progress();
   const int64_t now = now_ns();
-  tend(now);
+  check_periodically(now);
   drive_due_libraries(now);
 }
 
-void Engine::look_by(int64_t time_ns) {
-  int64_t next = next_look_ns_.load(std::memory_order_relaxed);
-  while (time_ns < next && !next_look_ns_.compare_exchange_weak(next, time_ns, std::memory_order_acq_rel)) {
+void Engine::note_library_due(int64_t time_ns) {
+  int64_t next = next_library_due_ns_.load(std::memory_order_relaxed);
+  while (time_ns < next && !next_library_due_ns_.compare_exchange_weak(next, time_ns, std::memory_order_acq_rel)) {
   }
 }
 
 void Engine::drive_due_libraries(int64_t now) {
-  if (!is_look_due(now) || g_forked_child.load(std::memory_order_relaxed)) return;
-  // First, so that none is forgotten: what is noted from here on calls look_by() itself, after this; what was noted
-  // before is read below.
-  next_look_ns_.exchange(DrivenLibrary::kNever, std::memory_order_acq_rel);
+  if (!is_library_due(now) || g_forked_child.load(std::memory_order_relaxed)) return;
+  // Reset first, so that no library is forgotten: a use noted after this line calls note_library_due() after it, too; a
+  // use noted before is read below.
+  next_library_due_ns_.exchange(DrivenLibrary::kNever, std::memory_order_acq_rel);
   std::erase_if(libraries_, [&](const std::weak_ptr<DrivenLibrary>& held) {
     const std::shared_ptr<DrivenLibrary> library = held.lock();
     if (!library) return true;
     if (now >= library->due_ns()) library->drive(now);
-    look_by(library->due_ns());
+    note_library_due(library->due_ns());
     return false;
   });
 }
 
-void Engine::tend(int64_t now) {
-  if (now < next_tend_ns_) return;
-  next_tend_ns_ = now + kTickNs;
+void Engine::check_periodically(int64_t now) {
+  if (now < next_check_ns_) return;
+  next_check_ns_ = now + kTickNs;
   check_health();
   for (size_t i = 0; i < communicators_.size(); ++i) communicators_[i]->expire(now);
 }
@@ -118,68 +120,68 @@ void Engine::check_health() {
   for (size_t i = 0; i < own.size(); ++i) own[i]->check_health();
 }
 
-// Nobody but this thread runs, so there is nothing to wait for but the turn.
-WaitResult Engine::wait_in_turn(Work& work, double timeout_s, Turns& turns) {
-  const double begin_s = turns.now_s();
-  while (!look_in_turn(work, begin_s, timeout_s, turns)) turns.hand_on(begin_s + timeout_s);
+// No other thread runs, so the thread only waits until it is scheduled again.
+WaitResult Engine::wait_virtual(Work& work, double timeout_s, VirtualThread& thread) {
+  const double begin_s = thread.now_s();
+  while (!drive_virtual(work, begin_s, timeout_s, thread)) thread.sleep_until(begin_s + timeout_s);
   return WaitResult::finished;
 }
 
-bool Engine::look_in_turn(Work& work, double begin_s, double timeout_s, Turns& turns) {
+bool Engine::drive_virtual(Work& work, double begin_s, double timeout_s, VirtualThread& thread) {
   const std::lock_guard guard(lock_);
   while (progress()) {
   }
   if (!work.finished()) check_health();
   if (work.finished()) return true;
-  if (const std::optional<Error> stopped = turns.stopped())
+  if (const std::optional<Error> stopped = thread.stopped())
     work.communicator->fail(*stopped);
-  else if (turns.now_s() >= begin_s + timeout_s)
-    work.communicator->give_up(work, timeout_s);
+  else if (thread.now_s() >= begin_s + timeout_s)
+    work.communicator->time_out(work, timeout_s);
   return work.finished();
 }
 
-bool Engine::test_in_turn(Work& work, Turns& turns) {
-  constexpr double kLookS = 1e-6;  // so that who looks again and again gets there
+bool Engine::test_virtual(Work& work, VirtualThread& thread) {
+  constexpr double kLookS = 1e-6;  // so that a loop of tests advances the clock
   const double issued_s = static_cast<double>(work.issued_ns) * 1e-9;
-  if (look_in_turn(work, issued_s, work.timeout_s, turns)) return true;
-  turns.hand_on(turns.now_s() + kLookS);
-  return look_in_turn(work, issued_s, work.timeout_s, turns);
+  if (drive_virtual(work, issued_s, work.timeout_s, thread)) return true;
+  thread.sleep_until(thread.now_s() + kLookS);
+  return drive_virtual(work, issued_s, work.timeout_s, thread);
 }
 
-void Engine::wait_until(double time_s, Turns& turns) {
-  while (turns.now_s() < time_s) {
+void Engine::wait_until(double time_s, VirtualThread& thread) {
+  while (thread.now_s() < time_s) {
     {
       const std::lock_guard guard(lock_);
       while (progress()) {
       }
       check_health();
     }
-    if (const std::optional<Error> stopped = turns.stopped()) throw Failure(*stopped);
-    turns.hand_on(time_s);
+    if (const std::optional<Error> stopped = thread.stopped()) throw Failure(*stopped);
+    thread.sleep_until(time_s);
   }
 }
 
-bool Engine::wait_for_in_turn(const std::function<bool()>& ready, double timeout_s, Turns& turns) {
-  const double until_s = turns.now_s() + timeout_s;
+bool Engine::wait_for_virtual(const std::function<bool()>& ready, double timeout_s, VirtualThread& thread) {
+  const double until_s = thread.now_s() + timeout_s;
   while (true) {
     {
       const std::lock_guard guard(lock_);
       while (progress()) {
       }
       if (ready()) return true;
-      if (turns.now_s() >= until_s || turns.stopped()) return false;
+      if (thread.now_s() >= until_s || thread.stopped()) return false;
     }
-    turns.hand_on(until_s);
+    thread.sleep_until(until_s);
   }
 }
 
 void Engine::wake_own_process() {
-  if (sleepers_.load(std::memory_order_seq_cst) > 0) detail::ring_slow(Bell::mine().page());
+  if (sleepers_.load(std::memory_order_seq_cst) > 0) detail::ring_slow(Doorbell::mine().page());
   end_nap();
 }
 
 void Engine::wake_thread() {
-  is_thread_wanted_.store(true, std::memory_order_seq_cst);
+  is_thread_needed_.store(true, std::memory_order_seq_cst);
   wake_own_process();
 }
 
@@ -231,13 +233,13 @@ void Engine::stop_thread(bool for_good) {
   no_more_threads_ |= for_good;
   if (!thread_.joinable()) return;
   thread_stop_.store(true, std::memory_order_seq_cst);
-  detail::ring_slow(Bell::mine().page());
+  detail::ring_slow(Doorbell::mine().page());
   end_nap();
   thread_.join();
   thread_running_.store(false);
 }
 
-// Sleeps while another thread waits and thereby drives all lanes. Otherwise every ring would wake both threads.
+// Sleeps while another thread waits and drives all lanes. Otherwise every ring would wake both threads.
 void Engine::nap() {
   if (!is_to_nap()) return;
   std::unique_lock guard(nap_mutex_);
@@ -248,7 +250,7 @@ void Engine::nap() {
 
 bool Engine::is_to_nap() const {
   return num_driving_.load(std::memory_order_seq_cst) > 0 && !has_callbacks_.load(std::memory_order_seq_cst) &&
-         !is_thread_wanted_.load(std::memory_order_seq_cst) && !thread_stop_.load(std::memory_order_seq_cst);
+         !is_thread_needed_.load(std::memory_order_seq_cst) && !thread_stop_.load(std::memory_order_seq_cst);
 }
 
 void Engine::end_nap() {
@@ -259,22 +261,22 @@ void Engine::end_nap() {
 
 void Engine::run_thread() {
   t_is_progress_thread = true;
-  Bell& bell = Bell::mine();
+  Doorbell& doorbell = Doorbell::mine();
   int64_t idle_since_ns = now_ns();
   int64_t nap_from_ns = 0;
-  uint32_t word = 0;  // odd after a pass that found nothing; then one more pass with the bell's word up, then sleep
+  uint32_t word = 0;  // odd after an idle pass; then one more pass while the doorbell's word is odd, then sleep
   while (true) {
-    // Before the pass: what was finished when the stop came has its callbacks run.
+    // Read before the pass: callbacks of work that was finished before the stop still run.
     const bool stop = thread_stop_.load(std::memory_order_seq_cst);
     if (now_ns() >= nap_from_ns) nap();
-    // A thread that blocks in a library does not drive the operation that was just issued.
-    if (is_thread_wanted_.exchange(false, std::memory_order_seq_cst) &&
+    // A thread that blocks in a library does not drive an operation that was just issued, so do not nap.
+    if (is_thread_needed_.exchange(false, std::memory_order_seq_cst) &&
         num_blocking_.load(std::memory_order_relaxed) > 0)
       nap_from_ns = now_ns() + kLongestBlockNs;
     lock_.lock();
     bool moved = progress();
     const int64_t now = now_ns();
-    tend(now);
+    check_periodically(now);
     drive_due_libraries(now);
     const InFlight in_flight = this->in_flight();
     const bool idle = is_idle();
@@ -287,35 +289,35 @@ void Engine::run_thread() {
     });
     has_callbacks_.store(!callbacks_.empty(), std::memory_order_seq_cst);
     lock_.unlock();
-    moved |= attend();
+    moved |= run_pump();
     for (const auto& call : calls) call();
     if (!calls.empty()) {
       lock_.lock();
       called_.clear();
       lock_.unlock();
     }
-    // Again after callbacks: they may have asked for further ones.
+    // One more pass after callbacks: they may have added further callbacks.
     if (stop && calls.empty()) break;
     if (moved) idle_since_ns = now_ns();
     if (stop || moved || !calls.empty()) continue;
     if (in_flight.most != Polling::none) {
-      // For the shortest time: what is issued meanwhile needs this thread, and does not end the call.
-      if (!in_flight.is_to_block() || !block(0, until_look_ns(now)))
+      // Block for the shortest time: an operation issued meanwhile needs this thread, and does not end the call.
+      if (!in_flight.is_to_block() || !block(0, until_library_due_ns(now)))
         Backoff::pause_after(now_ns() - idle_since_ns, in_flight.most);
       continue;
     }
     if (!word) {
       sleepers_.fetch_add(1, std::memory_order_seq_cst);
-      word = bell.prepare_sleep();
+      word = doorbell.prepare_sleep();
       continue;
     }
-    // With nothing in flight only an issue, a callback or stop_thread() can bring work, and all of them ring.
-    // Not less than that for a library: who else computes here needs the processor, and maybe the GIL.
-    const int64_t until_look = std::max(until_look_ns(now_ns()), Backoff::kLongestPatientPauseNs);
-    bell.sleep(word, std::min(until_look, idle ? 20 * kSleepNs : kSleepNs));
+    // If nothing is in flight, only an issue, a callback or stop_thread() brings work, and all of them ring.
+    // Sleep at least kLongestPatientPauseNs even if a library is due: other threads need the processor and the GIL.
+    const int64_t until_library_due = std::max(until_library_due_ns(now_ns()), Backoff::kLongestPatientPauseNs);
+    doorbell.sleep(word, std::min(until_library_due, idle ? 20 * kSleepNs : kSleepNs));
     sleepers_.fetch_sub(1, std::memory_order_relaxed);
     word = 0;
-    if (!idle) attend(true);
+    if (!idle) run_pump(true);
   }
   if (word) sleepers_.fetch_sub(1, std::memory_order_relaxed);
 }

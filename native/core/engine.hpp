@@ -16,11 +16,11 @@
 #include "core/clock.hpp"
 #include "core/communicator.hpp"
 #include "core/driven_library.hpp"
-#include "core/turns.hpp"
+#include "core/virtual_thread.hpp"
 
 namespace hocket {
 
-// Held for the time of one pass over the lanes; a holder never blocks. A thread that holds the GIL only tries it.
+// Held for one pass over the lanes; its holder never blocks. A thread that holds the GIL uses only try_lock().
 class ProgressLock {
  public:
   bool try_lock() { return !held_.exchange(true, std::memory_order_acquire); }
@@ -31,110 +31,114 @@ class ProgressLock {
   std::atomic<bool> held_{false};
 };
 
-// What a waiting thread owes to the world outside the core; called without the progress lock.
+// Callbacks of a waiting thread to the code outside the core; called without the progress lock.
 class WaitHooks {
  public:
   virtual ~WaitHooks() = default;
-  // True if the wait is to end now (a signal handler raised).
+  // True if the wait must end now (a signal handler raised).
   virtual bool interrupted() { return false; }
   virtual void stalled(const std::string&) {}
 };
 
 enum class WaitResult : uint8_t { finished, interrupted };
 
-// Drives what needs the interpreter; true if anything moved. `all`: also what asked for no attention.
+// Drives the lanes that need the Python interpreter; true if anything moved. `all`: also lanes that did not request it.
 using Pump = bool (*)(bool all);
-// Waits in the interpreter until something that is in flight there may be over, and no longer; false at once if there
-// is nothing to wait for in that way.
+// Blocks in the interpreter until an operation that is in flight there may be complete, at most timeout_ns; returns
+// false at once if no operation can be waited for in this way.
 using BlockingCall = bool (*)(int64_t timeout_ns);
 
 class Engine {
  public:
-  // Never destroyed: at the end of the process threads may still be inside, and a forked child owns none of it.
+  // Never destroyed: when the process ends, threads may still be inside, and a forked child owns no part of it.
   static Engine& instance();
 
   ProgressLock& lock() { return lock_; }
 
-  // The following three are called under the lock.
+  // Call the following three under the lock.
   void attach(const std::shared_ptr<Communicator>& communicator);
   void detach(const Communicator& communicator);
   bool progress();
-  // After what was done on the spot, for which its own communicator had to be idle.
+  // Call after an operation of the fast path (Communicator::try_short), which requires only its own communicator to be
+  // idle.
   void progress_others() {
     if (communicators().size() > 1) progress();
-    if (++num_on_the_spot_ % kLookPeriod == 0) drive_due_libraries(now_ns());
+    if (++num_fast_paths_ % kFastPathsPerClockRead == 0) drive_due_libraries(now_ns());
   }
-  // progress(), and from time to time what the progress thread does besides; for callers that poll.
+  // progress(), and now and then the other duties of the progress thread; for callers that poll.
   void poll();
 
-  // The first failure that the program was not told of, of a communicator that it has dropped; under the lock.
+  // Keeps the first failure that the program has not seen, of a communicator that it has dropped; under the lock.
   void keep_unseen(Error error) {
     if (!unseen_) unseen_ = std::move(error);
   }
   std::optional<Error> take_unseen() { return std::exchange(unseen_, std::nullopt); }
 
-  // A library that is looked at from time to time by whoever waits or calls, as long as it lives. Under the lock.
+  // Adds a library; waits and calls drive it from time to time, as long as it lives. Under the lock.
   void add(const std::shared_ptr<DrivenLibrary>& library) { libraries_.push_back(library); }
-  // Drives those that are due; under the lock.
+  // Drives the libraries that are due; under the lock.
   void drive_due_libraries(int64_t now);
-  // Some library is due then. From any thread.
-  void look_by(int64_t time_ns);
+  // A library is due at time_ns. From any thread.
+  void note_library_due(int64_t time_ns);
 
-  // Until the work is finished (then look at work.error), or a signal. After timeout_s the communicator gives up.
+  // Waits until the work is finished (then see work.error) or a signal. After timeout_s the wait times out, which fails
+  // the work.
   WaitResult wait(Work& work, double timeout_s, WaitHooks& hooks);
-  // The same for a condition that is not an operation; false when the time is over. `waiting_text` is for the report of
-  // a stall, nothing if it is empty. Both are called under the lock.
+  // Waits for a condition that is not an operation; false after the timeout. `waiting_text` gives the stall report; no
+  // report if it is empty. Both functions are called under the lock.
   bool wait_for(const std::function<bool()>& ready, double timeout_s, WaitHooks& hooks,
                 const std::function<std::string()>& waiting_text = {});
 
-  // Until a virtual clock is there; drives the lanes whenever something of this rank is over. Throws what stopped it.
-  void wait_until(double time_s, Turns& turns);
-  // A look at whether the work is finished, which takes a moment of the virtual clock; it fails when its time is over.
-  bool test_in_turn(Work& work, Turns& turns);
+  // Waits until a virtual clock reaches time_s; drives the lanes whenever an operation of this rank completes. Throws
+  // the error that stopped the job.
+  void wait_until(double time_s, VirtualThread& thread);
+  // Tests whether the work is finished, which takes a moment of the virtual clock; the work fails after its timeout.
+  bool test_virtual(Work& work, VirtualThread& thread);
 
-  // Lanes that are driven by calls into Python cannot be driven under the lock: they ask for attention, and who waits
-  // calls the pump, without the lock. Set once, before the first such lane.
+  // Lanes that are driven by calls into Python cannot be driven under the lock: they request the pump, and waiting
+  // threads call it without the lock. Set once, before the first such lane.
   void set_pump(Pump pump, BlockingCall block) {
     block_.store(block, std::memory_order_release);
     pump_.store(pump, std::memory_order_release);
   }
-  // A signal handler has raised while the pump was in Python: the main thread's wait ends.
-  void note_interruption(bool is_there) { is_interrupted_.store(is_there, std::memory_order_release); }
-  void want_attention(int count) { attention_.fetch_add(count, std::memory_order_seq_cst); }
-  // Without the lock; runs the pump if a lane asked for it.
-  bool attend(bool all = false);
+  // A signal handler raised while the pump was in Python: the main thread's wait must end.
+  void note_interruption(bool is_pending) { is_interrupted_.store(is_pending, std::memory_order_release); }
+  void request_pump(int count) { pump_requests_.fetch_add(count, std::memory_order_seq_cst); }
+  // Runs the pump if a lane requested it. Call without the lock.
+  bool run_pump(bool all = false);
 
-  // How many ranks of this host share its processors, where spinning would steal the time of whom they wait for; 0:
-  // each has a processor of its own.
+  // How many ranks of this host share its processors: then a spinning rank takes processor time from the rank that it
+  // waits for. 0: each rank has a processor of its own.
   void set_num_sharing(int num_ranks) { num_sharing_.store(num_ranks, std::memory_order_relaxed); }
   void set_stall_report_s(double seconds) { stall_report_s_ = seconds; }
 
-  // The progress thread: drives the lanes when nobody else does, and runs callbacks, without the lock. What is finished
-  // when it is stopped has its callbacks run. Both do nothing on the thread itself, where a callback may call them.
+  // The progress thread drives the lanes if no other thread does, and runs callbacks without the lock. Callbacks of
+  // work that is finished when stop_thread() is called still run. Both methods do nothing on the progress thread
+  // itself, because a callback may call them.
   void start_thread();
   void stop_thread();
-  // The interpreter is about to end: no callback may run any more, and no thread starts again.
+  // The interpreter is about to end: no callback may run after this, and the thread never starts again.
   void stop_thread_for_good();
   bool has_thread() const { return thread_running_.load(std::memory_order_relaxed); }
-  // Runs on the progress thread once the work is finished (at once, there, if it is already).
+  // Runs `callback` on the progress thread once the work is finished (soon if it is finished already).
   void on_finished(const WorkPtr& work, std::function<void()> callback);
-  // Until those of a communicator's finished works have been called, or the time is over. Without the lock.
+  // Waits until the callbacks of a communicator's finished works have run, or the timeout. Call without the lock.
   void wait_for_callbacks(const Communicator& communicator, double timeout_s);
   void note_finished(const Work& work);
   void wake_own_process();
-  // After an asynchronous issue, if there is a progress thread.
+  // Call after an asynchronous issue if the progress thread runs.
   void wake_thread();
 
  private:
   Engine() = default;
-  // Those that this thread drives.
+  // The communicators that this thread drives.
   std::vector<std::shared_ptr<Communicator>>& communicators() {
-    Turns* turns = Turns::mine();
-    return turns ? turns->communicators : communicators_;
+    VirtualThread* thread = VirtualThread::current();
+    return thread ? thread->communicators : communicators_;
   }
-  WaitResult wait_in_turn(Work& work, double timeout_s, Turns& turns);
-  bool wait_for_in_turn(const std::function<bool()>& ready, double timeout_s, Turns& turns);
-  bool look_in_turn(Work& work, double begin_s, double timeout_s, Turns& turns);
+  WaitResult wait_virtual(Work& work, double timeout_s, VirtualThread& thread);
+  bool wait_for_virtual(const std::function<bool()>& ready, double timeout_s, VirtualThread& thread);
+  bool drive_virtual(Work& work, double begin_s, double timeout_s, VirtualThread& thread);
   void run_thread();
   void nap();
   bool is_to_nap() const;
@@ -143,41 +147,41 @@ class Engine {
   class Wait;
   bool is_idle() const;  // nothing is in flight; under the lock
   void stop_thread(bool for_good);
-  void tend(int64_t now);
+  void check_periodically(int64_t now);
   void check_health();
   InFlight in_flight() const;
   bool block(int64_t idle_ns, int64_t longest_ns);
-  bool is_look_due(int64_t now) const { return now >= next_look_ns_.load(std::memory_order_relaxed); }
+  bool is_library_due(int64_t now) const { return now >= next_library_due_ns_.load(std::memory_order_relaxed); }
   // How long to sleep at most before a library is due.
-  int64_t until_look_ns(int64_t now) const { return next_look_ns_.load(std::memory_order_relaxed) - now; }
+  int64_t until_library_due_ns(int64_t now) const { return next_library_due_ns_.load(std::memory_order_relaxed) - now; }
 
-  static constexpr int64_t kTickNs = 50'000'000;  // between looks at peers' lives, deadlines and signals,
-  static constexpr int64_t kSleepNs = kTickNs;    // for which nobody rings
-  static constexpr uint32_t kLookPeriod = 256;    // operations done on the spot, which need no clock
+  static constexpr int64_t kTickNs = 50'000'000;           // between checks for dead peers, deadlines and signals,
+  static constexpr int64_t kSleepNs = kTickNs;             // for which no peer rings
+  static constexpr uint32_t kFastPathsPerClockRead = 256;  // operations of the fast path between two reads of the clock
 
   ProgressLock lock_;
   std::vector<std::shared_ptr<Communicator>> communicators_;  // of ranks that are processes
   std::vector<std::weak_ptr<DrivenLibrary>> libraries_;
-  std::atomic<int64_t> next_look_ns_{DrivenLibrary::kNever};
-  uint32_t num_on_the_spot_ = 0;
+  std::atomic<int64_t> next_library_due_ns_{DrivenLibrary::kNever};
+  uint32_t num_fast_paths_ = 0;
   std::optional<Error> unseen_;
-  std::vector<const Communicator*> called_;  // of the works whose callbacks the progress thread calls right now
+  std::vector<const Communicator*> called_;  // of the works whose callbacks the progress thread is running
   std::atomic<int> num_driving_{0};          // threads within Driving
   std::atomic<int> num_blocking_{0};         // threads within block()
   std::mutex nap_mutex_;
   std::condition_variable nap_end_;
   std::atomic<bool> is_napping_{false};
-  std::atomic<bool> is_thread_wanted_{false};
+  std::atomic<bool> is_thread_needed_{false};
   std::atomic<bool> has_callbacks_{false};
   std::atomic<int> num_sharing_{0};
   std::atomic<int> sleepers_{0};
   std::atomic<Pump> pump_{nullptr};
   std::atomic<BlockingCall> block_{nullptr};
   std::atomic<bool> is_interrupted_{false};
-  std::atomic<int> attention_{0};           // lanes that want the pump to be called
+  std::atomic<int> pump_requests_{0};       // number of lanes that request the pump
   std::atomic<int64_t> sleep_until_ns_{0};  // waits do not yield before that time
   double stall_report_s_ = 10.0;
-  int64_t next_tend_ns_ = 0;  // under the lock
+  int64_t next_check_ns_ = 0;  // under the lock
 
   std::thread thread_;
   std::mutex thread_mutex_;  // start and stop only

@@ -1,4 +1,4 @@
-// What can go wrong at run time, as a value. The binding turns it into the Python class of the same name.
+// Errors at run time, as values. The binding turns each into the Python class of the same name.
 #pragma once
 
 #include <exception>
@@ -20,13 +20,13 @@ enum class ErrorCode {
   resource_exhausted,
   backend_unavailable,
   bootstrap_mismatch,
-  interrupted,  // a signal handler raised: the pending exception is Python's own
+  interrupted,  // a signal handler raised; Python holds the pending exception
 };
 
 struct Error {
   ErrorCode code;
   std::string message;
-  std::vector<int> ranks = {};  // who is missing or dead, as ranks of the communicator
+  std::vector<int> ranks = {};  // missing or dead ranks of the communicator
 };
 
 class Failure : public std::exception {
@@ -41,7 +41,7 @@ class Failure : public std::exception {
   Error error_;
 };
 
-// "1, 2 and 5"; for messages that name ranks.
+// "1, 2 and 5".
 inline std::string join_ranks(const std::vector<int>& ranks) {
   std::string text;
   for (size_t i = 0; i < ranks.size(); ++i) {

@@ -1,4 +1,4 @@
-// The 64-byte event that every operation leaves, and the ring that keeps the latest of a communicator.
+// The 64-byte event that every operation records, and the ring buffer of a communicator's latest events.
 #pragma once
 
 #include <algorithm>
@@ -21,16 +21,16 @@ struct Event {
   uint32_t seq;
   uint32_t comm;
   uint64_t nbytes;
-  int32_t peer;  // rank, or -1 of a collective without root
+  int32_t peer;  // rank; -1 for a collective without root
   uint32_t weight;
-  uint64_t aux;  // tag of a point-to-point operation; bytes that this rank sent by a schedule
+  uint64_t aux;  // tag of a point-to-point operation; with a schedule: bytes that this rank sent
   uint16_t kind;
-  uint16_t algorithm;  // number of the program, 0: the library's own
+  uint16_t algorithm;  // number of the program; 0: the library's own algorithm
   uint8_t backend;
   uint8_t dtype;
   EventState state;
   uint8_t flags;
-  uint32_t blocked_ns;  // that callers of an asynchronous operation have lost to it, at most 4.29 s
+  uint32_t blocked_ns;  // time that callers waited for an asynchronous operation, at most 4.29 s
   uint32_t reduce;
 };
 static_assert(sizeof(Event) == 64);
@@ -39,14 +39,14 @@ inline constexpr uint8_t kEventAsync = 1;
 inline constexpr uint8_t kEventNamed = 2;    // Operation.is_named
 inline constexpr uint8_t kEventInPlace = 4;  // Operation.is_in_place
 
-// Overwrites the oldest. Written under the progress lock only; readers copy it under the same lock.
+// A new event overwrites the oldest one. Written only under the progress lock; readers copy it under the same lock.
 class EventRing {
  public:
   static constexpr uint64_t kCapacity = 4096;
-  // The pages of those that were never written take no memory.
+  // Pages of events that were never written take no memory.
   explicit EventRing(uint32_t comm) : comm_(comm), events_(std::make_unique_for_overwrite<Event[]>(kCapacity)) {}
 
-  // Nanoseconds of that clock stand in events from now on, instead of ticks.
+  // From now on, events have nanoseconds of this clock instead of ticks.
   void set_clock(std::shared_ptr<const std::atomic<uint64_t>> clock_ns) { clock_ns_ = std::move(clock_ns); }
 
   bool has_clock() const { return clock_ns_ != nullptr; }
@@ -73,7 +73,7 @@ class EventRing {
     return index;
   }
 
-  // Two-phase: an event that was overwritten meanwhile (more than kCapacity operations in flight) stays lost.
+  // Does nothing if the event was overwritten meanwhile (more than kCapacity operations in flight).
   void end(uint64_t index, EventState state) {
     if (issued_ - index > kCapacity) return;
     Event& event = events_[index % kCapacity];
@@ -101,7 +101,7 @@ class EventRing {
 
   uint64_t issued() const { return issued_; }
 
-  // The latest, oldest first.
+  // The latest events, oldest first.
   std::vector<Event> snapshot(uint64_t most = kCapacity) const {
     const uint64_t held = std::min({issued_, kCapacity, most});
     std::vector<Event> copy;

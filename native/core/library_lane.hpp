@@ -1,4 +1,4 @@
-// A foreign library's lane with something around it: what the library says of itself is handed on.
+// Base of lanes that wrap a foreign library's lane: forwards the properties of the library.
 #pragma once
 
 #include <memory>

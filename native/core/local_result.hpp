@@ -1,4 +1,4 @@
-// What an operation writes on one rank, where the contributions of all lie in memory.
+// Computes the result of an operation on one rank if the contributions of all ranks are in memory.
 #pragma once
 
 #include <vector>
@@ -10,9 +10,9 @@
 namespace hocket {
 
 // Args:
-//   out: where it goes; op.out, or a copy of it where contributions may lie there as well.
-//   block_for: of a peer, where what it contributes to this rank's result begins.
-//   sources: room for a pointer to each rank's.
+//   out: destination: op.out, or other memory if op.out may hold contributions.
+//   block_for: returns the begin of a peer's contribution to this rank's result.
+//   sources: scratch memory for one pointer per rank.
 template <typename BlockFor>
 void write_local_result(const Operation& op, int rank, int size, std::byte* out, const BlockFor& block_for,
                         std::vector<const std::byte*>& sources) {

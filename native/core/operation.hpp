@@ -1,4 +1,5 @@
-// One operation as its issuer sees it, and the fingerprint by which the members agree that it is the same one.
+// One operation as its issuer sees it, and its fingerprint: the members compare fingerprints to check that all of them
+// issue the same operation.
 #pragma once
 
 #include <cstdint>
@@ -17,27 +18,27 @@ struct Operation {
   OpKind kind = OpKind::barrier;
   DType dtype = DType::uint8;
   ReduceOp reduce = ReduceOp::sum;
-  uint8_t backend = 0;  // place of the library among those of the communicator
+  uint8_t backend = 0;  // index of the library among the communicator's backends
   int32_t root = -1;    // root of a rooted collective, peer of a point-to-point operation
   int32_t tag = 0;      // point-to-point only
-  uint64_t seq = 0;     // place in the issue order, from 1; point-to-point counts by itself
-  uint64_t nbytes = 0;  // the array, or one block where there is one for every rank; with counts: all blocks together
+  uint64_t seq = 0;     // place in the issue order, from 1; messages are numbered separately
+  uint64_t nbytes = 0;  // of the array, or of one block if every rank has one; with counts: of all blocks together
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
-  Shape shape = {};                // of x, once there is a Work; messages tell it
+  Shape shape = {};                // of x, once a Work exists; for error messages
   const char* site = nullptr;      // call site "file.py:12", interned for the life of the process; null while unknown
   void* token = nullptr;           // belongs to the lane that carries the operation
   const Blocks* blocks = nullptr;  // only with counts; belongs to the call or the work
-  const DeviceArrays* device = nullptr;  // null: the arrays lie in memory of the host; belongs to the call or the work
-  uint64_t sent_nbytes = 0;              // that this rank has sent by the program
-  const Program* program = nullptr;  // by which it is executed; null: as its library does; belongs to the communicator
-  uint32_t shares = 0;               // which version of its lane's Shares divides it; 0: none, so in halves
-  bool is_in_place = false;          // it was done on shared arrays, where they are
-  bool is_named = false;             // no policy has a say in it, and none learns from it
-  bool is_of_object = false;         // it carries a pickled object, or the size of one, and no array of the user's
+  const DeviceArrays* device = nullptr;  // null: the arrays are in host memory; belongs to the call or the work
+  uint64_t sent_nbytes = 0;              // bytes that this rank has sent by the program
+  const Program* program = nullptr;      // executes the operation; null: the library does; belongs to the communicator
+  uint32_t shares = 0;                   // version of its lane's Shares that divides it; 0: two halves
+  bool is_in_place = false;              // it was done in place, on shared arrays
+  bool is_named = false;                 // policies neither choose for it nor learn from it
+  bool is_of_object = false;  // it carries a pickled object, or the size of one, and not an array of the user
 
   size_t count() const { return nbytes / itemsize(dtype); }
-  // Bytes at `in` and at `out` of this rank; of gather and scatter those of the root.
+  // Bytes at `in` and at `out` of this rank; for gather and scatter, bytes on the root.
   uint64_t in_nbytes(int size) const {
     if (blocks) return blocks->in_nbytes;
     return has_input_blocks(kind) ? nbytes * static_cast<uint64_t>(size) : nbytes;
@@ -46,23 +47,23 @@ struct Operation {
     if (blocks) return blocks->out_nbytes;
     return has_output_blocks(kind) ? nbytes * static_cast<uint64_t>(size) : nbytes;
   }
-  // Where a rank's block lies in the array that has blocks.
+  // A rank's block in the array that has blocks.
   Block in_block(int rank) const {
     return blocks ? block_of(blocks->in, rank) : Block{static_cast<uint64_t>(rank) * nbytes, nbytes};
   }
   Block out_block(int rank) const {
     return blocks ? block_of(blocks->out, rank) : Block{static_cast<uint64_t>(rank) * nbytes, nbytes};
   }
-  // Of the blocks that this rank knows: all, unless it is all_to_allv.
+  // The largest of the blocks that this rank knows: all blocks, except in all_to_allv.
   uint64_t largest_block() const {
     return blocks ? std::max(hocket::largest_block(blocks->in), hocket::largest_block(blocks->out)) : nbytes;
   }
-  // What all members must agree on. Sizes that only two of them know are compared otherwise (balance_of).
+  // The size that all members must agree on. Sizes that only two members know are compared by balance_of().
   uint64_t agreed_nbytes() const { return kind == OpKind::all_to_allv ? 0 : nbytes; }
 };
 
-// Kind, dtype, reduction, backend, root, bytes, schedule, and whether it is of an object, mixed to 64 bits (decision
-// 1). Zero is never a fingerprint.
+// Mixes kind, dtype, reduction, backend, root, bytes, schedule and is_of_object to 64 bits
+// (docs/decisions/fingerprints-leave-out-the-call-site.md). Zero is never a fingerprint.
 inline uint64_t fingerprint(const Operation& op) {
   const uint64_t head = static_cast<uint64_t>(op.kind) | static_cast<uint64_t>(op.dtype) << 8 |
                         (reduces(op.kind) ? static_cast<uint64_t>(op.reduce) + 1 : 0) << 16 |
@@ -75,7 +76,7 @@ inline uint64_t fingerprint(const Operation& op) {
   return (h ^ (h >> 29)) | 1;
 }
 
-// "1048576 bytes float32", "a part of an object, 8 bytes": of its pickle, or its size.
+// "1048576 bytes float32"; "a part of an object, 8 bytes" for a pickle or its size.
 inline std::string content_text(uint64_t nbytes, DType dtype, bool is_of_object) {
   if (is_of_object) return "a part of an object, " + std::to_string(nbytes) + " bytes";
   return std::to_string(nbytes) + " bytes " + name(dtype);

@@ -1,4 +1,4 @@
-// What the members of a communicator know of each other besides what a library tells them.
+// What the members of a communicator know of each other without the help of a library.
 #pragma once
 
 #include <optional>
@@ -7,13 +7,13 @@
 
 namespace hocket {
 
-// Called under the progress lock.
+// Call all methods under the progress lock.
 class Peers {
  public:
   virtual ~Peers() = default;
-  // Why nothing more can be done together: a member died, or gave the communicator up.
-  virtual std::optional<Error> look_at_peers() const = 0;
-  // Tells the other members that this one gives the communicator up.
+  // Why the communicator is unusable: a member died, or aborted it.
+  virtual std::optional<Error> check_peers() const = 0;
+  // Notifies the other members that this one aborts the communicator.
   virtual void post_abort(const Error& error) const = 0;
 };
 

@@ -1,4 +1,4 @@
-// Small files of /proc, read without allocating memory: callers may be threads that must not fail.
+// Reads small files of /proc without allocating memory: callers may be threads that must not fail.
 #pragma once
 
 #include <fcntl.h>

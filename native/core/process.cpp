@@ -15,8 +15,8 @@ void watch_forks() {
 
 bool may_compete() {
   static const bool may = [] {
-    const char* told = std::getenv("HOCKET_COMPETE");
-    return told == nullptr || std::strcmp(told, "0") != 0;
+    const char* value = std::getenv("HOCKET_COMPETE");
+    return value == nullptr || std::strcmp(value, "0") != 0;
   }();
   return may;
 }

@@ -1,4 +1,4 @@
-// Facts about this process that any part may ask for.
+// Facts about this process for all parts of the core.
 #pragma once
 
 #include <atomic>
@@ -8,7 +8,7 @@
 namespace hocket {
 
 // True in a child that was forked after hocket was loaded: its mappings and threads are the parent's. A flag set by
-// pthread_atfork, because getpid() costs a system call (decision 22).
+// pthread_atfork, because getpid() costs a system call (docs/decisions/forked-children-are-marked.md).
 inline std::atomic<bool> g_forked_child{false};
 void watch_forks();
 
@@ -19,7 +19,7 @@ inline void check_not_forked() {
                   "spawn method");
 }
 
-// Whether Ticker and KeepApart may run: not if HOCKET_COMPETE is "0".
+// Whether Ticker and KeepApart may run; false if HOCKET_COMPETE is "0".
 bool may_compete();
 
 }  // namespace hocket

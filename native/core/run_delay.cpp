@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kPeriodNs = 2'000'000;
 constexpr int64_t kLeastNs = 300'000;  // above what the kernel's own threads cause
-constexpr int64_t kPart = 16;          // of the time since the last look
+constexpr int64_t kPart = 16;          // of the time since the last read
 
 // Field 1 of schedstat; -1 if the kernel does not count it.
 int64_t read_delay_ns(pid_t thread) {
@@ -30,12 +30,12 @@ RunDelay& RunDelay::mine() {
 }
 
 bool RunDelay::was_delayed(int64_t now_ns) {
-  const int64_t since = now_ns - looked_ns_;
+  const int64_t since = now_ns - read_ns_;
   if (since < kPeriodNs) return false;
   const int64_t before = delay_ns_;
   delay_ns_ = read_delay_ns(thread_);
-  const bool is_first = looked_ns_ == 0;
-  looked_ns_ = now_ns;
+  const bool is_first = read_ns_ == 0;
+  read_ns_ = now_ns;
   return !is_first && delay_ns_ - before > kLeastNs && (delay_ns_ - before) * kPart > since;
 }
 

@@ -13,13 +13,13 @@ class RunDelay {
  public:
   explicit RunDelay(pid_t thread) : thread_(thread) {}
   static RunDelay& mine();  // of the calling thread
-  // Whether it was delayed for more than 1/16 of the time since the last read. False between reads, at the first one,
-  // and if the kernel does not count.
+  // Whether the thread was delayed for more than 1/16 of the time since the last read. False between reads, at the
+  // first read, and if the kernel does not count delays.
   bool was_delayed(int64_t now_ns);
 
  private:
   pid_t thread_;
-  int64_t looked_ns_ = 0;
+  int64_t read_ns_ = 0;
   int64_t delay_ns_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// The shape of an array, for messages: of arrays with more axes or longer ones nothing is kept.
+// The shape of an array, for messages; unknown for arrays with more than kMostAxes axes or with longer axes.
 #pragma once
 
 #include <array>
@@ -27,15 +27,15 @@ struct Shape {
   }
 };
 
-// "(4, 3)", as NumPy writes it; nothing where it is unknown.
+// "(4, 3)", as NumPy writes it; empty if unknown.
 inline std::string text(const Shape& shape) {
   if (shape.num_axes < 0) return "";
-  std::string found = "(";
+  std::string result = "(";
   for (int axis = 0; axis < shape.num_axes; ++axis) {
-    if (axis > 0) found += ", ";
-    found += std::to_string(shape.extents[static_cast<size_t>(axis)]);
+    if (axis > 0) result += ", ";
+    result += std::to_string(shape.extents[static_cast<size_t>(axis)]);
   }
-  return found + (shape.num_axes == 1 ? ",)" : ")");
+  return result + (shape.num_axes == 1 ? ",)" : ")");
 }
 
 }  // namespace hocket

@@ -1,9 +1,9 @@
-// How to write into shared memory what another processor reads next.
+// How to write data into shared memory that another processor reads next.
 //
-// Two processors that share a cache hand lines over in it, which is several times as fast as by way of the memory. Two
-// that do not (other sockets, other parts of one; a virtual machine moves its processors between these by the minute)
-// fetch each line out of the other's caches to write it, and again to read it, which is several times slower than the
-// memory. Only the time that writing takes tells which it is.
+// Two processors that share a cache exchange lines through it, several times as fast as through memory. Two processors
+// without a common cache (different sockets, or different parts of one; a virtual machine moves its processors between
+// these within minutes) fetch each line out of the other's caches to write it, and again to read it, several times
+// slower than through memory. Only the time of the writes shows which case it is.
 #pragma once
 
 #include "core/clock.hpp"
@@ -15,15 +15,15 @@ class SharedWriter {
  public:
   void write(std::byte* to, const std::byte* from, size_t nbytes) {
     constexpr size_t kLeastBytes = 2 << 10;
-    constexpr size_t kLongBytes = 8 << 10;  // of which a look at the clock takes little
-    constexpr int kShortWritesBetweenLooks = 16;
+    constexpr size_t kLongBytes = 8 << 10;  // the cost of reading the clock is small against such a write
+    constexpr int kShortWritesPerMeasurement = 16;
     if (nbytes < kLeastBytes) return copy_bytes(to, from, nbytes);
-    if (num_past_caches_ > 0) {
-      --num_past_caches_;
-      copy_past_caches(to, from, nbytes);
+    if (num_nontemporal_ > 0) {
+      --num_nontemporal_;
+      copy_nontemporal(to, from, nbytes);
       return;
     }
-    if (nbytes < kLongBytes && !was_slow_ && ++num_short_ % kShortWritesBetweenLooks != 0) {
+    if (nbytes < kLongBytes && !was_slow_ && ++num_short_ % kShortWritesPerMeasurement != 0) {
       std::memcpy(to, from, nbytes);
       return;
     }
@@ -35,18 +35,18 @@ class SharedWriter {
  private:
   void note(size_t nbytes, int64_t elapsed_ns) {
     constexpr int64_t kSlowBytesPerNs = 7;
-    constexpr int kWritesBetweenLooks = 256;
+    constexpr int kWritesPerMeasurement = 256;
     if (elapsed_ns * kSlowBytesPerNs <= static_cast<int64_t>(nbytes)) {
       was_slow_ = false;
     } else if (was_slow_) {
-      num_past_caches_ = kWritesBetweenLooks;  // then look again
+      num_nontemporal_ = kWritesPerMeasurement;  // then measure again
     } else {
-      was_slow_ = true;  // once may be an interruption
+      was_slow_ = true;  // a single slow write may be an interruption
     }
   }
 
   bool was_slow_ = false;
-  int num_past_caches_ = 0;
+  int num_nontemporal_ = 0;
   uint32_t num_short_ = 0;
 };
 

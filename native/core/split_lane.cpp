@@ -8,7 +8,7 @@ namespace hocket {
 
 namespace {
 
-// What moves or reduces one array as a whole; blocks of several ranks would have to be cut each.
+// Operations that move or reduce one array as a whole. Others have blocks of several ranks, which would be cut each.
 constexpr uint32_t kSplittable = kinds(OpKind::all_reduce, OpKind::reduce, OpKind::scan, OpKind::broadcast);
 
 bool is_splittable(OpKind kind) { return is_in(kind, kSplittable); }
@@ -43,7 +43,7 @@ Progress SplitLane::post(Operation& op) {
     part.op.nbytes = sizes[i];
     if (op.in) part.op.in = op.in + offsets[i];
     if (op.out) part.op.out = op.out + offsets[i];
-    part.is_done = !sizes[i] && (i == 1 || op.nbytes);  // of nothing at all the first takes care
+    part.is_done = !sizes[i] && (i == 1 || op.nbytes);  // the first library carries empty operations
     if (!part.is_done) part.lane = lanes_[i].get();
   }
   Progress state = Progress::waiting;
@@ -72,16 +72,16 @@ Progress SplitLane::call(Operation& op, Part& part, Progress (Lane::*call)(Opera
   } catch (const Failure& failure) {
     part.lane = nullptr;
     part.is_done = true;
-    give_up(flight_of(op));
+    cancel_parts(flight_of(op));
     forget(op);
     Error error = failure.error();
-    // The other members may be done with the part that was given up here: the two libraries would not meet again.
+    // Other members may have completed the part that is cancelled here: the ranks' libraries would stay out of step.
     if (error.code != ErrorCode::peer_failure && error.code != ErrorCode::comm_timeout) error.code = ErrorCode::aborted;
     throw Failure(error);
   }
 }
 
-bool SplitLane::give_up(Flight& flight) noexcept {
+bool SplitLane::cancel_parts(Flight& flight) noexcept {
   bool is_unnoticed = true;
   for (Part& part : flight.parts)
     if (part.lane && !part.is_done && part.op.token)
@@ -103,7 +103,7 @@ std::vector<int> SplitLane::missing(const Operation& op) const {
 }
 
 bool SplitLane::cancel(Operation& op) noexcept {
-  const bool is_unnoticed = give_up(flight_of(op));
+  const bool is_unnoticed = cancel_parts(flight_of(op));
   forget(op);
   return is_unnoticed;
 }
@@ -119,7 +119,7 @@ void SplitLane::abandon(const Error& error) noexcept {
 }
 
 std::optional<std::string> SplitLane::refuses(const Operation& op) const {
-  if (!is_splittable(op.kind)) return std::string(name(op.kind)) + " is not split";
+  if (!is_splittable(op.kind)) return std::string(name(op.kind)) + " cannot be split";
   for (const auto& lane : lanes_)
     if (std::optional<std::string> reason = lane->refuses(op)) return std::string(lane->backend()) + ": " + *reason;
   return std::nullopt;

@@ -1,4 +1,4 @@
-// One operation over several libraries at once: each carries a part of the array, on lanes that nothing else uses.
+// One operation over several libraries at once: each library carries a part of the array, on lanes of its own.
 #pragma once
 
 #include <list>
@@ -12,16 +12,16 @@
 
 namespace hocket {
 
-// How much of an operation the first of two libraries carries, from 0 to 1; equal on all members (rule R8). What is set
-// counts for operations that are issued from then on: which they are is equal on all members, unlike when each is
-// posted.
+// The share of an operation, from 0 to 1, that the first of two libraries carries; equal on all members (rule R8). A
+// new version applies to operations that are issued after set(): the issue order is equal on all members, the time of
+// posting is not.
 class Shares {
  public:
-  // Up to so many bytes, in order of size; for messages under OpKind::send.
+  // Pairs (at most this many bytes, share), in order of size; the key for messages is OpKind::send.
   using Ranges = std::vector<std::pair<uint64_t, double>>;
   void set(std::map<OpKind, Ranges> ranges) { versions_.push_back(std::move(ranges)); }
   uint32_t version() const { return static_cast<uint32_t>(versions_.size()); }
-  // Bytes of the first part: a whole number of items, that end where a cache line does if the array begins at one.
+  // Bytes of the first part: a whole number of items; ends at the end of a cache line if the array begins at one.
   uint64_t first_nbytes(const Operation& op) const;
 
  private:
@@ -55,7 +55,7 @@ class SplitLane final : public Lane {
   bool keeps_arrays() const override { return lanes_[0]->keeps_arrays() || lanes_[1]->keeps_arrays(); }
 
  private:
-  // A library's share of an operation; none if it is null.
+  // A library's part of an operation; no part if `lane` is null.
   struct Part {
     Lane* lane = nullptr;
     Operation op = {};
@@ -66,10 +66,10 @@ class SplitLane final : public Lane {
     bool is_done() const { return parts[0].is_done && parts[1].is_done; }
   };
   static Flight& flight_of(const Operation& op) { return *static_cast<Flight*>(op.token); }
-  // Calls one library; when it fails, the other one's part is given up, and the operation is over.
+  // Calls one library; if it fails, cancels the other library's part and ends the operation.
   Progress call(Operation& op, Part& part, Progress (Lane::*call)(Operation&));
   void forget(Operation& op);
-  bool give_up(Flight& flight) noexcept;
+  bool cancel_parts(Flight& flight) noexcept;
 
   const std::string backend_;
   std::vector<std::unique_ptr<Lane>> lanes_;

@@ -1,4 +1,4 @@
-// What is said, once, of a wait that takes long.
+// The report, printed once, of a wait that takes long.
 #pragma once
 
 #include <algorithm>
@@ -12,16 +12,17 @@ namespace hocket {
 
 class StallReport {
  public:
-  // after_s: how long a wait may take before it is reported; at most half of its limit.
+  // after_s: time after which a wait is reported; at most half of the timeout counts.
   StallReport(int64_t begin_ns, double after_s, double timeout_s)
       : begin_ns_(begin_ns), after_s_(std::min(after_s, timeout_s / 2)), timeout_s_(timeout_s) {}
 
   bool is_due(int64_t now) const { return waited_s(now) >= after_s_; }
-  // The report, of a text that says who is waited for; nothing of an empty one, where another rank says it.
-  std::string text(const std::string& who, int64_t now) const {
-    if (who.empty()) return {};
-    return who + "; still waiting after " + seconds_text(waited_s(now)) +
-           (std::isinf(timeout_s_) ? ", without a limit" : ", for " + seconds_text(timeout_s_) + " at most");
+  // The report. `awaited`: text that names the awaited ranks; empty if another rank reports: then the report is empty
+  // too.
+  std::string text(const std::string& awaited, int64_t now) const {
+    if (awaited.empty()) return {};
+    return awaited + "; still waiting after " + seconds_text(waited_s(now)) +
+           (std::isinf(timeout_s_) ? ", without a timeout" : ", timeout " + seconds_text(timeout_s_));
   }
 
  private:

@@ -23,20 +23,20 @@ namespace hocket {
 namespace {
 
 constexpr long kTickNs = 250'000;             // and 50'000 of the timer's slack
-constexpr int64_t kLookPeriodNs = 5'000'000;  // at how many threads want to run
+constexpr int64_t kReadPeriodNs = 5'000'000;  // between reads of the number of runnable threads
 constexpr int64_t kCrowdMemoryNs = 100'000'000;
 constexpr int64_t kDelayMemoryNs = 1'000'000'000;
-constexpr int64_t kWatchNs = 10'000'000'000;  // after the last delay: starting anew would cost a delay first
+constexpr int64_t kWatchNs = 10'000'000'000;  // lifetime after the last delay: a restart needs another delay
 constexpr int64_t kMostStopNs = 1'000'000'000;
-constexpr int64_t kRestNs = 1'000'000'000;  // after one that found no crowd
+constexpr int64_t kRestNs = 1'000'000'000;  // before the next start if a run found no crowd
 
 void pause(long ns) {
   const timespec time{0, ns};
   nanosleep(&time, nullptr);
 }
 
-// The processor that a thread of this process runs on or waits for: field 38 of its stat. Fields are counted from the
-// end of the name, which is field 1, stands in parentheses and may contain spaces.
+// The processor that a thread of this process runs on or waits for: field 38 of its stat. The name is field 1, in
+// parentheses, and may contain spaces, so the fields are counted from its end.
 int64_t processor_of(pid_t thread) {
   std::array<char, 64> path{};
   std::snprintf(path.data(), path.size(), "/proc/self/task/%d/stat", static_cast<int>(thread));
@@ -51,7 +51,7 @@ void go_to(int64_t processor) {
   cpu_set_t set;
   CPU_ZERO(&set);
   CPU_SET(static_cast<int>(processor), &set);
-  sched_setaffinity(0, sizeof set, &set);  // if this is refused, the thread stays where it is
+  sched_setaffinity(0, sizeof set, &set);  // on failure, the thread stays where it is
 }
 
 }  // namespace
@@ -69,7 +69,7 @@ void Ticker::note_delay(int64_t now_ns, int num_ranks) {
   is_to_stop_.store(false, std::memory_order_relaxed);
   try {
     std::thread([this] { run(); }).detach();
-  } catch (const std::exception&) {  // no thread can be created: the job runs on without a ticker
+  } catch (const std::exception&) {  // no thread can be created: the job continues without a ticker
     next_start_ns_.store(now_ns + kRestNs, std::memory_order_release);
     runs_.store(false, std::memory_order_release);
   }
@@ -79,15 +79,15 @@ void Ticker::stop() {
   if (g_forked_child.load(std::memory_order_relaxed)) return;  // the thread is the parent's
   is_to_stop_.store(true, std::memory_order_relaxed);
   const int64_t deadline = now_ns() + kMostStopNs;
-  const auto is_there = [&] {
+  const auto exists = [&] {
     const pid_t thread = thread_.load(std::memory_order_relaxed);
     return is_running() || (thread != 0 && access(("/proc/self/task/" + std::to_string(thread)).c_str(), F_OK) == 0);
   };
-  while (is_there() && now_ns() < deadline) pause(kTickNs);
+  while (exists() && now_ns() < deadline) pause(kTickNs);
 }
 
-// It ticks only while the machine has more runnable threads than processors, and than ranks: without that, a delay was
-// caused by our own threads. The delay is measured here as well as in waits, because the slowest rank never waits.
+// Ticks only while the machine has more runnable threads than processors and than ranks: otherwise our own threads
+// caused the delay. The delay is measured here as well as in waits, because the slowest rank never waits.
 void Ticker::run() {
   thread_.store(gettid(), std::memory_order_relaxed);
   prctl(PR_SET_NAME, "hocket ticker", 0, 0, 0);
@@ -95,13 +95,13 @@ void Ticker::run() {
   pid_t delayed = delayed_.load(std::memory_order_relaxed);
   RunDelay delay(delayed);
   bool was_crowded = false;
-  int64_t looked_ns = 0;
+  int64_t read_ns = 0;
   int64_t now = now_ns();
   int64_t crowd_ns = now;
   int64_t delay_ns = now;
   while (!is_to_stop_.load(std::memory_order_relaxed) && now - crowd_ns < kCrowdMemoryNs && now - delay_ns < kWatchNs) {
-    if (now - looked_ns >= kLookPeriodNs) {
-      looked_ns = now;
+    if (now - read_ns >= kReadPeriodNs) {
+      read_ns = now;
       if (const pid_t next = delayed_.load(std::memory_order_relaxed); next != delayed) {
         delayed = next;
         delay = RunDelay(delayed);
@@ -114,8 +114,8 @@ void Ticker::run() {
       }
     }
     const bool ticks = was_crowded && now - delay_ns < kDelayMemoryNs;
-    if (ticks && looked_ns == now) go_to(processor_of(delayed));
-    pause(ticks ? kTickNs : kLookPeriodNs);
+    if (ticks && read_ns == now) go_to(processor_of(delayed));
+    pause(ticks ? kTickNs : kReadPeriodNs);
     now = now_ns();
   }
   if (!was_crowded) next_start_ns_.store(now + kRestNs, std::memory_order_release);

@@ -1,5 +1,4 @@
-// What the members of a communicator must agree on in an operation, by name, so that an error can say in what they
-// differ.
+// The traits of an operation that must be equal on all members, by name: an error can then name the traits that differ.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +11,7 @@
 
 namespace hocket {
 
-// Lines "name=value". Blocks of different sizes are a number that is equal where the sizes are.
+// Lines "name=value". The value for blocks of different sizes is a hash, which is equal if the sizes are equal.
 inline std::string traits(const Operation& op) {
   std::string lines = std::string("operation=") + name(op.kind);
   const auto add = [&](const char* what, const std::string& value) {
@@ -33,12 +32,12 @@ inline std::string traits(const Operation& op) {
   return lines;
 }
 
-// "the type and the size", of what ranks want; nothing where no line tells. Of different operations nothing else
-// counts.
-inline std::string what_differs(const std::vector<std::string>& wanted) {
-  std::map<std::string, std::vector<std::string>> values;  // by name, of the ranks that have one
+// "the type and the size": the traits that differ between ranks; empty if none does. If the operation differs, no other
+// trait is named.
+inline std::string what_differs(const std::vector<std::string>& all_traits) {
+  std::map<std::string, std::vector<std::string>> values;  // trait -> values of the ranks that have it
   std::vector<std::string> names;
-  for (const std::string& lines : wanted)
+  for (const std::string& lines : all_traits)
     for (size_t begin = 0; begin < lines.size();) {
       const size_t end = std::min(lines.find('\n', begin), lines.size());
       const std::string line = lines.substr(begin, end - begin);
@@ -50,8 +49,8 @@ inline std::string what_differs(const std::vector<std::string>& wanted) {
     }
   std::vector<std::string> differing;
   for (const std::string& each : names) {
-    const std::vector<std::string>& found = values[each];
-    if (found.size() == wanted.size() && std::set(found.begin(), found.end()).size() == 1) continue;
+    const std::vector<std::string>& of_ranks = values[each];
+    if (of_ranks.size() == all_traits.size() && std::set(of_ranks.begin(), of_ranks.end()).size() == 1) continue;
     differing.push_back("the " + each);
     if (each == "operation") break;
   }
@@ -63,9 +62,9 @@ inline std::string what_differs(const std::vector<std::string>& wanted) {
   return text;
 }
 
-// "operation number 3: the ranks differ in the size: ", before what each of them wanted.
-inline std::string mismatch_head(uint64_t seq, const std::vector<std::string>& wanted) {
-  const std::string what = what_differs(wanted);
+// "operation number 3: the ranks differ in the size: ", the begin of a message; the operation of each rank follows.
+inline std::string mismatch_head(uint64_t seq, const std::vector<std::string>& all_traits) {
+  const std::string what = what_differs(all_traits);
   std::string text = "operation number " + std::to_string(seq) + ": ";
   if (!what.empty()) text.append("the ranks differ in ").append(what).append(": ");
   return text;

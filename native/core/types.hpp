@@ -1,4 +1,4 @@
-// The vocabulary of an operation: its kind, the type of its elements, its reduction.
+// The enumerations of an operation: its kind, the type of its elements, its reduction.
 #pragma once
 
 #include <array>
@@ -37,8 +37,8 @@ inline constexpr std::array kOpNames = {
 };
 constexpr const char* name(OpKind kind) { return kOpNames[static_cast<size_t>(kind)]; }
 
-// The peer of messages that do nothing, beyond the edge of a grid. Not -1, which a program that forgot a modulo
-// computes.
+// The peer of messages that do nothing, for example beyond the edge of a grid. Its value is not -1, because a program
+// that forgets a modulo computes -1.
 inline constexpr int32_t kProcNull = std::numeric_limits<int32_t>::min();
 
 enum class DType : uint8_t {
@@ -72,15 +72,15 @@ constexpr bool is_half(DType dtype) { return dtype == DType::float16 || dtype ==
 constexpr bool is_float(DType dtype) { return dtype <= DType::float64; }
 constexpr bool is_complex(DType dtype) { return dtype == DType::complex64 || dtype == DType::complex128; }
 
-// b...: of the bits; l...: of whether items are zero, with results 0 and 1.
+// b...: bitwise; l...: logical (zero or not), with results 0 and 1.
 enum class ReduceOp : uint8_t { sum, prod, min, max, avg, band, bor, bxor, land, lor, lxor };
 inline constexpr std::array kReduceNames = {"sum", "prod", "min",  "max", "avg", "band",
                                             "bor", "bxor", "land", "lor", "lxor"};
 inline constexpr size_t kNumReduceOps = kReduceNames.size();
 constexpr const char* name(ReduceOp op) { return kReduceNames[static_cast<size_t>(op)]; }
-constexpr bool is_of_bits(ReduceOp op) { return op >= ReduceOp::band; }  // or of zeros
+constexpr bool is_of_bits(ReduceOp op) { return op >= ReduceOp::band; }  // bitwise or logical
 
-// Whether its blocks have sizes of their own; then the operation that it is with equal ones.
+// Whether the blocks of a kind have different sizes; and the same kind with equal sizes.
 constexpr bool has_counts(OpKind kind) { return kind >= OpKind::gatherv && kind <= OpKind::all_to_allv; }
 constexpr OpKind without_counts(OpKind kind) {
   constexpr std::array plain = {OpKind::gather, OpKind::scatter, OpKind::all_gather, OpKind::reduce_scatter,
@@ -88,7 +88,7 @@ constexpr OpKind without_counts(OpKind kind) {
   return has_counts(kind) ? plain[static_cast<size_t>(kind) - static_cast<size_t>(OpKind::gatherv)] : kind;
 }
 
-// Sets of kinds: asked on the way of every operation.
+// Sets of kinds as bit masks, because every operation tests them.
 template <typename... Kinds>
 constexpr uint32_t kinds(Kinds... each) {
   return ((1u << static_cast<uint32_t>(each)) | ...);
@@ -100,7 +100,7 @@ constexpr bool reduces(OpKind kind) {
   return is_in(
       kind, kinds(OpKind::all_reduce, OpKind::reduce, OpKind::scan, OpKind::reduce_scatter, OpKind::reduce_scatterv));
 }
-// Whether the input, or the output, is a block for every rank; of gather and scatter on the root.
+// Whether the input, or the output, has one block per rank; for gather and scatter only on the root.
 constexpr bool has_input_blocks(OpKind kind) {
   return is_in(kind, kinds(OpKind::reduce_scatter, OpKind::reduce_scatterv, OpKind::all_to_all, OpKind::all_to_allv,
                            OpKind::scatter, OpKind::scatterv));
@@ -115,7 +115,7 @@ constexpr bool has_root(OpKind kind) {
                            OpKind::scatterv));
 }
 
-// bool has no arithmetic, complex numbers have no order, floats no bits of meaning, and integers no average.
+// bool has no arithmetic, complex numbers have no order, floats have no bitwise operations, integers have no average.
 constexpr bool reducible(DType dtype, ReduceOp op) {
   const bool is_ordering = op == ReduceOp::min || op == ReduceOp::max;
   if (dtype == DType::boolean) return is_ordering || is_of_bits(op);

@@ -1,37 +1,37 @@
 // How a thread waits for an operation, or for any other condition.
 //
-// A wait for an operation goes round these steps until the operation is finished:
+// A wait for an operation repeats these steps until the operation is finished:
 //
 //          +---------------------------------------------------------------+
 //          v                                                               |
-//      look_once: drive all lanes, if nobody else does, and the pump        |
+//      drive_once: drive all lanes, unless another thread does; the pump   |
 //          |                                                               |
-//          | Backoff::step: what to do where nothing moved                 |
+//          | Backoff::step: what to do if nothing moved                    |
 //          +-- again: it has spun or yielded --------------------------+   |
-//          +-- look:  see who carries what is in flight ---------------+   |
-//          +-- sleep: look_before_sleep: drive once more, under lock   |   |
+//          +-- check: find which threads carry the operations ---------+   |
+//          +-- sleep: drive_before_sleep: drive once more, under lock  |   |
 //                |      something moved -------------------------------+   |
 //                |                                                     |   |
-//                +-- polled:  a library that does not ring is in       |   |
-//                |            flight: block in it, or pause -----------+   |
-//                +-- pumped:  another thread runs the pump: yield -----+   |
-//                +-- belled:  raise the word, drive once more, sleep --+   |
+//                +-- poll: a library that does not ring has operations |   |
+//                |         in flight: block in it, or pause -----------+   |
+//                +-- pump: another thread runs the pump: yield --------+   |
+//                +-- doorbell: make the word odd, drive again, sleep --+   |
 //                                                                      v   |
 //      after a sleep, a signal or 256 rounds: drive_due_libraries, tick  --+
 //          |        (every 50 ms: health, stall report, signals), deadline
 //          v
 //      finished | interrupted
 //
-// Invariant of the bell: whoever finishes the operation after the word is up rings, and what was finished before is
-// seen by the look under the lock that follows. So no wait sleeps through its own end; a sleep has a limit all the
-// same, as nobody rings for deadlines, deaths and signals.
+// Invariant of the doorbell (core/doorbell.hpp): a thread that finishes the operation after the word is odd rings; an
+// operation that was finished before is seen by the pass under the lock that follows. So no wait sleeps through its own
+// end. A sleep has a limit nevertheless, because no peer rings for deadlines, deaths and signals.
 #include <sched.h>
 #include <time.h>
 
 #include <algorithm>
 
 #include "core/backoff.hpp"
-#include "core/bell.hpp"
+#include "core/doorbell.hpp"
 #include "core/engine.hpp"
 #include "core/stall_report.hpp"
 
@@ -50,7 +50,7 @@ struct WaiterCount {
 }  // namespace
 
 // Marks a thread that drives all lanes because it waits; the progress thread naps meanwhile. When the last such thread
-// ends, operations still in flight and libraries that must be driven are handed back to the progress thread.
+// ends its wait, the progress thread takes over the operations in flight and the libraries that must be driven.
 struct Engine::Driving {
   explicit Driving(Engine& engine) : engine(engine) { begin(); }
   ~Driving() { end(); }
@@ -62,8 +62,8 @@ struct Engine::Driving {
     engine.lock_.unlock();
     if (!is_idle)
       engine.wake_own_process();
-    else if (engine.attention_.load(std::memory_order_relaxed) > 0 ||
-             engine.next_look_ns_.load(std::memory_order_relaxed) != DrivenLibrary::kNever)
+    else if (engine.pump_requests_.load(std::memory_order_relaxed) > 0 ||
+             engine.next_library_due_ns_.load(std::memory_order_relaxed) != DrivenLibrary::kNever)
       engine.end_nap();
   }
   Engine& engine;
@@ -87,12 +87,12 @@ class Engine::Wait {
   WaitResult run() {
     for (uint32_t round = 1; !work_.finished(); ++round) {
       has_slept_ = is_signalled_ = false;
-      const bool moved = look_once();
+      const bool moved = drive_once();
       if (is_to_sleep(moved, round == 1)) sleep();
       is_signalled_ |= engine_.is_interrupted_.load(std::memory_order_relaxed);
       if (!has_slept_ && !is_signalled_ && round % kRoundsWithoutClock != 0) continue;
       const int64_t now = now_ns();
-      if (engine_.is_look_due(now)) {
+      if (engine_.is_library_due(now)) {
         const std::lock_guard guard(engine_.lock_);
         engine_.drive_due_libraries(now);
       }
@@ -101,21 +101,21 @@ class Engine::Wait {
         if (work_.finished()) break;
         if (!tick(now)) return WaitResult::interrupted;
       }
-      if (now >= deadline_ns_) give_up();
+      if (now >= deadline_ns_) time_out();
     }
     return WaitResult::finished;
   }
 
  private:
-  bool has_pump() const { return engine_.attention_.load(std::memory_order_relaxed) > 0; }
+  bool has_pump() const { return engine_.pump_requests_.load(std::memory_order_relaxed) > 0; }
 
-  bool look_once() {
+  bool drive_once() {
     bool moved = false;
     if (engine_.lock_.try_lock()) {
       const std::lock_guard guard(engine_.lock_, std::adopt_lock);
       moved = engine_.progress();
     }
-    moved |= engine_.attend();
+    moved |= engine_.run_pump();
     if (moved) backoff_.reset();
     return moved;
   }
@@ -123,16 +123,16 @@ class Engine::Wait {
   bool is_to_sleep(bool moved, bool is_first) {
     const Backoff::Next next = moved ? Backoff::Next::again : backoff_.step();
     // Threads of a library that carry an operation need the processor: do not spin.
-    if (next == Backoff::Next::look || ((moved || is_first) && has_pump())) {
+    if (next == Backoff::Next::check || ((moved || is_first) && has_pump())) {
       const std::lock_guard guard(engine_.lock_);
-      if (engine_.in_flight().has_threads) backoff_.rest();
+      if (engine_.in_flight().has_threads) backoff_.sleep_at_once();
     }
-    return next == Backoff::Next::sleep && look_before_sleep();
+    return next == Backoff::Next::sleep && drive_before_sleep();
   }
 
-  // Drives once more: another thread held the lock in look_once(), and may have finished this work. False: do not
-  // sleep.
-  bool look_before_sleep() {
+  // Drives once more: another thread held the lock in drive_once() and may have finished this work. Returns false if
+  // the wait must not sleep.
+  bool drive_before_sleep() {
     const std::lock_guard guard(engine_.lock_);
     const bool moved = engine_.progress();
     in_flight_ = engine_.in_flight();
@@ -141,47 +141,49 @@ class Engine::Wait {
 
   void sleep() {
     if (in_flight_.most != Polling::none)
-      sleep_polled();
+      sleep_polling();
     else if (has_pump())
-      sleep_pumped();
+      yield_to_pump();
     else
-      sleep_belled();
+      sleep_at_doorbell();
   }
 
-  // These libraries do not ring, so the bell, whose membarrier interrupts all ranks, is not used.
-  void sleep_polled() {
+  // These libraries do not ring: avoid the doorbell, because its membarrier interrupts all ranks.
+  void sleep_polling() {
     const int64_t longest = longest_sleep_ns(now_ns());
     if (!in_flight_.is_to_block() || !engine_.block(backoff_.idle_ns(), longest)) backoff_.pause(in_flight_.most);
     has_slept_ = true;
   }
 
   // Another thread is running the pump.
-  void sleep_pumped() {
+  void yield_to_pump() {
     sched_yield();
     has_slept_ = true;
   }
 
-  void sleep_belled() {
-    Bell& bell = Bell::mine();
+  void sleep_at_doorbell() {
+    Doorbell& doorbell = Doorbell::mine();
     engine_.sleepers_.fetch_add(1, std::memory_order_seq_cst);
-    const uint32_t word = bell.prepare_sleep();
-    // Not try_lock: whoever holds it may have looked before the word was up, and nobody would look again.
+    const uint32_t word = doorbell.prepare_sleep();
+    // Not try_lock: the holder may have driven the lanes before the word was odd, and no thread would drive them again.
     engine_.lock_.lock();
     const bool moved = engine_.progress();
     const InFlight in_flight = engine_.in_flight();
     engine_.lock_.unlock();
     if (!moved && !work_.finished() && in_flight.most == Polling::none &&
-        engine_.attention_.load(std::memory_order_seq_cst) == 0) {
-      is_signalled_ = !bell.sleep(word, std::clamp<int64_t>(longest_sleep_ns(now_ns()), 1, kSleepNs));
-      if (bell.is_rung(word)) backoff_.note_ring(bell.ringer_processor());
+        engine_.pump_requests_.load(std::memory_order_seq_cst) == 0) {
+      is_signalled_ = !doorbell.sleep(word, std::clamp<int64_t>(longest_sleep_ns(now_ns()), 1, kSleepNs));
+      if (doorbell.is_rung(word)) backoff_.note_ring(doorbell.ringer_processor());
       has_slept_ = true;
     }
     engine_.sleepers_.fetch_sub(1, std::memory_order_relaxed);
   }
 
-  int64_t longest_sleep_ns(int64_t now) const { return std::min(deadline_ns_ - now, engine_.until_look_ns(now)); }
+  int64_t longest_sleep_ns(int64_t now) const {
+    return std::min(deadline_ns_ - now, engine_.until_library_due_ns(now));
+  }
 
-  // What is due every 50 ms; false if the wait is to end for a signal.
+  // The duties of every 50 ms; returns false if a signal must end the wait.
   bool tick(int64_t now) {
     std::string report;
     {
@@ -192,19 +194,19 @@ class Engine::Wait {
         report = stall_.text(work_.communicator->waiting_text(work_), now);
       }
     }
-    driving_.end();  // code of the program may run here, or this thread may wait for the GIL
+    driving_.end();  // user code may run here, or this thread may wait for the GIL
     if (!report.empty()) hooks_.stalled(report);
     const bool is_interrupted = hooks_.interrupted();
-    if (!is_interrupted) engine_.attend(true);
+    if (!is_interrupted) engine_.run_pump(true);
     driving_.begin();
     return !is_interrupted;
   }
 
-  void give_up() {
+  void time_out() {
     const std::lock_guard guard(engine_.lock_);
     engine_.progress();
     engine_.check_health();
-    if (!work_.finished()) work_.communicator->give_up(work_, timeout_s_);
+    if (!work_.finished()) work_.communicator->time_out(work_, timeout_s_);
   }
 
   Engine& engine_;
@@ -224,13 +226,13 @@ class Engine::Wait {
 };
 
 WaitResult Engine::wait(Work& work, double timeout_s, WaitHooks& hooks) {
-  if (Turns* turns = Turns::mine()) return wait_in_turn(work, timeout_s, *turns);
+  if (VirtualThread* thread = VirtualThread::current()) return wait_virtual(work, timeout_s, *thread);
   return Wait(*this, work, timeout_s, hooks).run();
 }
 
 bool Engine::wait_for(const std::function<bool()>& ready, double timeout_s, WaitHooks& hooks,
                       const std::function<std::string()>& waiting_text) {
-  if (Turns* turns = Turns::mine()) return wait_for_in_turn(ready, timeout_s, *turns);
+  if (VirtualThread* thread = VirtualThread::current()) return wait_for_virtual(ready, timeout_s, *thread);
   constexpr int64_t kYieldNs = 2'000'000;
   const int64_t begin = now_ns();
   const int64_t deadline = begin + timeout_ns(timeout_s);
@@ -254,7 +256,7 @@ bool Engine::wait_for(const std::function<bool()>& ready, double timeout_s, Wait
         report = stall.text(waiting_text(), now);
       }
     }
-    moved |= attend(is_tick);
+    moved |= run_pump(is_tick);
     if (!report.empty()) hooks.stalled(report);
     if (is_tick || is_interrupted_.load(std::memory_order_relaxed)) {
       next_tick = now + kTickNs;
@@ -264,7 +266,7 @@ bool Engine::wait_for(const std::function<bool()>& ready, double timeout_s, Wait
     if (now - begin < kYieldNs) {
       sched_yield();
     } else {
-      // Nobody rings for such a condition: look again in a millisecond.
+      // No peer rings for such a condition: test it again in a millisecond.
       timespec pause{0, 1'000'000};
       nanosleep(&pause, nullptr);
     }

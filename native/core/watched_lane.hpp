@@ -1,7 +1,8 @@
-// A foreign library's lane under watch: what the library does not know about its peers is asked of `Peers`.
+// A foreign library's lane, with the state of the peers from `Peers`, which the library does not know.
 //
-// A library that loses a connection knows no more than that; why, the kernel tells a moment later. An operation that
-// the library gave up is held here for that moment: a member that died is the reason, whatever the library says.
+// A library that loses a connection does not know the reason; the kernel reports a death a moment later. This lane
+// holds an operation that the library aborted for that moment: if a member died, its death is the reason, whatever
+// error the library reports.
 #pragma once
 
 #include <algorithm>
@@ -20,8 +21,8 @@ class WatchedLane final : public LibraryLane {
   WatchedLane(std::shared_ptr<const Peers> peers, std::unique_ptr<Lane> library)
       : LibraryLane(std::move(library)), peers_(std::move(peers)) {}
 
-  Progress post(Operation& op) override { return guard(op, &Lane::post); }
-  Progress test(Operation& op) override { return holds(op) ? look(op) : guard(op, &Lane::test); }
+  Progress post(Operation& op) override { return call_library(op, &Lane::post); }
+  Progress test(Operation& op) override { return holds(op) ? test_held(op) : call_library(op, &Lane::test); }
   std::vector<int> missing(const Operation& op) const override {
     if (!holds(op)) return library_->missing(op);
     return is_point_to_point(op.kind) ? std::vector<int>{op.root} : std::vector<int>{};
@@ -32,7 +33,7 @@ class WatchedLane final : public LibraryLane {
     return false;
   }
   std::optional<Error> health() override {
-    if (std::optional<Error> error = peers_->look_at_peers()) return error;
+    if (std::optional<Error> error = peers_->check_peers()) return error;
     return library_->health();
   }
   void abandon(const Error& error) noexcept override {
@@ -40,7 +41,7 @@ class WatchedLane final : public LibraryLane {
     library_->abandon(error);
   }
 
-  // Whether the library gave the operation up, and the reason may still come.
+  // Whether the library aborted the operation and the reason is not yet known.
   bool holds(const Operation& op) const {
     return std::any_of(held_.begin(), held_.end(), [&](const Held& held) { return &held == op.token; });
   }
@@ -51,8 +52,8 @@ class WatchedLane final : public LibraryLane {
     int64_t since_ns;
   };
 
-  // Calls the library; what it fails with is held, if a death may be behind it.
-  Progress guard(Operation& op, Progress (Lane::*call)(Operation&)) {
+  // Calls the library; holds its error if the death of a member may be the reason.
+  Progress call_library(Operation& op, Progress (Lane::*call)(Operation&)) {
     try {
       return (library_.get()->*call)(op);
     } catch (const Failure& failure) {
@@ -62,10 +63,10 @@ class WatchedLane final : public LibraryLane {
       return Progress::moved;
     }
   }
-  Progress look(Operation& op) {
+  Progress test_held(Operation& op) {
     constexpr int64_t kMomentNs = 500'000'000;
     const Held& held = *static_cast<Held*>(op.token);
-    const std::optional<Error> reason = peers_->look_at_peers();
+    const std::optional<Error> reason = peers_->check_peers();
     if (!reason && now_ns() - held.since_ns < kMomentNs) return Progress::waiting;
     const Error error = reason ? *reason : held.error;
     drop(op);

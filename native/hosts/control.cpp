@@ -14,7 +14,8 @@ namespace hocket {
 
 Control::Control(std::vector<std::string> places)
     : places_(std::move(places)), fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), dead_(places_.size()) {
-  if (fd_ < 0) throw Failure(ErrorCode::resource_exhausted, std::string("eventfd: ") + std::strerror(errno));
+  if (fd_ < 0)
+    throw Failure(ErrorCode::resource_exhausted, std::string("cannot create an eventfd: ") + std::strerror(errno));
 }
 
 Control::~Control() { ::close(fd_); }
@@ -22,7 +23,7 @@ Control::~Control() { ::close(fd_); }
 void Control::send(Notice notice) {
   notices_.push_back(std::move(notice));
   const uint64_t one = 1;
-  // It fails only where the counter is full, and then it is readable already.
+  // The write fails only if the counter is full; then fd_ is already readable.
   [[maybe_unused]] const ssize_t written = ::write(fd_, &one, sizeof one);
 }
 
@@ -58,7 +59,7 @@ void Control::note_left(uint64_t key, int rank, uint64_t seq, uint64_t history) 
   check_rank(rank);
   const std::lock_guard guard(mutex_);
   group_of(key).left.try_emplace(rank, Left{seq, history, now_ns()});
-  forget_if_over(key);
+  forget_if_all_left(key);
 }
 
 void Control::note_abort(uint64_t key, Error error) {
@@ -100,7 +101,7 @@ std::vector<uint64_t> Control::histories(uint64_t key, uint64_t seq) {
   const std::lock_guard guard(mutex_);
   std::vector<uint64_t> histories;
   const auto found = groups_.find(key);
-  for (uint64_t i = 0; i < kIssuedPeriod; ++i) {  // numbers before the first one are of no operation
+  for (uint64_t i = 0; i < kIssuedPeriod; ++i) {  // numbers below 1 wrap around and match no operation
     const uint64_t each = seq - (kIssuedPeriod - 1) + i;
     const Logged* logged = found == groups_.end() ? nullptr : &found->second.log[each % kLogged];
     histories.push_back(logged && logged->op.seq == each ? logged->history : 0);
@@ -111,24 +112,24 @@ std::vector<uint64_t> Control::histories(uint64_t key, uint64_t seq) {
 // No communicator has more members than the job.
 void Control::check_rank(int rank) const {
   if (rank < 0 || static_cast<size_t>(rank) >= places_.size())
-    throw Failure(ErrorCode::invalid_argument, "got a notice about rank " + std::to_string(rank) +
+    throw Failure(ErrorCode::invalid_argument, "received a notice about rank " + std::to_string(rank) +
                                                    ", but the job has " + std::to_string(places_.size()) + " ranks");
 }
 
-// Others may speak of a communicator before it is opened here, but not of any number of them.
+// Notices about a communicator may arrive before it is opened here; the number of such communicators is limited.
 Control::Group& Control::group_of(uint64_t key) {
   const auto found = groups_.find(key);
   if (found != groups_.end()) return found->second;
   const auto is_unopened = [](const auto& entry) { return entry.second.num_members == 0; };
   if (static_cast<size_t>(std::count_if(groups_.begin(), groups_.end(), is_unopened)) >= kMostUnopened)
-    throw Failure(ErrorCode::resource_exhausted, "other ranks sent notices of more than " +
+    throw Failure(ErrorCode::resource_exhausted, "other ranks sent notices about more than " +
                                                      std::to_string(kMostUnopened) +
                                                      " communicators that are not open on this rank");
   return groups_[key];
 }
 
-// When all members have left, nobody speaks of it any more.
-void Control::forget_if_over(uint64_t key) {
+// When all members have left, no further notice arrives.
+void Control::forget_if_all_left(uint64_t key) {
   const auto found = groups_.find(key);
   const Group& group = found->second;
   if (group.is_closed && group.left.size() + 1 >= group.num_members) groups_.erase(found);

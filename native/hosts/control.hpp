@@ -1,7 +1,8 @@
-// What a rank knows of ranks on other hosts besides what libraries tell, and what it has to say to them.
+// The state of ranks on other hosts, as far as no library reports it, and the notices to these ranks.
 //
-// The control connection (hocket/boot/control.py) carries both: its thread takes notices from here and notes here what
-// it heard; the lanes read under the progress lock. One mutex, held for a moment only, is between them.
+// The control connection (hocket/boot/control.py) carries both. Its thread takes notices to send, and stores what it
+// receives by the note_...() methods; the lanes read it under the progress lock. One mutex, always held for a short
+// time only, protects the data.
 #pragma once
 
 #include <array>
@@ -18,10 +19,11 @@
 
 namespace hocket {
 
-// From a rank to all others.
+// A message from a rank to all other members.
 struct Notice {
-  // aborted: this rank gives the communicator up. left: it finalized it after operation `seq`. stalled: operation `seq`
-  // takes long, who is behind? issued: up to `seq` it issued what `history` stands for, did the others, too?
+  // aborted: this rank aborts the communicator. left: this rank finalized it after operation `seq`. stalled: operation
+  // `seq` takes long; asks which ranks are behind. issued: `history` is the hash of this rank's operations up to `seq`;
+  // asks whether it is equal on the others.
   enum class Kind : uint8_t { aborted, left, stalled, issued };
   Kind kind;
   uint64_t key;              // of the communicator
@@ -33,7 +35,7 @@ struct Notice {
 
 class Control {
  public:
-  // places: of each rank of the job, where it runs; for messages.
+  // places: where each rank of the job runs, for messages.
   explicit Control(std::vector<std::string> places);
   ~Control();
   Control(const Control&) = delete;
@@ -43,26 +45,25 @@ class Control {
   int fd() const { return fd_; }
   std::vector<Notice> take_notices();
 
-  // What the connection heard. Ranks in errors and `behind` are those of the communicator. What no rank of this job
-  // can have said is thrown as a Failure.
+  // The note_...() methods store what the connection received. `rank`, ranks in errors and `behind` are ranks of the
+  // communicator. Data that no rank of this job can have sent throws Failure.
   void note_death(int job_rank);
-  // Job ranks.
+  // The job ranks that died.
   std::vector<int> dead();
-  // Nothing will be heard any more.
+  // The connection is lost: nothing more can be received.
   void note_lost(std::string why);
   void note_left(uint64_t key, int rank, uint64_t seq, uint64_t history);
   void note_abort(uint64_t key, Error error);
   void note_verdict(uint64_t key, uint64_t seq, std::vector<int> behind, std::string mismatch);
-  // What this rank can say about an operation of a communicator; nothing if it does not know the communicator (any
-  // more).
+  // This rank's knowledge of an operation of a communicator; nothing if the communicator is not, or no longer, known.
   struct Report {
-    uint64_t last;         // number of the last operation issued
-    uint64_t fingerprint;  // zero if that operation was not issued yet, or is forgotten
+    uint64_t last;         // sequence number of the last operation issued
+    uint64_t fingerprint;  // zero if the operation is not issued yet, or no longer in the log
     std::string text;
     std::string traits;  // see core/traits.hpp
   };
   std::optional<Report> report(uint64_t key, uint64_t seq);
-  // Of the operations of the last period up to `seq`; zero for one that is forgotten.
+  // Histories of the last kIssuedPeriod operations up to `seq`; zero for operations no longer in the log.
   std::vector<uint64_t> histories(uint64_t key, uint64_t seq);
 
  private:
@@ -75,32 +76,32 @@ class Control {
     int64_t noted_ns;
   };
   struct Logged {
-    Operation op;  // without its blocks, which belong to the call
+    Operation op;  // without blocks, which belong to the call
     uint64_t fingerprint;
     uint64_t history;  // a hash of the fingerprints up to this one
   };
-  // One communicator; made by whoever speaks of it first.
+  // One communicator; made by the first notice about it or by its opening here.
   struct Group {
     size_t num_members = 0;  // zero until it is opened here
     bool is_closed = false;
     std::optional<Error> failure;  // an abort or a mismatch
     std::map<int, Left> left;
     uint64_t stalled_seq = 0;
-    std::vector<int> behind;  // in stalled_seq, as the last verdict said
+    std::vector<int> behind;  // ranks behind in stalled_seq, by the last verdict
     std::vector<std::string> backends;
-    std::array<Logged, kLogged> log;  // by number
+    std::array<Logged, kLogged> log;  // index: sequence number % kLogged
     uint64_t last = 0;
     uint64_t history = 0;
   };
   static constexpr size_t kMostUnopened = 256;
   void send(Notice notice);
-  void check_rank(int rank) const;  // throws Failure for one that cannot be
-  Group& group_of(uint64_t key);    // throws Failure where others spoke of too many that are not opened here
-  void forget_if_over(uint64_t key);
+  void check_rank(int rank) const;  // throws Failure if the job has no such rank
+  Group& group_of(uint64_t key);    // throws Failure if too many groups are not opened here
+  void forget_if_all_left(uint64_t key);
 
   const std::vector<std::string> places_;
   int fd_;
-  std::mutex mutex_;  // of all below
+  std::mutex mutex_;  // protects all fields below
   std::deque<Notice> notices_;
   std::vector<bool> dead_;  // by job rank
   std::optional<Error> lost_;

@@ -11,20 +11,21 @@ constexpr int64_t kReportPeriodNs = 2'000'000'000;
 
 }  // namespace
 
-Progress RemoteLane::forget_if_over(const Operation& op, Progress state) {
+Progress RemoteLane::forget_if_done(const Operation& op, Progress state) {
   if (state != Progress::done) return state;
   posted_.erase(key_of(op));
-  // The arrays of a member that gave it up may have been written to again before the library sent them.
+  // A member that aborted may have overwritten its array before the library sent it: check before reporting success.
   if (std::optional<Error> error = peers_->find_failure()) throw Failure(*error);
   return state;
 }
 
 Progress RemoteLane::post(Operation& op) {
-  // Of one that the others have given up the library may know nothing, and take part with whatever it has of theirs.
-  if (std::optional<Error> error = peers_->look_at_peers()) throw Failure(*error);
+  // The library may not know that the others aborted the communicator, and would take part with outdated data of
+  // theirs.
+  if (std::optional<Error> error = peers_->check_peers()) throw Failure(*error);
   posted_.insert_or_assign(key_of(op), Posted{op, now_ns() + kFirstReportNs});
   try {
-    return forget_if_over(op, library_->post(op));
+    return forget_if_done(op, library_->post(op));
   } catch (...) {
     posted_.erase(key_of(op));
     throw;
@@ -39,12 +40,12 @@ Progress RemoteLane::test(Operation& op) {
         throw Failure(*error);
       }
       if (const auto found = posted_.find(key_of(op)); found != posted_.end()) {
-        // A library that fails may have been given something else by another member: no need to wait before asking.
+        // The library may have failed because another member called it with another operation: ask at once.
         if (!is_point_to_point(op.kind)) peers_->report_stall(op);
         posted_.erase(found);
       }
     }
-    return forget_if_over(op, library_->test(op));
+    return forget_if_done(op, library_->test(op));
   } catch (...) {
     posted_.erase(key_of(op));
     throw;
@@ -63,7 +64,7 @@ bool RemoteLane::cancel(Operation& op) noexcept {
 }
 
 std::optional<Error> RemoteLane::health() {
-  if (std::optional<Error> error = peers_->look_at_peers()) return error;
+  if (std::optional<Error> error = peers_->check_peers()) return error;
   const int64_t now = now_ns();
   for (auto& [key, posted] : posted_) {
     if (std::optional<Error> error = peers_->find_left(posted.op)) return error;

@@ -1,6 +1,6 @@
-// A foreign library's lane between ranks on several hosts. What shared memory would show at once is learned over the
-// control connection: who died, who left, and, of an operation that takes long, who is behind and whether all members
-// issued the same.
+// A foreign library's lane between ranks on several hosts. The control connection provides what shared memory provides
+// on one host: which members died or left, and, for an operation that takes long, which are behind and whether all
+// members issued the same operation.
 #pragma once
 
 #include <map>
@@ -34,13 +34,13 @@ class RemoteLane final : public LibraryLane {
         peers_(std::move(peers)) {}
 
   struct Posted {
-    Operation op;  // as it was posted; for what the peers have to be asked about
+    Operation op;  // as it was posted; for questions to the peers
     int64_t next_report_ns;
   };
   using Key = std::tuple<OpKind, int32_t, uint64_t>;
   // Messages are numbered per peer and direction.
   static Key key_of(const Operation& op) { return {op.kind, op.root, op.seq}; }
-  Progress forget_if_over(const Operation& op, Progress state);
+  Progress forget_if_done(const Operation& op, Progress state);
 
   const WatchedLane& watched_;  // the same as library_
   const std::shared_ptr<const RemotePeers> peers_;

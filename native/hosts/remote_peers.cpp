@@ -21,13 +21,13 @@ RemotePeers::RemotePeers(std::shared_ptr<Control> control, std::vector<int> memb
 }
 
 RemotePeers::~RemotePeers() {
-  if (g_forked_child.load(std::memory_order_relaxed)) return;  // its parent has not left
+  if (g_forked_child.load(std::memory_order_relaxed)) return;  // the parent has not left
   const std::lock_guard guard(control_->mutex_);
   Control::Group& group = control_->groups_[key_];
   control_->send(
       {.kind = Notice::Kind::left, .key = key_, .members = members_, .seq = group.last, .history = group.history});
   group.is_closed = true;
-  control_->forget_if_over(key_);
+  control_->forget_if_all_left(key_);
 }
 
 Error RemotePeers::peer_failure(const std::vector<int>& ranks, const char* what) const {
@@ -43,7 +43,7 @@ Error RemotePeers::peer_failure(const std::vector<int>& ranks, const char* what)
 std::optional<Error> RemotePeers::failure_as_seen_here(const Control::Group& group) const {
   std::optional<Error> error = group.failure;
   if (!error || error->code != ErrorCode::comm_timeout) return error;
-  // Who was waited for has not timed out itself.
+  // The awaited rank has not timed out itself, so it gets another code.
   if (std::find(error->ranks.begin(), error->ranks.end(), rank) != error->ranks.end()) error->code = ErrorCode::aborted;
   return error;
 }
@@ -53,17 +53,17 @@ std::optional<Error> RemotePeers::find_failure() const {
   return failure_as_seen_here(control_->groups_[key_]);
 }
 
-std::optional<Error> RemotePeers::look_at_peers() const {
+std::optional<Error> RemotePeers::check_peers() const {
   const std::lock_guard guard(control_->mutex_);
   Control::Group& group = control_->groups_[key_];
-  // Before anyone is waited for in vain: did those that left do what this rank did up to there?
+  // Compare histories with the members that left, so that no operation waits in vain for a member that left early.
   for (const auto& [peer, left] : group.left) {
     const Control::Logged& own = group.log[left.seq % Control::kLogged];
     if (group.failure || own.op.seq != left.seq || own.history == left.history) continue;
-    group.failure = Error{ErrorCode::collective_mismatch,
-                          "rank " + std::to_string(peer) + " left the communicator after operation number " +
-                              std::to_string(left.seq) + ", and had not issued the same operations as rank " +
-                              std::to_string(rank) + " up to there"};
+    group.failure = Error{
+        ErrorCode::collective_mismatch,
+        "rank " + std::to_string(peer) + " left the communicator after operation number " + std::to_string(left.seq) +
+            ", but the operations that it issued up to there differ from " + "those of rank " + std::to_string(rank)};
   }
   if (std::optional<Error> error = failure_as_seen_here(group)) return error;
   std::vector<int> dead;
@@ -76,7 +76,7 @@ std::optional<Error> RemotePeers::look_at_peers() const {
 void RemotePeers::post_abort(const Error& error) const {
   const std::lock_guard guard(control_->mutex_);
   Control::Group& group = control_->groups_[key_];
-  if (group.failure) return;  // all members hear of it already
+  if (group.failure) return;  // all members are already notified
   group.failure = error;
   control_->send({.kind = Notice::Kind::aborted, .key = key_, .members = members_, .error = error});
 }
@@ -96,7 +96,7 @@ void RemotePeers::note_issued(const Operation& op) const {
 }
 
 std::optional<Error> RemotePeers::find_left(const Operation& op) const {
-  // What a member sent before it left may still be under way; what it had not issued will never come.
+  // Messages that a member sent before it left may still be in flight; operations that it did not issue never come.
   constexpr int64_t kUnderWayNs = 2'000'000'000;
   const std::lock_guard guard(control_->mutex_);
   const Control::Group& group = control_->groups_[key_];
@@ -107,7 +107,7 @@ std::optional<Error> RemotePeers::find_left(const Operation& op) const {
     if (owes) gone.push_back(peer);
   }
   if (gone.empty()) return std::nullopt;
-  // Who gave the communicator up said so before it went.
+  // A member that aborted the communicator sent that notice before it left.
   if (std::optional<Error> error = failure_as_seen_here(group)) return error;
   return peer_failure(gone, "left the communicator before taking part");
 }

@@ -14,24 +14,24 @@ namespace hocket {
 
 class RemotePeers final : public Peers {
  public:
-  // members: job ranks, in order of the communicator's ranks. backends: their names, in order of the communicator's.
+  // members: job ranks, in the order of the communicator's ranks. backends: names, in the communicator's order.
   RemotePeers(std::shared_ptr<Control> control, std::vector<int> members, int rank, uint64_t key,
               std::vector<std::string> backends);
-  ~RemotePeers() override;  // tells the others that this member has left
+  ~RemotePeers() override;  // notifies the others that this member has left
   RemotePeers(const RemotePeers&) = delete;
   RemotePeers& operator=(const RemotePeers&) = delete;
 
-  std::optional<Error> look_at_peers() const override;
+  std::optional<Error> check_peers() const override;
   void post_abort(const Error& error) const override;
 
-  // Why the communicator is broken, if a member has said so.
+  // Why the communicator is broken, if a member has reported it.
   std::optional<Error> find_failure() const;
   void note_issued(const Operation& op) const;
-  // Members that left without a part in an operation that waits for them.
+  // PeerFailure for members that left before they took part in an operation that waits for them; or the abort.
   std::optional<Error> find_left(const Operation& op) const;
-  // Asks who is behind in an operation that takes long, and whether all members issued the same.
+  // Asks which ranks are behind in an operation that takes long, and whether all members issued the same operation.
   void report_stall(const Operation& op) const;
-  // What the last answer was.
+  // The ranks that are behind, by the last answer.
   std::vector<int> behind(const Operation& op) const;
 
   const int rank;

@@ -8,13 +8,13 @@
 namespace hocket {
 
 Error as_seen_by_all(Error error, const std::vector<int>& numbers) {
-  error.message = "between the ranks of one host, by their numbers there: " + error.message;
+  error.message = "between the ranks of one host, numbered within the host: " + error.message;
   for (int& each : error.ranks)
     each = static_cast<int>(std::distance(numbers.begin(), std::find(numbers.begin(), numbers.end(), each)));
   return error;
 }
 
-// The host's lane knows its own numbers only, in operations and in what it says of them.
+// The host's lane uses the numbers within the host, both in operations and in errors.
 template <typename Call>
 Progress RoutedMessages::call_host(Operation& op, const Call& call) {
   const int32_t rank = std::exchange(op.root, number_of(op));
@@ -25,7 +25,7 @@ Progress RoutedMessages::call_host(Operation& op, const Call& call) {
   } catch (const Failure& failure) {
     op.root = rank;
     Error error = as_seen_by_all(failure.error(), numbers_);
-    // Who has left may have done so as another one died, on another host: RemoteLane waits for that word.
+    // The rank may have left because a rank on another host died: RemoteLane (WatchedLane) waits for that notice.
     if (error.code == ErrorCode::peer_failure) error.code = ErrorCode::aborted;
     throw Failure(error);
   }

@@ -1,8 +1,8 @@
-// Messages of schedules between ranks on several hosts: those between two ranks of a host go through its shared memory,
-// the others over a library. That is what makes a hierarchy out of a schedule that has levels.
+// Messages of schedules between ranks on several hosts: messages between two ranks of a host go through its shared
+// memory, all others over a library. So a schedule with levels becomes a hierarchical algorithm.
 //
-// What one rank sends another always goes the same way, so messages of a pair keep their order; no schedule needs more
-// (executor.hpp). Who died or left is found out by the lane that executes (RemoteLane).
+// All messages from one rank to another use the same path, so they keep their order; no schedule needs more
+// (executor.hpp). The lane that executes the schedule (RemoteLane) detects ranks that died or left.
 #pragma once
 
 #include <memory>
@@ -12,14 +12,14 @@
 
 namespace hocket {
 
-// What went wrong between the ranks of a host, with their ranks in the communicator. `numbers`: of every rank of that
-// its number on the host, or -1.
+// Converts an error between the ranks of a host to ranks of the communicator. `numbers`: for every rank of the
+// communicator, its number on the host, or -1.
 Error as_seen_by_all(Error error, const std::vector<int>& numbers);
 
 class RoutedMessages final : public LibraryLane {
  public:
-  // `host`: shared by the lanes of all libraries, which tell their messages apart by tag; `numbers`: of every rank its
-  // number there, or -1.
+  // `host`: shared by the lanes of all libraries, each of which uses tags of its own. `numbers`: for every rank, its
+  // number on the host, or -1.
   RoutedMessages(std::unique_ptr<Lane> library, std::shared_ptr<Lane> host, std::vector<int> numbers)
       : LibraryLane(std::move(library)), host_(std::move(host)), numbers_(std::move(numbers)) {}
 

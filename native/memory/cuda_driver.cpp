@@ -1,5 +1,5 @@
-// CUDA's driver API, looked up at run time. Its functions and constants are those of the CUDA Driver API reference:
-// Unified Addressing (cuPointerGetAttributes), Memory Management (cuMemcpy*, cuIpc*), Context and Stream Management.
+// CUDA's driver API, loaded at run time. Functions and constants are from the CUDA Driver API reference: Unified
+// Addressing (cuPointerGetAttributes), Memory Management (cuMemcpy*, cuIpc*), Context and Stream Management.
 #include <dlfcn.h>
 
 #include <array>
@@ -28,10 +28,10 @@ enum Attribute : int {
   kRangeSize = 12,
 };
 constexpr int kMemoryTypeDevice = 2;
-constexpr Result kInvalidValue = 1;  // of an address that CUDA does not know
+constexpr Result kInvalidValue = 1;  // returned for an address that CUDA does not know
 constexpr unsigned kEnablePeerAccess = 1;
 
-struct IpcHandle {  // CUipcMemHandle, which is handed over by value
+struct IpcHandle {  // CUipcMemHandle, which is passed by value
   char reserved[64];
 };
 static_assert(sizeof(IpcHandle) == sizeof(MemoryHandle));
@@ -71,7 +71,7 @@ class CudaDriver : public MemoryDriver {
     std::array<int, 6> names = {kMemoryType, kDeviceOrdinal, kIsManaged, kBufferId, kRangeStart, kRangeSize};
     std::array<void*, 6> values = {&type, &device, &managed, &id, &start, &size};
     check(cuda_.attributes(names.size(), names.data(), values.data(), address), "cuPointerGetAttributes");
-    if (size == 0) return {address, address + 1, MemoryKind::host, 0, 0};  // nothing that CUDA knows
+    if (size == 0) return {address, address + 1, MemoryKind::host, 0, 0};  // an address that CUDA does not know
     const MemoryKind kind = managed                     ? MemoryKind::managed
                             : type == kMemoryTypeDevice ? MemoryKind::device
                                                         : MemoryKind::host;
@@ -86,7 +86,7 @@ class CudaDriver : public MemoryDriver {
     return id;
   }
 
-  // An allocation may be freed by any library of the process, and none tells us.
+  // Any library of the process may free an allocation, and none notifies us.
   bool tells_frees() const override { return false; }
 
   void copy_to_host(void* to, uintptr_t from, size_t nbytes, int device) override {
@@ -97,19 +97,20 @@ class CudaDriver : public MemoryDriver {
   void copy_to_device(uintptr_t to, const void* from, size_t nbytes, int device) override {
     const Current current(*this, device);
     check(cuda_.to_device(to, from, nbytes), "cuMemcpyHtoD");
-    // Out of pageable memory it may return before the last of it is there, and streams of others do not wait for it.
+    // A copy from pageable memory may return before it is complete, and other streams do not wait for it.
     check(cuda_.synchronize_stream(nullptr), "cuStreamSynchronize");
   }
 
   void copy_within(uintptr_t to, uintptr_t from, size_t nbytes, int device) override {
     const Current current(*this, device);
     check(cuda_.copy(to, from, nbytes), "cuMemcpy");
-    check(cuda_.synchronize_stream(nullptr), "cuStreamSynchronize");  // between devices it returns before the end
+    check(cuda_.synchronize_stream(nullptr), "cuStreamSynchronize");  // a copy between devices returns early
   }
 
   bool shares_memory() const override { return true; }
 
-  // Memory of pools, and what was mapped piece by piece (torch's expandable segments), has handles of other kinds.
+  // Returns false for memory of pools and for memory mapped in pieces (torch's expandable segments), whose handles have
+  // other types.
   bool share(const Buffer& buffer, MemoryHandle* handle) override {
     const Current current(*this, buffer.device);
     IpcHandle its;
@@ -131,7 +132,7 @@ class CudaDriver : public MemoryDriver {
     try {
       const Current current(*this, device);
       cuda_.close(address);
-    } catch (const Failure&) {  // the device is lost, and with it what was open
+    } catch (const Failure&) {  // the device is lost, and so is the allocation
     }
   }
 
@@ -148,7 +149,7 @@ class CudaDriver : public MemoryDriver {
     if (result == 0) return;
     const char* error = nullptr;
     if (cuda_.error_name(result, &error) != 0 || !error) error = "an unknown error";
-    throw Failure(ErrorCode::aborted, std::string(call) + " failed with " + error);
+    throw Failure(ErrorCode::aborted, std::string(call) + " failed: " + error);
   }
 
   Context context(int device) {
@@ -158,7 +159,7 @@ class CudaDriver : public MemoryDriver {
     return found;
   }
 
-  // The device's primary context, that of the CUDA runtime, on whatever thread this is.
+  // Makes the device's primary context (which the CUDA runtime uses) current on this thread for a scope.
   class Current {
    public:
     Current(CudaDriver& driver, int device) : driver_(driver) {
@@ -189,7 +190,7 @@ bool look_up(void* library, const char* name, Function& function) {
 std::shared_ptr<MemoryDriver> find_cuda_driver(std::string* reason) {
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!library) {
-    *reason = "libcuda.so.1 was not found";
+    *reason = "libcuda.so.1 cannot be loaded";
     return nullptr;
   }
   Functions cuda;
@@ -209,7 +210,7 @@ std::shared_ptr<MemoryDriver> find_cuda_driver(std::string* reason) {
   if (!has_all)
     *reason = "libcuda.so.1 lacks functions";
   else if (cuda.init(0) != 0 || cuda.device_count(&count) != 0 || count == 0)
-    *reason = "libcuda.so.1 has no device";
+    *reason = "libcuda.so.1 finds no device";
   else
     return std::make_shared<CudaDriver>(cuda);
   return nullptr;

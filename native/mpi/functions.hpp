@@ -1,5 +1,5 @@
-// The functions of an MPI library, as one type per kind of handle (int or address) and of count (int, or MPI_Count
-// where the library has the functions of MPI 4 that end in _c).
+// The functions of an MPI library; one type per kind of handle (int or address) and of count (int, or MPI_Count if the
+// library has the MPI 4 functions that end in _c).
 #pragma once
 
 #include <dlfcn.h>
@@ -92,7 +92,7 @@ struct MpiFunctions {
   std::string text(int code) const {
     char message[1024];
     int length = 0;
-    if (error_string(code, message, &length) != 0) return "error " + std::to_string(code);
+    if (error_string(code, message, &length) != 0) return "error code " + std::to_string(code);
     return std::string(message, static_cast<size_t>(length));
   }
 };

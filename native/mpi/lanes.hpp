@@ -1,4 +1,4 @@
-// Operations over an MPI library: posted in their non-blocking form, driven by MPI_Test.
+// Operations over an MPI library: posted by non-blocking functions, driven by MPI_Test.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@ class MpiLibraryOf final : public MpiLibrary, public std::enable_shared_from_thi
   }
   Handle datatype(DType dtype) const { return handle(facts.datatypes[static_cast<size_t>(dtype)]); }
 
-  // The library's own, or ours for a type that it does not know.
+  // The library's reduction, or a user reduction if the library has none for this type.
   Handle reduction(DType dtype, ReduceOp op) {
     if (op == ReduceOp::avg) op = ReduceOp::sum;  // divided afterwards
     const UserReduction<Handle> user = find_user_reduction<Handle>(dtype, op);
@@ -51,11 +51,11 @@ class MpiLibraryOf final : public MpiLibrary, public std::enable_shared_from_thi
   std::unique_ptr<Lane> make_collective_lane(uint64_t communicator, int rank, int size) override;
   std::unique_ptr<Lane> make_point_to_point_lane(uint64_t communicator, int rank, int size) override;
 
-  // By a lane, as long as its communicator may be used.
+  // A lane calls open() when it is made and close() at its end: its communicator may be used between these calls.
   void open(Handle communicator) {
     const std::lock_guard guard(mutex_);
     open_.push_back(communicator);
-    note_use();  // other members may still be about to make it, and wait for what this one has left to send
+    note_use();  // other members may still be making the communicator, and wait for data that this one has to send
   }
   void close(Handle communicator) {
     const std::lock_guard guard(mutex_);
@@ -66,14 +66,14 @@ class MpiLibraryOf final : public MpiLibrary, public std::enable_shared_from_thi
   const MpiFunctions<Handle, Count> call;
 
  private:
-  // MPI has no call for that. To ask for a message that nobody sends drives all that is under way.
+  // MPI has no function that only makes progress. A probe for a message that no rank sends drives all operations.
   void drive() override {
     const std::lock_guard guard(mutex_);
-    int is_finalized = 0;  // by a program that had started it
+    int is_finalized = 0;  // a program that initialised MPI itself may also have finalized it
     if (open_.empty() || call.finalized(&is_finalized) != 0 || is_finalized) return;
-    int is_there = 0;
+    int has_message = 0;
     typename MpiFunctions<Handle, Count>::Status status;
-    call.iprobe(facts.any_source, facts.max_tag, open_.back(), &is_there, &status);
+    call.iprobe(facts.any_source, facts.max_tag, open_.back(), &has_message, &status);
   }
 
   std::mutex mutex_;          // lanes are made without the progress lock
@@ -81,7 +81,7 @@ class MpiLibraryOf final : public MpiLibrary, public std::enable_shared_from_thi
   std::array<std::array<std::optional<Handle>, kNumReduceOps>, kNumDTypes> user_reductions_;
 };
 
-// What the lanes for collectives and for messages share.
+// The base of the lanes for collectives and for messages.
 template <typename Handle, typename Count>
 class MpiLane : public Lane {
  public:
@@ -95,7 +95,7 @@ class MpiLane : public Lane {
 
   const char* backend() const override { return library_->facts.backend.c_str(); }
   std::vector<int> missing(const Operation& op) const override {
-    // MPI does not tell whom it waits for.
+    // MPI does not report which ranks it waits for.
     if (is_point_to_point(op.kind)) return {op.root};
     return {};
   }
@@ -104,7 +104,7 @@ class MpiLane : public Lane {
 
  protected:
   struct Request {
-    // The blocks of an array in items, kept until MPI is done with them.
+    // The blocks of an array in items, kept until MPI has completed the operation.
     struct Layout {
       std::vector<Count> counts;
       std::vector<typename MpiFunctions<Handle, Count>::Displacement> displacements;
@@ -118,7 +118,7 @@ class MpiLane : public Lane {
       }
     };
     Handle handle;
-    std::vector<std::byte> result;  // where MPI forbids to write the result to its place
+    std::vector<std::byte> result;  // used if MPI does not allow the result to be written to op.out
     Layout in;
     Layout out;
   };
@@ -127,7 +127,7 @@ class MpiLane : public Lane {
     if (spare_.empty()) spare_.push_back(std::make_unique<Request>());
     std::unique_ptr<Request> request = std::move(spare_.back());
     spare_.pop_back();
-    op.token = request.release();  // back in take()
+    op.token = request.release();  // owned again in end()
     return request_of(op);
   }
   static Request& request_of(const Operation& op) { return *static_cast<Request*>(op.token); }
@@ -158,10 +158,10 @@ class MpiCollectiveLane final : public MpiLane<Handle, Count> {
 
   std::optional<std::string> refuses(const Operation& op) const override {
     if (reduces(op.kind) && op.reduce == ReduceOp::avg && is_half(op.dtype))
-      return "MPI would round the sum to 16 bits before the division";
+      return "MPI would round the sum to 16 bits before it is divided";
     const uint64_t most = op.blocks ? std::max(op.blocks->in_nbytes, op.blocks->out_nbytes) : op.nbytes;
     if (most / itemsize(op.dtype) > MpiFunctions<Handle, Count>::kMaxCount)
-      return "this MPI library counts at most " + std::to_string(MpiFunctions<Handle, Count>::kMaxCount) + " elements";
+      return "this MPI library takes at most " + std::to_string(MpiFunctions<Handle, Count>::kMaxCount) + " elements";
     return std::nullopt;
   }
 
@@ -192,7 +192,7 @@ class MpiCollectiveLane final : public MpiLane<Handle, Count> {
   }
 
   bool cancel(Operation& op) noexcept override {
-    op.token = nullptr;  // lost: a collective cannot be cancelled, and MPI keeps using its request
+    op.token = nullptr;  // leaked: a collective cannot be cancelled, and MPI continues to use its request
     this->library_->note_use();
     return false;
   }
@@ -262,18 +262,18 @@ class MpiCollectiveLane final : public MpiLane<Handle, Count> {
     }
   }
 
-  // Within x MPI would write it to the front of x.
+  // If the output is a block of the input, MPI would write the result to the front of the input.
   std::byte* result_of_reduce_scatter(const Operation& op, typename Base::Request& request) const {
     const Block own = op.in_block(this->rank_);
     if (own.nbytes && op.out != op.in + own.offset) return op.out;
-    request.result.reserve(1);  // nothing needs an address of its own, too
+    request.result.reserve(1);  // an empty result needs an address too
     request.result.resize(own.nbytes);
     return request.result.data();
   }
 
   void* place_of_scatter(const Operation& op) const {
-    const bool is_there = op.root == this->rank_ && op.out == op.in + op.in_block(this->rank_).offset;
-    return is_there
+    const bool is_in_place = op.root == this->rank_ && op.out == op.in + op.in_block(this->rank_).offset;
+    return is_in_place
                ? const_cast<void*>(reinterpret_cast<const void*>(this->library_->facts.in_place))  // NOLINT: as above
                : op.out;
   }
@@ -295,9 +295,11 @@ class MpiPointToPointLane final : public MpiLane<Handle, Count> {
 
   std::optional<std::string> refuses(const Operation& op) const override {
     if (op.tag > this->library_->facts.max_tag)
-      return "this MPI library has tags up to " + std::to_string(this->library_->facts.max_tag);
+      return "this MPI library takes tags up to " + std::to_string(this->library_->facts.max_tag) + ", not " +
+             std::to_string(op.tag);
     if (op.nbytes > MpiFunctions<Handle, Count>::kMaxCount)
-      return "this MPI library sends at most " + std::to_string(MpiFunctions<Handle, Count>::kMaxCount) + " bytes";
+      return "this MPI library sends at most " + std::to_string(MpiFunctions<Handle, Count>::kMaxCount) +
+             " bytes in a message";
     return std::nullopt;
   }
 

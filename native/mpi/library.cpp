@@ -17,7 +17,7 @@ std::shared_ptr<MpiLibrary> make(const MpiFacts& facts, void* library) {
 }  // namespace
 
 std::shared_ptr<MpiLibrary> MpiLibrary::load(const MpiFacts& facts) {
-  // It is loaded already: this finds it, whatever symbols of the same name others have.
+  // The library is already loaded: this gives its own symbols, even if other libraries have symbols of the same names.
   void* library = dlopen(facts.path.c_str(), RTLD_LAZY | RTLD_NOLOAD);
   if (!library) throw Failure(ErrorCode::backend_unavailable, "the MPI library " + facts.path + " is not loaded");
   if (facts.handle_nbytes == sizeof(int)) return make<int>(facts, library);

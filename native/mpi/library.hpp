@@ -1,6 +1,6 @@
-// An MPI library that this process has loaded and initialised, called through pointers: no MPI is linked, and any
-// number of differently built ones can be used. What cannot be asked for by name (handles are numbers in one family of
-// libraries and addresses in the other) comes from mpi4py, which knows.
+// An MPI library that this process has loaded and initialised, called through function pointers: hocket is not linked
+// to MPI, and can use several MPI builds. mpi4py provides the values that have no symbol (handles are numbers in one
+// family of libraries and addresses in the other).
 #pragma once
 
 #include <array>
@@ -21,19 +21,19 @@ struct MpiFacts {
   int max_tag = 0;
   int any_source = 0;
   int error_truncate = 0;  // the class MPI_ERR_TRUNCATE
-  // Handles. A type of the same width for each DType; an operation for each ReduceOp, of avg the sum.
+  // Handles: a type of the same width for each DType; an operation for each ReduceOp (for avg: the sum).
   std::array<uint64_t, kNumDTypes> datatypes{};
   std::array<uint64_t, kNumReduceOps> reductions{};
   uint64_t byte = 0;
 };
 
-// The calls that lanes make. Arguments are MPI's; handles are numbers of 64 bits in either family.
+// The interface for lanes. Arguments are MPI's; handles are numbers of 64 bits in both families.
 class MpiLibrary : public DrivenLibrary {
  public:
-  // Throws BackendUnavailable if the library does not have what lanes call.
+  // Throws BackendUnavailable if the library lacks a function that lanes call.
   static std::shared_ptr<MpiLibrary> load(const MpiFacts& facts);
-  // Lanes over a communicator of the library's, which has to outlive them and to return its errors. A library may use
-  // the arrays of an operation that was given up.
+  // Make lanes over a communicator of the library, which must outlive them and return errors (MPI_ERRORS_RETURN). The
+  // library may still use the arrays of a cancelled operation.
   virtual std::unique_ptr<Lane> make_collective_lane(uint64_t communicator, int rank, int size) = 0;
   virtual std::unique_ptr<Lane> make_point_to_point_lane(uint64_t communicator, int rank, int size) = 0;
 };

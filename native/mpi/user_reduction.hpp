@@ -1,4 +1,4 @@
-// Reductions that MPI has not, or has with another meaning: 16-bit floats, and min and max that propagate NaN.
+// Reductions that MPI lacks or defines differently: 16-bit floats, and min and max that propagate NaN.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@ constexpr bool needs_user_reduction(DType dtype, ReduceOp op) {
   return is_float(dtype) && (op == ReduceOp::min || op == ReduceOp::max);
 }
 
-// MPI calls it with its own arrays: inout[i] = in[i] (op) inout[i]. The type is known here, not by MPI, to which the
+// MPI calls it with its own arrays: inout[i] = in[i] (op) inout[i]. Only this function knows the type; for MPI, the
 // elements are integers of the same width.
 template <DType dtype, ReduceOp op, typename Handle>
 void user_reduction(void* in, void* inout, int* count, Handle*) {
@@ -24,7 +24,7 @@ void user_reduction(void* in, void* inout, int* count, Handle*) {
 template <typename Handle>
 using UserReduction = void (*)(void*, void*, int*, Handle*);
 
-// Null where MPI's own is right.
+// Null if MPI's own reduction is correct.
 template <typename Handle>
 UserReduction<Handle> find_user_reduction(DType dtype, ReduceOp op) {
   if (!needs_user_reduction(dtype, op)) return nullptr;

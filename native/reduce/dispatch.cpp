@@ -1,4 +1,4 @@
-// Which copy of the kernels runs: decided once, by what CPU and operating system support.
+// Chooses the copy of the kernels that runs, once, by the instruction sets that CPU and operating system support.
 #include <array>
 #include <cstdlib>
 #include <stdexcept>
@@ -30,7 +30,7 @@ struct Variant {
   ReduceKernel (*lookup)(DType, ReduceOp);
 };
 
-// Indexed by Isa, the best last. The builtin also asks whether the operating system saves the wide registers.
+// Indexed by Isa, the best last. The builtin also checks whether the operating system saves the wide registers.
 constexpr std::array kVariants = {
     Variant{"scalar", [] { return true; }, scalar::lookup},
 #if defined(__x86_64__)
@@ -50,14 +50,15 @@ constexpr std::array kVariants = {
 };
 
 const Variant& choose() {
-  if (const char* wanted = std::getenv("HOCKET_ISA"); wanted != nullptr && *wanted != '\0') {
+  if (const char* requested = std::getenv("HOCKET_ISA"); requested != nullptr && *requested != '\0') {
     std::string available;
     for (const Variant& variant : kVariants) {
       if (!variant.supported()) continue;
-      if (std::string_view(wanted) == variant.name) return variant;
+      if (std::string_view(requested) == variant.name) return variant;
       available += available.empty() ? variant.name : std::string(", ") + variant.name;
     }
-    throw std::invalid_argument("HOCKET_ISA=" + std::string(wanted) + " cannot be used here; available: " + available);
+    throw std::invalid_argument("HOCKET_ISA=" + std::string(requested) +
+                                " is not available on this machine; available: " + available);
   }
   const Variant* best = &kVariants.front();
   for (const Variant& variant : kVariants) {
@@ -66,7 +67,7 @@ const Variant& choose() {
   return *best;
 }
 
-// The chosen variant's kernels, looked up once: an operation asks for one each time.
+// The chosen variant's kernels, looked up once, because every operation needs one.
 struct Active {
   const Variant& variant = choose();
   std::array<std::array<ReduceKernel, kNumReduceOps>, kNumDTypes> kernels{};

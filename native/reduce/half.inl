@@ -1,9 +1,11 @@
-// float16 and bfloat16 to float32 and back, on vectors. Part of kernels.inl, inside its anonymous namespace.
+// Conversions of float16 and bfloat16 to float32 and back, on vectors. Included by kernels.inl in its anonymous
+// namespace.
 //
 // Narrowing expects NaN in its canonical form (see `canonical` in kernels.inl), which survives the arithmetic below.
 
-// g++ 12 splits the conversions between 16 and 32 bits into halves where AVX-512 has a single instruction; and it warns
-// about the undefined operand inside the plain AVX-512 intrinsics, so the zeroing ones, with all lanes on, stand here.
+// g++ 12 splits conversions between 16 and 32 bits into halves although AVX-512 has a single instruction for them. It
+// also warns about the undefined operand inside the plain AVX-512 intrinsics, so this code uses the zeroing intrinsics,
+// with all lanes on.
 [[maybe_unused]] constexpr uint16_t kAllLanes = 0xffff;
 
 template <int kLanes>
@@ -34,8 +36,8 @@ struct BFloat16 {
     return (Vec<float, kLanes>)(zero_extend<kLanes>(x) << 16);
   }
 
-  // Adding 0x7fff, or 0x8000 when the kept part is odd, carries into the upper half exactly when nearest-even rounds
-  // up; a carry out of the mantissa raises the exponent, out of the largest exponent it gives infinity.
+  // Adding 0x7fff, or 0x8000 if the kept part is odd, carries into the upper half exactly when rounding to nearest even
+  // rounds up. A carry out of the mantissa raises the exponent; out of the largest exponent, it gives infinity.
   template <int kLanes>
   INLINE static Vec<uint16_t, kLanes> narrow(Vec<float, kLanes> x) {
     const auto bits = (Vec<uint32_t, kLanes>)x;
@@ -82,8 +84,8 @@ struct Float16 {
   using Storage = uint16_t;
   using Accumulator = float;
 
-  // Exponent and mantissa, moved to their place in a float32, are 2^112 too small: the multiplication corrects this,
-  // exactly, and normalises subnormal numbers. What was infinity or NaN is then 65536 or more.
+  // Exponent and mantissa, shifted to their place in a float32, give a value that is too small by 2^112: the
+  // multiplication corrects this exactly, and normalises subnormal numbers. Infinity and NaN then give 65536 or more.
   template <int kLanes>
   INLINE static Vec<float, kLanes> widen(Vec<uint16_t, kLanes> x) {
     using Bits = Vec<uint32_t, kLanes>;
@@ -98,11 +100,11 @@ struct Float16 {
     using Bits = Vec<uint32_t, kLanes>;
     const Bits bits = (Bits)x;
     const Bits magnitude = bits & 0x7fffffffu;
-    // Below 2^-14 the result is subnormal: adding 0.5 lets the float32 addition round at the right bit.
+    // Below 2^-14 the result is subnormal: with 0.5 added, the float32 addition rounds at the right bit.
     const Bits subnormal = (Bits)((Vec<float, kLanes>)magnitude + 0.5f) - 0x3f000000u;
     // Otherwise rebias the exponent by -112 and round as bfloat16 does; 65520 and more carry into infinity.
     const Bits normal = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
-    // 2^16 and more is infinity; the canonical NaN has just the highest bit of its mantissa set.
+    // Values from 2^16 are infinity; the canonical NaN has only the highest bit of its mantissa set.
     const Bits not_finite = ((Bits)(magnitude > 0x7f800000u) & 0x0200u) | 0x7c00u;
     const Bits finite = magnitude < (113u << 23) ? subnormal : normal;
     const Bits half = (magnitude < (143u << 23) ? finite : not_finite) | ((bits >> 16) & 0x8000u);

@@ -2,9 +2,9 @@
 //
 // The including file defines HOCKET_ISA, the namespace of this copy, and HOCKET_VECTOR_BYTES, its register width.
 //
-// Everything but the lookup at the end stands in an anonymous namespace and calls no inline function of a shared
-// header, not even of the standard library: of equal inline functions the linker keeps one, and were it the AVX-512
-// copy, the rest of the program would run it on every CPU.
+// Everything but the lookup at the end is in an anonymous namespace and calls no inline function of a shared header,
+// not even of the standard library: the linker keeps only one of several equal inline functions, and if that were the
+// AVX-512 copy, the rest of the program would run it on every CPU.
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -28,7 +28,7 @@ struct VecOf {
 template <class T, int kLanes>
 using Vec = typename VecOf<T, kLanes>::type;
 
-// Not by memcpy: g++ takes 16 bytes of that for an integer and moves them through two general registers.
+// Not memcpy: g++ treats a memcpy of 16 bytes as an integer and moves it through two general registers.
 template <class T, int kLanes>
 INLINE Vec<T, kLanes> load(const std::byte* from) {
   return *reinterpret_cast<const typename VecOf<T, kLanes>::in_memory*>(from);
@@ -38,7 +38,7 @@ INLINE void store(std::byte* to, Vec<T, kLanes> x) {
   *reinterpret_cast<typename VecOf<T, kLanes>::in_memory*>(to) = x;
 }
 
-// The first lanes of x; zeros where x has fewer.
+// The first kTo lanes of x; missing lanes are zero.
 template <class T, int kTo, int kFrom>
 INLINE Vec<T, kTo> resize(Vec<T, kFrom> x) {
   Vec<T, kTo> result{};
@@ -53,7 +53,7 @@ constexpr bool kIsFloat<float> = true;
 template <>
 constexpr bool kIsFloat<double> = true;
 
-// ---- Formats: how elements lie in memory (Storage) and in which type they are reduced (Accumulator).
+// ---- Formats: the type of elements in memory (Storage) and the type in which they are reduced (Accumulator).
 
 template <class T>
 struct Plain {
@@ -70,7 +70,7 @@ struct Plain {
   }
 };
 
-// Numbers of two parts each, in vectors of parts. Only the product does not go part by part.
+// Complex numbers as vectors of their parts. Every operation except the product works part by part.
 template <class T>
 struct Complex : Plain<T> {};
 
@@ -88,7 +88,7 @@ INLINE Vec<T, kLanes> combine(Vec<T, kLanes> a, Vec<T, kLanes> b) {
   if constexpr (op == ReduceOp::prod) {
     return a * b;
   } else if constexpr (op == ReduceOp::min || op == ReduceOp::max) {
-    // Unordered comparisons are false, so a NaN in a stays; one in b has to be taken explicitly.
+    // Unordered comparisons are false, so a NaN in a stays; a NaN in b must be selected explicitly.
     const auto better = op == ReduceOp::min ? b < a : b > a;
     const Vec<T, kLanes> best = better ? b : a;
     if constexpr (kIsFloat<T>) return b == b ? best : b;
@@ -110,9 +110,9 @@ INLINE Vec<T, kLanes> combine(Vec<T, kLanes> a, Vec<T, kLanes> b) {
   }
 }
 
-// By the formula, without the corrections for infinite parts that C makes and NumPy does not. The subtraction is the
-// addition of a negative: from a subtraction beside an addition g++ 12 makes a fused operation, which rounds otherwise,
-// whatever -ffp-contract says.
+// The plain formula, without the corrections for infinite parts that C makes and NumPy does not make. The subtraction
+// is written as the addition of a negative: g++ 12 fuses a subtraction beside an addition into one operation, which
+// rounds differently, even with -ffp-contract=off.
 template <class T, int kLanes>
 INLINE Vec<T, kLanes> multiply_complex(Vec<T, kLanes> a, Vec<T, kLanes> b) {
   if constexpr (kLanes == 1) {
@@ -146,8 +146,8 @@ INLINE Vec<T, kLanes> finish(Vec<T, kLanes> x, int num_srcs) {
 
 // ---- Loops
 
-// Reduces kVectors vectors of kLanes elements at a byte offset. All loads come before all stores, so that dst and dst2
-// may be one of the sources; the accumulators stay in registers, so that each source is read once.
+// Reduces kVectors vectors of kLanes elements at a byte offset. All loads come before all stores, so dst and dst2 may
+// each be one of the sources; the accumulators stay in registers, so each source is read once.
 template <class Format, ReduceOp op, int kLanes, int kVectors>
 INLINE void reduce_tile(std::byte* dst, std::byte* dst2, const std::byte* const* srcs, int num_srcs, size_t offset) {
   using Storage = typename Format::Storage;
@@ -168,7 +168,7 @@ INLINE void reduce_tile(std::byte* dst, std::byte* dst2, const std::byte* const*
     }
   }
 
-  // Unrolled explicitly: g++ 12 does it too late here to keep the array in registers.
+  // Unrolled explicitly: g++ 12 unrolls too late to keep the array in registers.
   Vec<Storage, kLanes> results[kVectors];
 #pragma GCC unroll 8
   for (int v = 0; v < kVectors; ++v) {
@@ -180,8 +180,8 @@ INLINE void reduce_tile(std::byte* dst, std::byte* dst2, const std::byte* const*
   for (int v = 0; v < kVectors; ++v) store<Storage, kLanes>(dst2 + offset + v * kStride, results[v]);
 }
 
-// The count < 2 * kLanes elements behind the last full vector, in vectors of half the width each time: a logarithmic
-// number of steps, without a masked access (slow on some CPUs) and without reading past the end.
+// Reduces the count < 2 * kLanes elements behind the last full vector, halving the vector width each time: a
+// logarithmic number of steps, without masked accesses (slow on some CPUs) and without reads past the end.
 template <class Format, ReduceOp op, int kLanes>
 INLINE void reduce_tail(std::byte* dst, std::byte* dst2, const std::byte* const* srcs, int num_srcs, size_t offset,
                         size_t count) {

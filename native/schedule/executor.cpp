@@ -7,9 +7,9 @@
 namespace hocket {
 
 namespace {
-// Two of each keep a pipeline full; more let ranks that run apart go on.
+// Two sends and two receives keep a pipeline full; with more, ranks that are out of step can continue.
 constexpr size_t kLeastWindow = 4;
-// A drive must not keep other lanes waiting.
+// Limit of one drive(), so that other lanes run too.
 constexpr int kMostPasses = 8;
 constexpr uint64_t kMostSpareBytes = 4 << 20;
 }  // namespace
@@ -40,9 +40,9 @@ Progress Executor::drive() {
   bool moved = false;
   try {
     for (int pass = 0; pass < kMostPasses; ++pass) {
-      bool any = test(going_);
-      any |= test(coming_);
-      any |= write_what_came();
+      bool any = test(sending_);
+      any |= test(receiving_);
+      any |= write_arrived();
       any |= make_moves();
       any |= post_sends();
       any |= post_receives();
@@ -79,7 +79,7 @@ bool Executor::test(Flights& flights) {
   bool moved = false;
   for (size_t i = 0; i < flights.size();) {
     Flight& flight = flights[i];
-    if (flight.has_come) {
+    if (flight.has_arrived) {
       ++i;
       continue;
     }
@@ -90,30 +90,30 @@ bool Executor::test(Flights& flights) {
       continue;
     }
     if (flight.op.kind == OpKind::recv && flight.buffer) {
-      flight.has_come = true;
+      flight.has_arrived = true;
       ++i;
       continue;
     }
     set_done(flight.step);
-    give_back(flight.buffer);
+    return_buffer(flight.buffer);
     flights.erase(flights.begin() + static_cast<std::ptrdiff_t>(i));
   }
   return moved;
 }
 
-bool Executor::write_what_came() {
+bool Executor::write_arrived() {
   bool moved = false;
-  for (size_t i = 0; i < coming_.size();) {
-    Flight& flight = coming_[i];
+  for (size_t i = 0; i < receiving_.size();) {
+    Flight& flight = receiving_[i];
     const Step& step = program_->steps[flight.step];
-    if (!flight.has_come || !may_run(step)) {
+    if (!flight.has_arrived || !may_run(step)) {
       ++i;
       continue;
     }
     write(step, flight.buffer->memory.get());
     set_done(flight.step);
-    give_back(flight.buffer);
-    coming_.erase(coming_.begin() + static_cast<std::ptrdiff_t>(i));
+    return_buffer(flight.buffer);
+    receiving_.erase(receiving_.begin() + static_cast<std::ptrdiff_t>(i));
     moved = true;
   }
   return moved;
@@ -135,7 +135,7 @@ void Executor::write_segment(const Segment& segment, const std::byte* from, bool
     copy_into_array(home, from, nbytes, op_.nbytes);
     return;
   }
-  // In the order of the ranks, which tells where two values are equal but not the same (zeros).
+  // Reduce in rank order, which matters for values that are equal but not identical (+0.0 and -0.0).
   const std::byte* sources[] = {slots_->content(segment), from};
   if (is_from_lower) std::swap(sources[0], sources[1]);
   kernel_(home, nullptr, sources, 2, nbytes / itemsize(op_.dtype));
@@ -157,7 +157,7 @@ const std::byte* Executor::contiguous(const Step& step) const {
 
 bool Executor::post_sends() {
   bool moved = false;
-  while (next_send_ < sends_.size() && going_.size() < window_) {
+  while (next_send_ < sends_.size() && sending_.size() < window_) {
     const uint32_t number = sends_[next_send_];
     const Step& step = program_->steps[number];
     if (!may_run(step)) break;
@@ -169,7 +169,7 @@ bool Executor::post_sends() {
       continue;
     }
     if (const std::byte* place = contiguous(step); place || !nbytes) {
-      post(going_, number, OpKind::send, const_cast<std::byte*>(place), std::nullopt, nbytes);  // NOLINT: only read
+      post(sending_, number, OpKind::send, const_cast<std::byte*>(place), std::nullopt, nbytes);  // NOLINT: only read
       continue;
     }
     Buffer buffer = take_buffer(nbytes);
@@ -179,14 +179,14 @@ bool Executor::post_sends() {
       to += slots_->nbytes(segment.block);
     }
     std::byte* const memory = buffer.memory.get();
-    post(going_, number, OpKind::send, memory, std::move(buffer), nbytes);
+    post(sending_, number, OpKind::send, memory, std::move(buffer), nbytes);
   }
   return moved;
 }
 
 bool Executor::post_receives() {
   bool moved = false;
-  while (next_receive_ < receives_.size() && coming_.size() < window_) {
+  while (next_receive_ < receives_.size() && receiving_.size() < window_) {
     const uint32_t number = receives_[next_receive_];
     const Step& step = program_->steps[number];
     const uint64_t nbytes = nbytes_of(step);
@@ -198,11 +198,12 @@ bool Executor::post_receives() {
     if (is_empty) {
       set_done(number);
     } else if (place) {
-      post(coming_, number, OpKind::recv, const_cast<std::byte*>(place), std::nullopt, nbytes);  // NOLINT: home is ours
+      std::byte* const home = const_cast<std::byte*>(place);  // NOLINT: it is this rank's memory
+      post(receiving_, number, OpKind::recv, home, std::nullopt, nbytes);
     } else {
       Buffer buffer = take_buffer(nbytes);
       std::byte* const memory = buffer.memory.get();
-      post(coming_, number, OpKind::recv, memory, std::move(buffer), nbytes);
+      post(receiving_, number, OpKind::recv, memory, std::move(buffer), nbytes);
     }
   }
   return moved;
@@ -268,19 +269,19 @@ void Executor::finish() {
 
 std::vector<int> Executor::missing() const {
   std::vector<int> ranks;
-  for (const Flights* flights : {&coming_, &going_})
+  for (const Flights* flights : {&receiving_, &sending_})
     for (const Flight& flight : *flights)
-      if (!flight.has_come && std::find(ranks.begin(), ranks.end(), flight.op.root) == ranks.end())
+      if (!flight.has_arrived && std::find(ranks.begin(), ranks.end(), flight.op.root) == ranks.end())
         ranks.push_back(flight.op.root);
   std::sort(ranks.begin(), ranks.end());
   return ranks;
 }
 
 void Executor::cancel() noexcept {
-  bool is_in_use = false;  // by a library that cannot cancel
-  for (Flights* flights : {&going_, &coming_}) {
+  bool is_in_use = false;  // whether a library that cannot cancel still uses the arrays
+  for (Flights* flights : {&sending_, &receiving_}) {
     for (Flight& flight : *flights) {
-      if (flight.has_come || !flight.op.token) continue;
+      if (flight.has_arrived || !flight.op.token) continue;
       if (messages_->cancel(flight.op) || !messages_->keeps_arrays()) continue;
       is_in_use = true;
       if (flight.buffer) static_cast<void>(flight.buffer->memory.release());
@@ -300,7 +301,7 @@ Executor::Buffer Executor::take_buffer(uint64_t nbytes) {
   return buffer;
 }
 
-void Executor::give_back(std::optional<Buffer>& buffer) {
+void Executor::return_buffer(std::optional<Buffer>& buffer) {
   if (!buffer) return;
   uint64_t held = buffer->nbytes;
   for (const Buffer& each : spare_) held += each.nbytes;

@@ -1,11 +1,13 @@
-// Executes a schedule on one rank, over the messages of a lane: sends and receives are posted as soon as what they need
-// is there, several at a time, and what came is reduced while the next block comes in and the last one goes out.
+// Executes a schedule on one rank, over the messages of a lane. Sends and receives are posted, several at a time, as
+// soon as their dependencies are done. A received block is reduced while the next one arrives and the previous one is
+// sent.
 //
-// Nothing hangs. Sends are posted in the order of their rounds, and so are receives; a lane hands messages between two
-// ranks over in that order. Of all messages that are not over take one of the earliest round: what it carries was
-// written in earlier rounds, so it is there; of the messages in front of it none is of an earlier round, and those of
-// its own round wait for nothing later; a receive that would have to wait for a send of its own round goes into a
-// buffer. So it is posted at both ends, and ends.
+// Proof that no schedule deadlocks: sends are posted in the order of their rounds, and so are receives; a lane delivers
+// messages between two ranks in that order. Take, of all unfinished messages, one of the earliest round.
+//  - Its content was written in earlier rounds, so it is available.
+//  - No message in front of it belongs to an earlier round, and those of its own round wait for no later message: a
+//    receive that would have to wait for a send of its own round uses a buffer.
+// So the message is posted on both ranks, and completes.
 #pragma once
 
 #include <deque>
@@ -22,18 +24,18 @@ namespace hocket {
 
 class Executor {
  public:
-  // `tag` of its messages, which no others on that lane have.
+  // tag: of its messages; no other messages on that lane use it.
   Executor(std::unique_ptr<Lane> messages, int rank, int size, int tag)
       : messages_(std::move(messages)), rank_(rank), size_(size), tag_(tag) {}
 
-  // The operation, which has a program, is copied.
+  // Starts an operation with a program; copies `op`.
   void start(const Operation& op);
   bool is_running() const { return slots_.has_value(); }
-  // Throws what a message threw; the run is over then, and what is in flight was cancelled.
+  // Rethrows the error of a message; this ends the run and cancels the messages in flight.
   Progress drive();
   std::vector<int> missing() const;
   void cancel() noexcept;
-  // Of the latest run.
+  // Bytes sent in the latest run.
   uint64_t sent_nbytes() const { return sent_nbytes_; }
   Lane& messages() { return *messages_; }
   bool takes_memory(const Operation& op) const { return messages_->takes_memory(op); }
@@ -44,12 +46,12 @@ class Executor {
     std::unique_ptr<std::byte[]> memory;
     uint64_t nbytes = 0;
   };
-  // A message in flight, or a receive that has come and waits until it may be written to its place.
+  // A message in flight, or a received message that waits in a buffer until it may be written to its slot.
   struct Flight {
     uint32_t step;
     Operation op;
     std::optional<Buffer> buffer;
-    bool has_come = false;
+    bool has_arrived = false;
   };
   using Flights = std::deque<Flight>;
 
@@ -60,7 +62,7 @@ class Executor {
   uint64_t nbytes_of(const Step& step) const;
   int peer_of(const Step& step) const { return op_.program->rank_at(step.peer, root_); }
   bool test(Flights& flights);
-  bool write_what_came();
+  bool write_arrived();
   bool post_sends();
   bool post_receives();
   bool make_moves();
@@ -68,12 +70,12 @@ class Executor {
             uint64_t nbytes);
   void write(const Step& step, const std::byte* from);
   void write_segment(const Segment& segment, const std::byte* from, bool is_from_lower);
-  // Where all segments of a message lie, if they lie one behind the other.
+  // The begin of a message's segments if they are contiguous in memory, else null.
   const std::byte* contiguous(const Step& step) const;
   void set_done(uint32_t step);
   void finish();
   Buffer take_buffer(uint64_t nbytes);
-  void give_back(std::optional<Buffer>& buffer);
+  void return_buffer(std::optional<Buffer>& buffer);
 
   const std::unique_ptr<Lane> messages_;
   const int rank_;
@@ -83,15 +85,15 @@ class Executor {
   Operation op_;
   const RankProgram* program_ = nullptr;
   int root_ = 0;
-  size_t window_ = 0;  // messages in flight each way
+  size_t window_ = 0;  // messages in flight in each direction
   ReduceKernel kernel_ = nullptr;
   std::optional<Slots> slots_;
-  std::vector<uint32_t> sends_, receives_, moves_;  // numbers of the steps
+  std::vector<uint32_t> sends_, receives_, moves_;  // step numbers
   size_t next_send_ = 0, next_receive_ = 0, next_move_ = 0;
   std::vector<bool> done_;
   size_t num_done_ = 0;
   uint64_t sent_nbytes_ = 0;
-  Flights going_, coming_;
+  Flights sending_, receiving_;
   std::vector<Buffer> spare_;
 };
 

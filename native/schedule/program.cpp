@@ -23,10 +23,10 @@ uint64_t hash_of(OpKind kind, int num_ranks, int num_blocks, int group_size, con
 
 constexpr uint32_t kNone = UINT32_MAX;
 
-// Who touched a slot last.
+// The latest accesses to a slot, as step numbers.
 struct SlotHistory {
   uint32_t writer = kNone;
-  std::vector<uint32_t> readers;  // since then
+  std::vector<uint32_t> readers;  // since that write
 };
 
 void add_unique(std::vector<uint32_t>& values, uint32_t value) {
@@ -48,14 +48,18 @@ Program::Program(OpKind kind_, std::string name_, uint16_t number_, int num_rank
       hash(hash_of(kind_, num_ranks_, num_blocks_, group_size_, rows)),
       rows_(std::move(rows)) {
   if (group_size < 1 || num_ranks % group_size)
-    throw Failure(ErrorCode::invalid_argument, "the groups of " + name + " do not divide its ranks");
+    throw Failure(ErrorCode::invalid_argument, name + ": groups of " + std::to_string(group_size) +
+                                                   " ranks do not divide its " + std::to_string(num_ranks) + " ranks");
   int32_t round = 0;
   for (const Row& row : rows_) {
     const bool is_right = row.round >= round && row.source >= 0 && row.source < num_ranks && row.destination >= 0 &&
                           row.destination < num_ranks && row.block >= 0 && row.block < num_blocks &&
                           row.source_slot >= 0 && row.source_slot < num_slots && row.destination_slot >= 0 &&
                           row.destination_slot < num_slots;
-    if (!is_right) throw Failure(ErrorCode::invalid_argument, "the rows of " + name + " are no schedule");
+    if (!is_right)
+      throw Failure(ErrorCode::invalid_argument,
+                    name + ": row " + std::to_string(&row - rows_.data()) +
+                        " has a rank, block, slot or round that is out of range, or rows are not sorted by round");
     round = row.round;
   }
 }
@@ -63,9 +67,9 @@ Program::Program(OpKind kind_, std::string name_, uint16_t number_, int num_rank
 std::optional<std::string> Program::refuses(const Operation& op) const {
   if (without_counts(op.kind) != kind) return name + " is a schedule of " + hocket::name(kind);
   if (reduces(op.kind) && op.reduce == ReduceOp::avg && is_half(op.dtype))
-    return "a schedule would round the sum to 16 bits before the division";
+    return "a schedule would round the sum to 16 bits before it is divided";
   if (op.kind == OpKind::all_to_allv && num_slots > 2 * num_ranks)
-    return name + " sends blocks by way of ranks that do not know their sizes";
+    return name + " sends blocks through ranks that do not know their sizes";
   return std::nullopt;
 }
 
@@ -74,9 +78,10 @@ const RankProgram& Program::of(int rank) const {
   return found != compiled_.end() ? found->second : compiled_.emplace(rank, compile(rank)).first->second;
 }
 
-// Everything of a round is read before anything is written: a step waits for who wrote what it reads, and for who read
-// or wrote what it writes, in earlier rounds and, of those that read, in its own. Steps of a round are made in the
-// order of their kinds, so that all readers are known when the writers are made.
+// In a round, all reads come before all writes. So a step waits for these steps:
+//  - the writers, in earlier rounds, of the slots that it reads;
+//  - the writers, in earlier rounds, and the readers, in earlier rounds and its own round, of the slots that it writes.
+// Steps of a round are made in the order of their kinds, so that all readers are known when the writers are made.
 RankProgram Program::compile(int rank) const {
   RankProgram program;
   std::vector<SlotHistory> history(static_cast<size_t>(num_slots));
@@ -125,7 +130,7 @@ RankProgram Program::compile(int rank) const {
       if (slot_history.writer != kNone && slot_history.writer < first_of_round) add_unique(waits, slot_history.writer);
       add_unique(slot_history.readers, number);
     };
-    // The rounds before are the history; of the writers of this round none is waited for by its readers.
+    // `history` holds earlier rounds: readers of this round do not wait for writers of this round.
     std::vector<std::pair<int32_t, uint32_t>> writes;
     const auto write = [&](int32_t slot, uint32_t number, Step& step, std::vector<uint32_t>& waits) {
       const SlotHistory& slot_history = history[static_cast<size_t>(slot)];
@@ -142,7 +147,7 @@ RankProgram Program::compile(int rank) const {
                      [](const Row* a, const Row* b) { return a->destination < b->destination; });
     std::stable_sort(of_kind[1].begin(), of_kind[1].end(),
                      [](const Row* a, const Row* b) { return a->source < b->source; });
-    // Moves read first, in the history, as they come last in the order of steps.
+    // Reads of moves enter the history before the receives are made, although moves come last in the order of steps.
     make_steps(
         Step::Kind::send, of_kind[0], [](const Row& row) { return row.destination; },
         [&](const Row& row, uint32_t number, Step&, std::vector<uint32_t>& waits) {
@@ -176,7 +181,7 @@ RankProgram Program::compile(int rank) const {
     for (const auto& [slot, number] : writes) {
       SlotHistory& slot_history = history[static_cast<size_t>(slot)];
       slot_history.writer = number;
-      slot_history.readers.clear();  // the writer comes after them
+      slot_history.readers.clear();  // the writer waits for them
     }
   }
   return program;

@@ -1,5 +1,5 @@
-// A collective schedule as the ranks of a communicator execute it: the table of hocket.collectives.Schedule, and what
-// each rank has to do by it.
+// A collective schedule as the ranks of a communicator execute it: the table of hocket.collectives.Schedule, compiled
+// to steps for each rank.
 #pragma once
 
 #include <cstdint>
@@ -15,24 +15,24 @@ namespace hocket {
 
 struct Operation;
 
-// A block in one of a rank's slots, on its way from or to another one.
+// A block that is sent from, or received into, one of a rank's slots.
 struct Segment {
   int32_t block;
   int32_t slot;
-  bool reduces;      // into what the slot holds
-  bool reads_input;  // what the slot holds is the rank's input still
+  bool reduces;      // the block is reduced into the content of the slot
+  bool reads_input;  // the slot still holds the rank's input
 };
 
-// What one rank does in one round with one other rank, or with itself.
+// The part of a round that involves one rank and one peer, or the rank alone (move).
 struct Step {
   enum class Kind : uint8_t { send, receive, move };
   Kind kind;
-  // Nothing that is written has to be read in the same round, or is reduced: a receive may write to its place what
-  // comes as it comes, once the steps that it waits for are over, and a move may move one block after the other.
+  // True if no slot that is written is also read in the same round, and nothing is reduced. Then a receive can write
+  // directly to its slots once its dependencies are done, and a move can move one block after the other.
   bool is_direct;
   int32_t peer;  // rank of the schedule
   uint32_t first_segment, num_segments;
-  uint32_t first_wait, num_waits;  // steps that have to be over before slots are read or written
+  uint32_t first_wait, num_waits;  // dependencies: steps that must be done before slots are read or written
 };
 
 // Steps by round; within a round sends come before receives, and these before moves.
@@ -55,17 +55,17 @@ class Program {
 
   const OpKind kind;       // without counts
   const std::string name;  // "chain(num_blocks=8)"
-  const uint16_t number;   // among those of its communicator, from 1
+  const uint16_t number;   // among the communicator's programs, from 1
   const int num_ranks;
   const int num_blocks;
   const int num_slots;
   const int ports;
-  const int group_size;  // ranks in a row that stay together wherever the root is
-  const uint64_t hash;   // of all that the members have to agree on
+  const int group_size;  // consecutive ranks that stay together for every root
+  const uint64_t hash;   // of all that the members must agree on
 
-  // Why an operation cannot be executed by it, nothing if it can; a function of the operation alone (rule R8).
+  // Why it cannot execute an operation; nothing if it can. A function of the operation alone (rule R8).
   std::optional<std::string> refuses(const Operation& op) const;
-  // Ranks of the schedule count from the root, hosts (groups) and places within them each by themselves.
+  // Ranks of the schedule are relative to the root: the group (host) and the place in the group are shifted separately.
   int place_of(int rank, int root) const {
     const int num_groups = num_ranks / group_size;
     return (rank / group_size - root / group_size + num_groups) % num_groups * group_size +
@@ -75,7 +75,7 @@ class Program {
     return (place / group_size + root / group_size) % (num_ranks / group_size) * group_size +
            (place % group_size + root % group_size) % group_size;
   }
-  // What a rank of the schedule has to do; made when it is asked for first. Under the progress lock.
+  // The steps of a rank of the schedule; compiled at the first call. Call under the progress lock.
   const RankProgram& of(int rank) const;
 
  private:

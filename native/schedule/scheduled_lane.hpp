@@ -1,5 +1,5 @@
-// A library's collectives, and beside them schedules over the library's messages: an operation with a program is
-// executed by it, any other is the library's own.
+// A library's collectives, and schedules over the library's messages: the program of an operation executes it; without
+// a program, the library does.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace hocket {
 
 class ScheduledLane final : public LibraryLane {
  public:
-  // `messages`: in a match space of their own (rule R4), or with a tag of their own.
+  // `messages`: a lane with its own match space (rule R4), or shared, with a tag of their own.
   ScheduledLane(std::unique_ptr<Lane> library, std::unique_ptr<Lane> messages, int rank, int size, int tag)
       : LibraryLane(std::move(library)), executor_(std::move(messages), rank, size, tag) {}
 
@@ -26,21 +26,21 @@ class ScheduledLane final : public LibraryLane {
   std::optional<std::string> refuses(const Operation& op) const override {
     return op.program ? std::nullopt : library_->refuses(op);
   }
-  // The library may have lanes of its own for messages, which then know what is in flight.
+  // The lane of the executor's messages may have another kind of polling than the library's collectives.
   Polling polling() const override {
     const Polling most = std::max(library_->polling(), executor_.polling());
-    // A message of a schedule may end while a call waits for something else.
+    // A message of a schedule may complete while a blocking call waits for another one.
     return most == Polling::blocking && executor_.is_running() ? Polling::patient : most;
   }
   bool has_threads() const override { return !executor_.is_running() && library_->has_threads(); }
-  // Schedules reduce and move by the processor.
+  // Schedules reduce and move blocks on the host.
   bool takes_memory(const Operation& op) const override {
     return op.program ? !op.device && executor_.takes_memory(op) : library_->takes_memory(op);
   }
 
  private:
-  Executor executor_;          // of the first of
-  std::deque<uint64_t> runs_;  // numbers of operations with a program, in issue order
+  Executor executor_;          // runs the first of runs_
+  std::deque<uint64_t> runs_;  // sequence numbers of operations with a program, in issue order
 };
 
 }  // namespace hocket

@@ -19,7 +19,7 @@ Slots::Slots(const Operation& op, const Program& program, int rank)
   else if (kind_ == OpKind::reduce && op.root != rank_)
     nbytes = op.nbytes;
   scratch_begin_ = nbytes;
-  // In every further slot there is room for any block.
+  // Every further slot has room for any block.
   if (const int further = program.num_slots - num_array_slots_; further > 0) {
     room_ = has_blocks() ? op.largest_block() : place_of(0).nbytes;
     nbytes += static_cast<uint64_t>(further) * room_;
@@ -46,12 +46,12 @@ Block Slots::place_of(int32_t block) const {
   const int32_t from = block / size_, to = block % size_;
   if (from == rank_) return op_.in_block(to);
   if (to == rank_) return op_.out_block(from);
-  return {0, op_.nbytes};  // on its way between two others; all have one size then
+  return {0, op_.nbytes};  // a block between two other ranks; all blocks have equal sizes then
 }
 
 const std::byte* Slots::input(const Segment& segment) const {
   if (kind_ == OpKind::all_to_all && segment.slot < size_) return op_.in + op_.in_block(segment.slot).offset;
-  const bool is_elsewhere = kind_ == OpKind::all_gather || segment.slot >= num_array_slots_;  // copied, or scratch
+  const bool is_elsewhere = kind_ == OpKind::all_gather || segment.slot >= num_array_slots_;  // a copy or scratch
   return is_elsewhere ? home(segment) : op_.in + place_of(segment.block).offset;
 }
 

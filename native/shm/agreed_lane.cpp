@@ -17,7 +17,7 @@ Progress AgreedLane::test(Operation& op) {
   if (region_->size > 1) {
     if (!agreement_.is_open()) agreement_.begin(op);
     try {
-      const Progress progress = agreement_.look(op);
+      const Progress progress = agreement_.test(op);
       if (progress != Progress::done) return progress;
     } catch (...) {
       forget(op);
@@ -28,7 +28,7 @@ Progress AgreedLane::test(Operation& op) {
   waiting_.pop_front();
   passage.in_library = true;
   const Progress progress = in_library(op, &Lane::post);
-  return progress == Progress::waiting ? Progress::moved : progress;  // it has left the queue
+  return progress == Progress::waiting ? Progress::moved : progress;  // moved: the operation has left the queue
 }
 
 // The library keeps its own token in the operation.
@@ -72,7 +72,7 @@ bool AgreedLane::cancel(Operation& op) noexcept {
     op.token = &passage;
   } else if (is_next(passage) && agreement_.is_open()) {
     agreement_.cancel();
-    unnoticed = false;  // the line is out
+    unnoticed = false;  // the line is already published
   }
   forget(op);
   return unnoticed;

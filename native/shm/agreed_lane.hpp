@@ -1,6 +1,6 @@
-// A foreign library's collectives between ranks of one host: each operation is posted to the library only once all
-// members are about to do the same. What would be a hang, a crash or a wrong sum inside of the library is a
-// CollectiveMismatch here, and leaves the library untouched.
+// A foreign library's collectives between ranks of one host: an operation is posted to the library only after all
+// members have agreed on it. A mismatch that would be a hang, a crash or a wrong sum inside the library raises
+// CollectiveMismatch here and does not reach the library.
 #pragma once
 
 #include <list>
@@ -15,7 +15,7 @@ namespace hocket {
 
 class AgreedLane final : public LibraryLane {
  public:
-  // backend: place among those of the region.
+  // backend: index among the region's backends.
   AgreedLane(std::shared_ptr<Region> region, size_t backend, std::unique_ptr<Lane> library)
       : LibraryLane(std::make_unique<WatchedLane>(region, std::move(library))),
         region_(region),
@@ -29,7 +29,7 @@ class AgreedLane final : public LibraryLane {
   void abandon(const Error& error) noexcept override { library_->abandon(error); }
 
  private:
-  // One operation: queued -> agreeing -> in the library. The first that is not in the library yet is agreeing.
+  // One operation: queued -> agreeing -> in the library. Only the first one that is not yet in the library is agreeing.
   struct Passage {
     bool in_library = false;
     void* token = nullptr;  // the library's
@@ -43,7 +43,7 @@ class AgreedLane final : public LibraryLane {
   std::shared_ptr<Region> region_;
   Agreement agreement_;
   Passages passages_;
-  std::list<Passage*> waiting_;  // those not in the library, in issue order
+  std::list<Passage*> waiting_;  // passages not yet in the library, in issue order
 };
 
 }  // namespace hocket

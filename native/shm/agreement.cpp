@@ -19,14 +19,14 @@ bool Agreement::is_balanced() const {
   return sum == 0;
 }
 
-// Now and then: did a member whose line is missing issue something else under this number, on another lane?
-Progress Agreement::look_for_stray(const Operation& op) {
-  if (!look_for_stray_) return Progress::waiting;
-  look_for_stray_ = false;
-  if (!op.site) return Progress::waiting;  // the caller looks it up before it waits any longer
+// Checks now and then whether a member without a line has issued another operation under this number, on another lane.
+Progress Agreement::check_for_stray(const Operation& op) {
+  if (!is_stray_check_due_) return Progress::waiting;
+  is_stray_check_due_ = false;
+  if (!op.site) return Progress::waiting;  // the caller sets it before it waits longer
   for (int peer = 0; peer < region_->size; ++peer) {
     const auto issued = region_->issued(peer, op.seq);
-    // Of one that issued something else on this lane the line will come; so all members read the same lines.
+    // If it issued an operation on this lane, its line will come; so all members read the same lines.
     if (!issued || issued->first.backend == op.backend) continue;
     cancel();
     const auto text = [&](const Operation& which) {
@@ -39,7 +39,7 @@ Progress Agreement::look_for_stray(const Operation& op) {
   return Progress::waiting;
 }
 
-Progress Agreement::look_at_details(const Operation& op) {
+Progress Agreement::exchange_details(const Operation& op) {
   if (phase_ != Phase::details) {
     phase_ = Phase::publish_detail;
     if (!op.site) return Progress::waiting;  // as above
@@ -67,9 +67,9 @@ void Agreement::publish_detail(const Operation& op) {
 
 void Agreement::raise_mismatch(const Operation& op) {
   Error error{ErrorCode::collective_mismatch, "", {}};
-  // Ranks that wanted the same stand together.
+  // Group the ranks that issued the same operation.
   std::vector<std::pair<std::string, std::vector<int>>> groups;
-  std::vector<std::string> wanted;
+  std::vector<std::string> all_traits;
   for (int peer = 0; peer < region_->size; ++peer) {
     const Detail& detail = region_->detail(lane_, peer);
     const std::string text = detail.text;
@@ -77,13 +77,13 @@ void Agreement::raise_mismatch(const Operation& op) {
       error.code = static_cast<ErrorCode>(detail.error - 1);
       error.ranks.push_back(peer);
     } else {
-      wanted.emplace_back(detail.traits);
+      all_traits.emplace_back(detail.traits);
     }
     auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& each) { return each.first == text; });
     if (group == groups.end()) group = groups.insert(group, {text, {}});
     group->second.push_back(peer);
   }
-  error.message = mismatch_head(op.seq, error.ranks.empty() ? wanted : std::vector<std::string>{});
+  error.message = mismatch_head(op.seq, error.ranks.empty() ? all_traits : std::vector<std::string>{});
   for (size_t i = 0; i < groups.size(); ++i)
     error.message += (i ? "; " : "") + ranks_text(groups[i].second) + ": " + groups[i].first;
   refusal_.reset();
@@ -104,8 +104,8 @@ std::vector<int> Agreement::missing() const {
 }
 
 std::optional<Error> Agreement::health() {
-  if (std::optional<Error> error = region_->look_at_peers()) return error;
-  look_for_stray_ = region_->num_lanes > 1;
+  if (std::optional<Error> error = region_->check_peers()) return error;
+  is_stray_check_due_ = region_->num_lanes > 1;
   if (phase_ == Phase::closed) return std::nullopt;
   const std::vector<int> left = region_->left();
   return region_->failure_of(left, missing());

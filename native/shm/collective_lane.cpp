@@ -25,7 +25,7 @@ CollectiveLane::CollectiveLane(std::shared_ptr<Region> region)
 
 Progress CollectiveLane::post(Operation& op) {
   if (size_ == 1) {
-    do_alone(op);
+    run_single_rank(op);
     return Progress::done;
   }
   std::optional<Error> refusal;
@@ -53,7 +53,7 @@ Progress CollectiveLane::post(Operation& op) {
 Progress CollectiveLane::test(Operation& op) {
   if (is_executing_) return execute(op);
   if (!task_) {
-    const Progress progress = agreement_.look(op);
+    const Progress progress = agreement_.test(op);
     if (progress != Progress::done) return progress;
     if (op.program) {
       agreement_.finish();
@@ -82,11 +82,11 @@ Progress CollectiveLane::test(Operation& op) {
     const Progress progress = task_.drive();
     if (progress != Progress::done) return progress;
     if (host_copies_) host_copies_->write_back();
-    forget_task();
+    reset_task();
     return progress;
   } catch (...) {
     has_left_device_arrays_ |= op.device && is_shared_;
-    forget_task();
+    reset_task();
     throw;
   }
 }
@@ -117,7 +117,7 @@ void CollectiveLane::consume_eager(const Operation& op) {
   write_local_result(op, rank_, size_, op.out, block_for, sources_);
 }
 
-void CollectiveLane::do_alone(const Operation& op) const {
+void CollectiveLane::run_single_rank(const Operation& op) const {
   if (!op.nbytes || !op.out || op.in == op.out) return;
   if (op.device)
     op.device->driver->copy_within(reinterpret_cast<uintptr_t>(op.out), reinterpret_cast<uintptr_t>(op.in), op.nbytes,
@@ -156,21 +156,21 @@ std::vector<int> CollectiveLane::missing() const {
 }
 
 bool CollectiveLane::cancel(Operation& op) noexcept {
-  // Others may have begun although this rank has not yet seen that all agree.
+  // Other members may have begun even if this rank has not yet seen the agreement.
   if (heap_ && !op.program && !is_eager(op))
     for (const std::byte* array : {op.in, static_cast<const std::byte*>(op.out)})
       if (array) heap_->detach(array);
   if (op.device && !host_copies_) has_left_device_arrays_ = true;
-  forget_task();
+  reset_task();
   if (is_executing_) executor_->cancel();
   is_executing_ = false;
   agreement_.cancel();
-  return false;  // the line is out
+  return false;  // the line is already published
 }
 
 std::optional<Error> CollectiveLane::health() {
   if (!task_ && !is_executing_) return agreement_.health();
-  if (std::optional<Error> error = region_->look_at_peers()) return error;
+  if (std::optional<Error> error = region_->check_peers()) return error;
   const std::vector<int> left = region_->left();
   return region_->failure_of(left, missing());
 }

@@ -1,10 +1,12 @@
 // Collectives over shared memory.
 //
-// Every operation begins with an agreement: every rank reads one line of every member before data moves (decision 2).
-//  - A mismatch is seen by all members, which then exchange what they had wanted and raise; the operation is skipped.
-//  - The lane carries one operation at a time, so when the members agree on one, all have completed the one before on
-//    this lane: all stages are free.
-// Contributions up to kEagerBytes travel with the line, so that small operations are over when the lines are read.
+// Every operation begins with an agreement: every rank reads one line of every member before data moves
+// (docs/decisions/collectives-complete-after-all-have-entered.md).
+//  - All members see a mismatch. They then exchange descriptions of their operations and raise; the operation is
+//    skipped.
+//  - The lane carries one operation at a time. So when the members agree on an operation, all of them have completed
+//    the previous one, and all stages are free.
+// Contributions up to kEagerBytes travel with the line (eager): such an operation is complete when all lines are read.
 #pragma once
 
 #include <map>
@@ -37,7 +39,8 @@ class CollectiveLane final : public Lane {
   std::optional<Error> health() override;
   void abandon(const Error& error) noexcept override { region_->post_abort(error); }
   bool is_short(const Operation& op) const override { return is_eager(op); }
-  // A few bytes are copied to the host and travel with the line. Of all_to_allv only two members know where a block is.
+  // Eager contributions are copied to the host and travel with the line. In all_to_allv only two members know the place
+  // of a block.
   bool takes_memory(const Operation& op) const override {
     return !op.device || (!op.program && !is_eager(op) && op.kind != OpKind::all_to_allv && op.device->device >= 0 &&
                           op.device->driver->shares_memory());
@@ -45,7 +48,7 @@ class CollectiveLane final : public Lane {
   bool keeps_arrays() const override { return has_left_device_arrays_; }
 
  private:
-  // The most that any member gives, which all of them know.
+  // The largest contribution of a member; all members know it.
   uint64_t contribution(const Operation& op) const {
     if (!op.blocks) return op.in_nbytes(size_);
     if (op.kind == OpKind::all_to_allv) return UINT64_MAX;
@@ -56,8 +59,8 @@ class CollectiveLane final : public Lane {
   void need_executor();
   Progress execute(Operation& op);
   void consume_eager(const Operation& op);
-  void do_alone(const Operation& op) const;
-  void forget_task() {
+  void run_single_rank(const Operation& op) const;
+  void reset_task() {
     task_ = Task();
     host_copies_.reset();
     in_use_.clear();
@@ -65,17 +68,17 @@ class CollectiveLane final : public Lane {
   // `largest`: the largest block of all members.
   Task start(const Operation& op, uint64_t largest);
 
-  // What a member says in its line of an operation that is not eager.
+  // Payload of a member's line for an operation that is not eager.
   struct Offer {
     uint64_t address;    // of its input
-    uint64_t largest;    // the largest block that it knows, of all_to_allv; else 0
-    uint64_t in_place;   // of its input in its part of the heap, or in its allocation on a device; or kNotShared
-    uint64_t out_place;  // likewise, of its output
-    bool reads_peers;    // its address is of the host, and it reads those of the others
+    uint64_t largest;    // all_to_allv: the largest block that it knows; else 0
+    uint64_t in_place;   // offset of its input in its part of the heap or in its device allocation; or kNotShared
+    uint64_t out_place;  // the same for its output
+    bool reads_peers;    // its address is host memory, and it may read the memory of all others
     bool is_on_device;
-    bool sees_others;  // it has mapped the heap, or can open what the others share of their devices
+    bool sees_others;  // it has mapped the heap, or can open the device memory that the others share
   };
-  // Beside it, where the arrays lie on a device.
+  // In addition to Offer, for arrays on a device.
   struct DeviceOffer {
     SharedAllocation in;
     SharedAllocation out;
@@ -86,15 +89,15 @@ class CollectiveLane final : public Lane {
   void read_offers(const Operation& op);
   void map_heap();
   void try_to_open(const Operation& op);
-  // Where the chunks of an operation lie in every member's areas: in slots of one size, one after the other, behind
-  // those of the operation before.
+  // Places of an operation's chunks in every member's areas: consecutive slots of one size, behind the slots of the
+  // previous operation.
   struct Slots {
     uint64_t nbytes;
     uint64_t first;
     uint64_t count;
     uint64_t offset(uint64_t k) const { return (first + k) % count * nbytes; }
   };
-  // The algorithms for arrays that all members see, in shared_arrays.cpp: which arrays are used where they are.
+  // The algorithms for arrays that all members see, in shared_arrays.cpp. Sharing: which arrays are used in place.
   enum class Sharing : uint8_t { none, in, out, both };
   Sharing find_sharing(const Operation& op) const;
   Task start_shared(const Operation& op, Sharing sharing);
@@ -105,7 +108,7 @@ class CollectiveLane final : public Lane {
   std::byte* in_of(const Operation& op, int peer);
   std::byte* out_of(const Operation& op, int peer);
   std::byte* opened(const Operation& op, int peer, const SharedAllocation& allocation);
-  // Of pieces on devices; returns the result in memory of the host, which the next call uses again.
+  // Reduces pieces on devices; returns the result in host memory, which the next call reuses.
   std::byte* reduce_on_host(const Operation& op, const std::vector<const std::byte*>& sources, uint64_t nbytes);
   // The direct algorithms, in direct.cpp.
   bool is_direct(const Operation& op, uint64_t largest) const;
@@ -121,12 +124,12 @@ class CollectiveLane final : public Lane {
   Task scatter(Operation op);
   Reached staged_by(int peer, uint64_t epoch) const { return {region_->flags(peer).staged.value, epoch, peer}; }
   Reached finished_by(int peer, uint64_t epoch) const { return {region_->flags(peer).finished.value, epoch, peer}; }
-  Reached step() const { return finished_by(rank_, 0); }  // reached at once
+  Reached step() const { return finished_by(rank_, 0); }  // already reached: only ends a step
   void publish_staged(uint64_t epoch) const;
   void publish_finished(uint64_t epoch) const;
   uint64_t take_epochs(uint64_t num_chunks);
   Slots take_slots(uint64_t nbytes, uint64_t num_chunks);
-  // How blocks, of which the largest is given, go in pieces.
+  // Division of blocks into pieces; the size of the largest block gives their number.
   struct Pieces {
     Slots slots;
     uint64_t nbytes;  // of one
@@ -140,26 +143,26 @@ class CollectiveLane final : public Lane {
   const int rank_;
   const int size_;
   Agreement agreement_;
-  Task task_;                           // of a staged operation, once its members agree
-  std::unique_ptr<Executor> executor_;  // of operations with a program, made for the first of them
+  Task task_;                           // the algorithm of the current operation, once the members agree
+  std::unique_ptr<Executor> executor_;  // for operations with a program; made for the first of them
   bool is_executing_ = false;
-  uint64_t epoch_ = 1;     // chunks staged by operations so far, equal on all members; 1: see Region::open
+  uint64_t epoch_ = 1;     // 1 + number of chunks staged so far, equal on all members; why 1: see Region::open
   uint64_t position_ = 0;  // in the areas, equal on all members
   SharedWriter writer_;
   std::vector<const std::byte*> sources_;
-  bool reads_peers_;            // the memory of all other members
-  std::vector<Offer> offers_;   // of the members, for the operation at hand
-  std::shared_ptr<Heap> heap_;  // null: nobody has offered an array in it
+  bool reads_peers_;            // whether this process may read the memory of all other members
+  std::vector<Offer> offers_;   // of the members, for the current operation
+  std::shared_ptr<Heap> heap_;  // null: no member has offered an array in it
   bool cannot_map_ = false;
-  bool is_shared_ = false;                  // others read and write the arrays of the operation at hand
-  std::vector<DeviceOffer> device_offers_;  // likewise, of those whose arrays lie on a device
-  // The members whose memory was opened, by the device of this process for which it was; kCannot if one's could not be.
+  bool is_shared_ = false;                  // others read and write the arrays of the current operation
+  std::vector<DeviceOffer> device_offers_;  // of the members whose arrays are on a device
+  // Per device of this process: the members whose memory it has opened; contains kCannot if opening one failed.
   std::map<std::pair<const MemoryDriver*, int>, std::set<int>> proven_;
   static constexpr int kCannot = -1;
-  std::vector<std::shared_ptr<const OpenedAllocation>> in_use_;  // by the operation at hand
-  std::vector<std::byte> scratch_;                               // what is reduced before it is copied elsewhere
+  std::vector<std::shared_ptr<const OpenedAllocation>> in_use_;  // by the current operation
+  std::vector<std::byte> scratch_;                               // results of reductions before they are copied
   std::optional<HostCopies> host_copies_;                        // of arrays on a device that not all members see
-  bool has_left_device_arrays_ = false;  // in an operation that was given up, whose other members may write on
+  bool has_left_device_arrays_ = false;  // a cancelled operation had device arrays, which other members may still write
 };
 
 }  // namespace hocket

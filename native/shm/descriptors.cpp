@@ -28,10 +28,10 @@ void release_reserve() {
   for (Fd& each : g_reserve.kept) each = Fd();
 }
 
-// A connection, a bell and a pidfd of every rank; the listener and the segment.
+// A connection, a doorbell and a pidfd of every rank; the listener and the segment.
 int descriptors_needed_to_lead(int size) { return 3 * size + 2 + kSpare; }
 
-// What one message of a welcome brings, and a pidfd of every rank that is kept.
+// The descriptors of one welcome message, and the pidfd of every rank, which is kept.
 int descriptors_needed(int size) { return 2 * std::min(size, kPeersPerMessage) + 1 + size + kSpare; }
 
 int most_descriptors() {
@@ -45,16 +45,16 @@ int free_descriptors(int most) {
   if (DIR* folder = opendir("/proc/self/fd")) {
     while (const dirent* entry = readdir(folder)) num_open += entry->d_name[0] != '.';
     closedir(folder);
-    return most - (num_open - 1);  // one was the folder
+    return most - (num_open - 1);  // one of them is `folder`
   }
   return errno == EMFILE ? 0 : most;
 }
 
-Error lack_of_descriptors(int rank, int free, int most, int needed) {
+Error descriptor_shortage(int rank, int free, int most, int needed) {
   return {ErrorCode::resource_exhausted,
           "rank " + std::to_string(rank) + " of this host needs " + std::to_string(needed) +
               " file descriptors to start and has " + std::to_string(free) + " of " + std::to_string(most) +
-              " left: raise the limit (ulimit -n)",
+              " free: raise the limit (ulimit -n)",
           {rank}};
 }
 

@@ -1,11 +1,12 @@
-// The direct algorithms: gather and scatter between more than two ranks. Who needs a block reads it out of its owner's
-// array, with one copy instead of two, and without the owner's help: where ranks share processors that saves most of
-// what they would wait for each other. A rank says in its header line where its array lies and whether it may read all
-// others' memory; all members see the same lines, so all of them take this way or none.
+// The direct algorithms: gather and scatter between more than two ranks. The rank that needs a block reads it out of
+// the owner's array, with one copy instead of two and without the owner's help: if ranks share processors, that saves
+// most of the time that they would wait for each other. Each rank's header line has the address of its array and
+// whether it may read the memory of all others. All members see the same lines, so all of them use a direct algorithm
+// or none.
 //
-// An owner may not return before everyone has read: `finished` says so, as in the staged algorithms. For all others,
-// and between two ranks, staging was measured to be faster at any size: both sides copy at once, and through the
-// caches.
+// An owner must not return before all readers have read; they signal it by `finished`, as in the staged algorithms. For
+// all other operations, and between two ranks, measurements showed staging to be faster at any size: both sides copy at
+// the same time, and through the caches.
 #include <algorithm>
 
 #include "core/copy.hpp"
@@ -35,7 +36,7 @@ Task CollectiveLane::read_directly(Operation op) {
       const uint64_t nbytes = std::min(kPieceBytes, part.nbytes - position);
       co_await step();
       if (!read_memory(region_->pid(peer), from + position, to + position, nbytes))
-        co_await finished_by(peer, UINT64_MAX);  // it has died, as health() is about to find
+        co_await finished_by(peer, UINT64_MAX);  // the peer has died; health() will report it
     }
   }
   publish_staged(epoch);
@@ -46,7 +47,7 @@ Task CollectiveLane::read_directly(Operation op) {
     const std::byte* const from = op.in + (is_gather ? 0 : own.offset);
     if (to != from) copy_bytes(to, from, own.nbytes);
   }
-  // Whose data others read stays until they have.
+  // An owner waits until the others have read its data.
   for (int peer = 0; peer < size_; ++peer)
     if (peer != rank_ && (is_gather ? peer : rank_) == op.root) co_await finished_by(peer, epoch);
 }

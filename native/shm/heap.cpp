@@ -27,13 +27,14 @@ Heap::Heap(int segment, int rank, int size, uint64_t begin, uint64_t nbytes)
       part_bytes_(nbytes / static_cast<uint64_t>(size) / kHugePageBytes * kHugePageBytes),
       mapping_(segment_.get(), begin, part_bytes_ * static_cast<uint64_t>(size)) {
   madvise(mapping_.data(), mapping_.nbytes(), MADV_DONTDUMP);
-  madvise(mapping_.data(), mapping_.nbytes(), MADV_HUGEPAGE);  // where the system has them for shared memory
+  madvise(mapping_.data(), mapping_.nbytes(),
+          MADV_HUGEPAGE);  // has an effect if the system has huge pages for shared memory
   free_.emplace(0, part_bytes_);
 }
 
 Heap::~Heap() = default;
 
-uint64_t Heap::take(uint64_t nbytes) {
+uint64_t Heap::reserve(uint64_t nbytes) {
   const uint64_t unit = nbytes >= kHugePageBytes ? kHugePageBytes : kPageBytes;
   for (const auto& [place, room] : free_) {
     const uint64_t begin = round_up(place, unit);
@@ -46,9 +47,9 @@ uint64_t Heap::take(uint64_t nbytes) {
     used_.emplace(begin, nbytes);
     return begin;
   }
-  throw Failure(ErrorCode::resource_exhausted, "this rank's " + std::to_string(part_bytes_ >> 30) +
-                                                   " GiB of address space for shared arrays have no room for " +
-                                                   std::to_string(nbytes) + " bytes more");
+  throw Failure(ErrorCode::resource_exhausted, "cannot allocate a shared array of " + std::to_string(nbytes) +
+                                                   " bytes: this rank's " + std::to_string(part_bytes_ >> 30) +
+                                                   " GiB of address space for shared arrays have no such free range");
 }
 
 std::byte* Heap::allocate(uint64_t nbytes) {
@@ -61,43 +62,43 @@ std::byte* Heap::allocate(uint64_t nbytes) {
     used_.emplace(place, nbytes);
     return at(rank_, place);
   }
-  const uint64_t place = take(nbytes);
+  const uint64_t place = reserve(nbytes);
   const uint64_t offset = begin_ + static_cast<uint64_t>(rank_) * part_bytes_ + place;
   try {
     try {
       allocate_pages(segment_.get(), offset, nbytes);
     } catch (const Failure&) {
       if (kept_.empty()) throw;
-      give_back_kept();
+      release_kept();
       allocate_pages(segment_.get(), offset, nbytes);
     }
   } catch (...) {
     used_.erase(place);
-    give_back(place, nbytes);
+    release(place, nbytes);
     throw;
   }
   return at(rank_, place);
 }
 
 void Heap::free(const std::byte* begin) noexcept {
-  if (g_forked_child.load(std::memory_order_relaxed)) return;  // it is its parent's
+  if (g_forked_child.load(std::memory_order_relaxed)) return;  // the block belongs to the parent
   const std::lock_guard guard(mutex_);
   const auto found = used_.find(static_cast<uint64_t>(begin - own()));
   if (found == used_.end()) return;
   const auto [place, nbytes] = *found;
   used_.erase(found);
-  if (num_kept_ + nbytes > kMostKeptBytes) return give_back(place, nbytes);
+  if (num_kept_ + nbytes > kMostKeptBytes) return release(place, nbytes);
   kept_.emplace(nbytes, place);
   num_kept_ += nbytes;
 }
 
-void Heap::give_back_kept() noexcept {
-  for (const auto& [nbytes, place] : kept_) give_back(place, nbytes);
+void Heap::release_kept() noexcept {
+  for (const auto& [nbytes, place] : kept_) release(place, nbytes);
   kept_.clear();
   num_kept_ = 0;
 }
 
-void Heap::give_back(uint64_t place, uint64_t nbytes) noexcept {
+void Heap::release(uint64_t place, uint64_t nbytes) noexcept {
   release_pages(segment_.get(), begin_ + static_cast<uint64_t>(rank_) * part_bytes_ + place, nbytes);
   auto next = free_.lower_bound(place);
   if (next != free_.end() && place + nbytes == next->first) {
@@ -129,7 +130,7 @@ void Heap::detach(const std::byte* begin) noexcept {
     munmap(copy, nbytes);
     return;
   }
-  used_.erase(block);  // and never free again
+  used_.erase(block);  // the place is never free again
   detached_.emplace(first, nbytes);
 }
 

@@ -19,8 +19,8 @@ constexpr int kNumRanges = 4096;
 constexpr int kMaxRanks = 4096;
 }  // namespace
 
-// key: 0 = free, 1 = being made, else published (release) after offset and nbytes. One that is free keeps its place in
-// the segment, for the next range of that size.
+// key: 0 = free, 1 = being made, else published (release) after offset and nbytes. A free entry keeps its offset and
+// nbytes, for the next range of that size.
 struct Host::RangeEntry {
   std::atomic<uint64_t> key;
   uint64_t offset;
@@ -30,16 +30,17 @@ struct Host::RangeEntry {
 
 struct Host::Header {
   std::atomic<uint64_t> next_offset;
-  std::atomic<int32_t> num_ranges;  // entries that were ever used; more than there are while someone looks for one
+  std::atomic<int32_t> num_ranges;  // entries ever used; may exceed kNumRanges for a moment in claim_entry()
   std::atomic<uint8_t> finalized[kMaxRanks];
   RangeEntry ranges[kNumRanges];
 };
 
-Host::Host(int rank_, int size_, Meeting meeting)
-    : rank(rank_), size(size_), meeting_(std::move(meeting)), lives_(static_cast<size_t>(size_)) {
+Host::Host(int rank_, int size_, Rendezvous rendezvous)
+    : rank(rank_), size(size_), rendezvous_(std::move(rendezvous)), lives_(static_cast<size_t>(size_)) {
   struct stat status{};
   if (fstat(segment(), &status) != 0)
-    throw Failure(ErrorCode::resource_exhausted, std::string("cannot look at the shared segment: ") + strerror(errno));
+    throw Failure(ErrorCode::resource_exhausted,
+                  std::string("cannot get the size of the shared segment: ") + strerror(errno));
   segment_bytes_ = static_cast<uint64_t>(status.st_size);
   const uint64_t nbytes = round_up(sizeof(Header), kPageBytes);
   // Fresh pages of a memfd are zero, which is the initial state of every field.
@@ -55,9 +56,9 @@ uint64_t segment_bytes() {
   const uint64_t nbytes = std::min<uint64_t>(kMostSegmentBytes, limit.rlim_cur / kHugePageBytes * kHugePageBytes);
   if (nbytes < kLeastSegmentBytes)
     throw Failure(ErrorCode::resource_exhausted,
-                  "files may have " + std::to_string(limit.rlim_cur) +
-                      " bytes here (ulimit -f), which counts for shared memory as well; at least " +
-                      std::to_string(kLeastSegmentBytes) + " are needed: ulimit -f unlimited");
+                  "the limit of file sizes, " + std::to_string(limit.rlim_cur) +
+                      " bytes (ulimit -f), applies to shared memory too, which needs at least " +
+                      std::to_string(kLeastSegmentBytes) + " bytes: raise it (ulimit -f unlimited)");
   return nbytes;
 }
 
@@ -65,7 +66,7 @@ std::shared_ptr<Host> Host::connect(const std::string& name, int rank, int size,
   if (size > kMaxRanks)
     throw Failure(ErrorCode::invalid_argument,
                   "at most " + std::to_string(kMaxRanks) + " ranks on one host, not " + std::to_string(size));
-  return std::make_shared<Host>(rank, size, meet(name, rank, size, timeout_s, hooks));
+  return std::make_shared<Host>(rank, size, run_rendezvous(name, rank, size, timeout_s, hooks));
 }
 
 int Host::num_ranges() const { return std::min(header().num_ranges.load(std::memory_order_acquire), kNumRanges); }
@@ -86,7 +87,7 @@ Host::RangeEntry* Host::claim_entry(uint64_t nbytes) {
     if (entry.key.load(std::memory_order_relaxed) || entry.nbytes.load(std::memory_order_relaxed) != nbytes) continue;
     if (!claims(entry)) continue;
     if (entry.nbytes.load(std::memory_order_relaxed) == nbytes) return &entry;
-    entry.key.store(0, std::memory_order_release);  // it was used for another size in between
+    entry.key.store(0, std::memory_order_release);  // it was used for another size meanwhile
   }
   const int fresh = header().num_ranges.fetch_add(1, std::memory_order_acq_rel);
   if (fresh < kNumRanges && claims(header().ranges[fresh])) return &header().ranges[fresh];
@@ -94,7 +95,8 @@ Host::RangeEntry* Host::claim_entry(uint64_t nbytes) {
   for (RangeEntry& entry : header().ranges)
     if (claims(entry)) return &entry;
   throw Failure(ErrorCode::resource_exhausted,
-                "more than " + std::to_string(kNumRanges) + " communicators are alive; finalize those not needed");
+                "more than " + std::to_string(kNumRanges) +
+                    " communicators are in use on this host: finalize communicators that are not needed");
 }
 
 Host::Range Host::make_range(uint64_t key, uint64_t nbytes, uint64_t nbytes_allocated, int num_members) {
@@ -107,10 +109,11 @@ Host::Range Host::make_range(uint64_t key, uint64_t nbytes, uint64_t nbytes_allo
     entry.nbytes.store(0, std::memory_order_relaxed);  // until the checks below have passed
     if (entry.offset + nbytes > heap_begin(segment_bytes_))
       throw Failure(ErrorCode::resource_exhausted,
-                    "a communicator needs " + std::to_string(nbytes) +
-                        " bytes of the job's shared segment, which has " + std::to_string(segment_bytes_) + " in all" +
-                        (segment_bytes_ < kMostSegmentBytes ? "; raise the limit of file sizes: ulimit -f unlimited"
-                                                            : "; finalize communicators that are not needed"));
+                    "cannot reserve " + std::to_string(nbytes) +
+                        " bytes for a communicator: the job's shared segment of " + std::to_string(segment_bytes_) +
+                        " bytes is full; " +
+                        (segment_bytes_ < kMostSegmentBytes ? "raise the limit of file sizes (ulimit -f unlimited)"
+                                                            : "finalize communicators that are not needed"));
     allocate_pages(segment(), entry.offset, nbytes_allocated);
   } catch (...) {
     entry.key.store(0, std::memory_order_release);
@@ -144,20 +147,20 @@ const std::shared_ptr<Heap>& Host::heap() {
 void Host::set_finalized() {
   header().finalized[rank].store(1, std::memory_order_release);
   for (int peer = 0; peer < size; ++peer)
-    if (peer != rank) ring(bell(peer));
+    if (peer != rank) ring(doorbell(peer));
 }
 
-void Host::look_at_peers() {
+void Host::check_peers() {
   const int64_t now = now_ns();
-  if (now - looked_ns_ < 5'000'000) return;
-  looked_ns_ = now;
+  if (now - checked_ns_ < 5'000'000) return;
+  checked_ns_ = now;
   std::vector<pollfd> polls;
-  for (const Peer& peer : meeting_.peers) polls.push_back({peer.pidfd.get(), POLLIN, 0});  // -1 is skipped by poll
+  for (const Peer& peer : rendezvous_.peers) polls.push_back({peer.pidfd.get(), POLLIN, 0});  // -1 is skipped by poll
   const bool any = poll(polls.data(), polls.size(), 0) > 0;
   for (int peer = 0; peer < size; ++peer) {
     std::atomic<Life>& life = lives_[static_cast<size_t>(peer)];
     if (peer == rank || life == Life::dead) continue;
-    // A clean exit marks itself before the process ends, so the mark is read after the descriptor fired.
+    // A rank sets its finalized flag before its process ends, so the flag is read after poll().
     if (header().finalized[peer].load(std::memory_order_acquire))
       life = Life::finalized;
     else if (any && polls[static_cast<size_t>(peer)].revents)

@@ -1,4 +1,4 @@
-// An operation whose arrays lie in the memory of a device, on copies of them on the host.
+// Copies on the host of an operation's device arrays, so that the host can carry the operation.
 #pragma once
 
 #include <cstddef>
@@ -17,10 +17,10 @@ class HostCopies {
       in_copy_ = std::make_unique_for_overwrite<std::byte[]>(nbytes);
       device_.driver->copy_to_host(in_copy_.get(), reinterpret_cast<uintptr_t>(op.in), nbytes, device_.device);
     }
-    // Operations with two arrays write all of the second.
+    // Operations with two arrays overwrite the whole output, so it needs no initial copy.
     if (op.out && op.out != op.in) out_copy_ = std::make_unique_for_overwrite<std::byte[]>(out_nbytes_);
   }
-  // The operation as it is to be done.
+  // The same operation on the copies.
   Operation on_host(Operation op) const {
     if (op.out) op.out = op.out == op.in ? in_copy_.get() : out_copy_.get();
     if (op.in) op.in = in_copy_.get();
@@ -38,7 +38,7 @@ class HostCopies {
   std::byte* const out_;
   const uint64_t out_nbytes_;
   std::unique_ptr<std::byte[]> in_copy_;
-  std::unique_ptr<std::byte[]> out_copy_;  // null: both are one
+  std::unique_ptr<std::byte[]> out_copy_;  // null: input and output are one array
 };
 
 }  // namespace hocket

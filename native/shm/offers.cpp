@@ -1,8 +1,8 @@
-// What a member says in its line of where its arrays lie, and what the others make of it.
+// Offers: the places of a member's arrays, in its line of the agreement, and how the others use them.
 //
-// Arrays that others use where they are lie in the heap of the host, or on devices whose memory others can open. That a
-// member can do so is said with the line as well, so it has to be known before: operations that come with such arrays
-// are done by copies until every member has tried every other one's.
+// Other members can use an array in place if it is in the host's heap, or on a device whose memory they can open. The
+// line also says whether its member can see the arrays of all others, so this must be known before: operations on such
+// arrays use copies until every member has tried to open the memory of every other one.
 #include <algorithm>
 #include <cstring>
 
@@ -60,7 +60,7 @@ void CollectiveLane::read_offers(const Operation& op) {
     if (offers_[place].is_on_device)
       std::memcpy(&device_offers_[place], agreement_.payload(peer, kEagerBytes), sizeof(DeviceOffer));
   }
-  // From the next operation on.
+  // Takes effect from the next operation.
   if (op.device)
     try_to_open(op);
   else
@@ -75,7 +75,7 @@ void CollectiveLane::map_heap() {
   try {
     heap_ = region_->host().heap();
   } catch (const Failure&) {
-    cannot_map_ = true;  // what is staged instead is right, too
+    cannot_map_ = true;  // operations are staged instead
   }
 }
 
@@ -90,7 +90,7 @@ void CollectiveLane::try_to_open(const Operation& op) {
       opened(op, peer, offer.in_place != kNotShared ? more.in : more.out);
       proven.insert(peer);
     } catch (const Failure&) {
-      proven.insert(kCannot);  // devices without a way between them; by the host it is right, too
+      proven.insert(kCannot);  // no direct access between the devices: operations go through the host instead
     }
   }
 }

@@ -1,10 +1,10 @@
-// Memory of the devices of other ranks of the host, as this process has opened it (CUDA IPC and its like).
+// Device memory of other ranks of the host that this process has opened (CUDA IPC and similar).
 //
-// To open an allocation takes a tenth of a millisecond and more, so it stays open, for all communicators: CUDA may
-// refuse to open one twice. What must not be used is an allocation that its owner has given back meanwhile: the owner
-// says with every operation which one it means, by an id that is never used twice, and what lies at the place of
-// another one is closed first. Memory that its owner has given back is free for others only when it is closed here, so
-// not many stay open; and where one cannot be opened, all that are not in use are closed, and it is tried once more.
+// Opening an allocation takes 0.1 ms or more, so it stays open and serves all communicators; CUDA may refuse to open an
+// allocation twice. An allocation that its owner has freed meanwhile must not be used: with every operation the owner
+// sends the allocation's id, which is never reused, and an open allocation with another id at the same addresses is
+// closed first. Freed memory becomes available to its owner only after it is closed here, so only a few unused
+// allocations stay open. If opening fails, all unused allocations are closed and it is tried once more.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace hocket {
 
-// An allocation as its owner names it to the others.
+// The description of an allocation that its owner sends to the others.
 struct SharedAllocation {
   uint64_t begin;  // in the owner's address space
   uint64_t end;
@@ -23,7 +23,7 @@ struct SharedAllocation {
   MemoryHandle handle;
 };
 
-// Keeps what was opened open.
+// An opened allocation; the destructor closes it.
 class OpenedAllocation {
  public:
   // Throws Failure.
@@ -37,7 +37,7 @@ class OpenedAllocation {
   OpenedAllocation(const OpenedAllocation&) = delete;
   OpenedAllocation& operator=(const OpenedAllocation&) = delete;
 
-  // Where a device of this process sees its first byte.
+  // Address of its first byte for a device of this process.
   std::byte* data() const { return reinterpret_cast<std::byte*>(address_); }  // NOLINT
   bool is(const MemoryDriver& driver, int device, int owner, const SharedAllocation& allocation) const {
     return driver_.get() == &driver && device_ == device && owner_ == owner && allocation_.id == allocation.id &&
@@ -56,10 +56,10 @@ class OpenedAllocation {
   const uintptr_t address_;
 };
 
-// Under the progress lock.
+// Call all methods under the progress lock.
 class OpenedMemory {
  public:
-  // owner: its rank of the host. Throws Failure.
+  // owner: the owner's rank on the host. Throws Failure.
   std::shared_ptr<const OpenedAllocation> open(const std::shared_ptr<MemoryDriver>& driver, int device, int owner,
                                                const SharedAllocation& allocation);
 
@@ -67,7 +67,7 @@ class OpenedMemory {
   static constexpr size_t kMostUnused = 64;
   void close_unused(size_t most);
 
-  std::list<std::shared_ptr<const OpenedAllocation>> opened_;  // the latest used first
+  std::list<std::shared_ptr<const OpenedAllocation>> opened_;  // most recently used first
 };
 
 }  // namespace hocket

@@ -21,24 +21,24 @@ ssize_t copy_from(int pid, uint64_t address, std::byte* to, size_t nbytes) {
   return process_vm_readv(pid, &local, 1, &remote, 1, 0);
 }
 
-bool is_wanted() {
-  static const bool wanted = [] {
+bool is_enabled() {
+  static const bool enabled = [] {
     const char* value = std::getenv("HOCKET_SINGLE_COPY");
     if (value && std::string(value) == "0") return false;
-    // Where only a parent may read its children (Yama, scope 1), a process has to let the others do it.
+    // With Yama scope 1, only a parent may read its children, so each process must permit the others to read it.
     std::ifstream scope("/proc/sys/kernel/yama/ptrace_scope");
     int level = 0;
     if (scope >> level && level == 1) prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
     return true;
   }();
-  return wanted;
+  return enabled;
 }
 
 }  // namespace
 
 bool may_read_memory(int pid) {
-  if (!is_wanted()) return false;
-  // Nothing lies there: who may read hears that, who may not hears the other.
+  if (!is_enabled()) return false;
+  // No memory is mapped there: the error is EFAULT if reading is permitted, else EPERM.
   constexpr uint64_t kNowhere = 4096;
   std::byte byte;
   return copy_from(pid, kNowhere, &byte, 1) >= 0 || errno == EFAULT;
@@ -49,8 +49,8 @@ bool read_memory(int pid, uint64_t address, std::byte* to, size_t nbytes) {
     const ssize_t count = copy_from(pid, address, to, nbytes);
     if (count < 0 && errno == ESRCH) return false;
     if (count <= 0)
-      throw Failure(ErrorCode::aborted, "the memory of process " + std::to_string(pid) +
-                                            " could not be read: " + std::strerror(count < 0 ? errno : EFAULT));
+      throw Failure(ErrorCode::aborted, "cannot read the memory of process " + std::to_string(pid) + ": " +
+                                            std::strerror(count < 0 ? errno : EFAULT));
     address += static_cast<uint64_t>(count);
     to += count;
     nbytes -= static_cast<size_t>(count);

@@ -1,5 +1,5 @@
-// Reading the memory of another process of this host with one copy (cross-memory attach, process_vm_readv), where the
-// kernel lets us. Only reading: what a peer gave up it may have freed, and to read that is harmless.
+// Reads the memory of another process of this host with one copy (cross-memory attach, process_vm_readv), if the kernel
+// permits it. Only reads: a peer may have freed the memory of a cancelled operation, and reading it is harmless.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@ namespace hocket {
 // Whether this process may read the other one's memory. HOCKET_SINGLE_COPY=0 makes it false.
 bool may_read_memory(int pid);
 
-// Copies nbytes from an address in that process. False if it has ended; throws Failure if the memory is not there.
+// Copies nbytes from an address in that process. False if it has ended; throws Failure if the memory is not mapped.
 bool read_memory(int pid, uint64_t address, std::byte* to, size_t nbytes);
 
 }  // namespace hocket

@@ -11,17 +11,18 @@ namespace hocket {
 
 namespace {
 
-// Longer payloads are read while they are written, in pieces that begin and end small: the receiver begins early, and
-// has little left to read at the end. Between, larger ones cost less where the processors share no cache.
+// The receiver reads longer payloads while the sender writes them. The first and last pieces are small, so that the
+// receiver starts early and has little to read at the end. The pieces between are larger, which costs less if the
+// processors share no cache.
 constexpr uint64_t kLeastPieceBytes = 4 << 10;
 constexpr uint64_t kMostPieceBytes = 16 << 10;
 
-// The end of a text in UTF-8, at most so many bytes of it.
+// The end of a UTF-8 text, at most `most` bytes.
 const char* last_bytes(const char* text, size_t most) {
   const size_t length = std::strlen(text);
   if (length <= most) return text;
   const char* begin = text + (length - most);
-  while ((*begin & 0xC0) == 0x80) ++begin;  // within a letter
+  while ((*begin & 0xC0) == 0x80) ++begin;  // inside a character
   return begin;
 }
 
@@ -56,7 +57,7 @@ PointToPointLane::Transfer& PointToPointLane::add(Transfers& transfers, const Op
   return transfers.back();
 }
 
-void PointToPointLane::take_out(Transfers& transfers, const Transfer* transfer) {
+void PointToPointLane::remove(Transfers& transfers, const Transfer* transfer) {
   const auto found =
       std::find_if(transfers.begin(), transfers.end(), [&](const Transfer& each) { return &each == transfer; });
   spare_.splice(spare_.begin(), transfers, found);
@@ -81,12 +82,12 @@ Progress PointToPointLane::post(Operation& op) {
 }
 
 void PointToPointLane::hand_over(int peer, Incoming& in, Transfer& transfer, std::list<Message>::iterator message) {
-  if (message->taking_in && !message->taking_in->done) {
-    message->receive = &transfer;  // receive() hands it over once it is here
+  if (message->buffering && !message->buffering->done) {
+    message->receive = &transfer;  // receive() hands the message over once it is complete
     transfer.in_ring_queue = false;
     return;
   }
-  if (message->taking_in) message->envelope.id = 0;  // it is here, as a short one would be
+  if (message->buffering) message->envelope.id = 0;  // its payload is buffered, as that of a short message
   const Message whole = std::move(*message);
   in.unexpected.erase(message);
   accept(peer, in, transfer, whole);
@@ -95,13 +96,13 @@ void PointToPointLane::hand_over(int peer, Incoming& in, Transfer& transfer, std
 Progress PointToPointLane::test(Operation& op) {
   const int peer = op.root;
   auto* transfer = static_cast<Transfer*>(op.token);
-  const bool left = region_->has_left(peer);  // before the last look at what it published
+  const bool left = region_->has_left(peer);  // read before the last drive, which then sees all that it published
   bool moved = op.kind == OpKind::send ? drive_out(peer) : drive_in(peer);
   if (op.kind == OpKind::send && is_stuck(*transfer))
-    for (int other = 0; other < region_->size; ++other) moved |= take_in(other);
+    for (int other = 0; other < region_->size; ++other) moved |= buffer_unexpected(other);
   if (!transfer->done && !transfer->error) {
-    if (left && !moved) {  // it may have left more than is taken in at once
-      Error error = region_->why_gone({peer});
+    if (left && !moved) {  // while data moves, more of its data may be left to read
+      Error error = region_->gone_error({peer});
       error.message += hint(op);
       cancel(op);
       throw Failure(std::move(error));
@@ -109,13 +110,13 @@ Progress PointToPointLane::test(Operation& op) {
     return moved ? Progress::moved : Progress::waiting;
   }
   std::optional<Error> error = std::move(transfer->error);
-  take_out(op.kind == OpKind::send ? out_[peer].transfers : in_[peer].transfers, transfer);
+  remove(op.kind == OpKind::send ? out_[peer].transfers : in_[peer].transfers, transfer);
   op.token = nullptr;
   if (error) throw Failure(std::move(*error));
   return Progress::done;
 }
 
-// Whether a send has found no room, or no receive, for so long that the reason may be that everyone sends.
+// Whether a send has waited so long for room or for a receive that all ranks may be sending to each other.
 bool PointToPointLane::is_stuck(Transfer& transfer) const {
   constexpr int64_t kPatienceNs = 2'000'000;
   if (transfer.done) return false;
@@ -127,16 +128,16 @@ bool PointToPointLane::is_stuck(Transfer& transfer) const {
   return now - transfer.stuck_since_ns > kPatienceNs;
 }
 
-bool PointToPointLane::take_in(int peer) {
+bool PointToPointLane::buffer_unexpected(int peer) {
   Incoming& in = in_[peer];
   bool moved = match_ring(peer, in, true);
   for (Message& message : in.unexpected) {
-    if (!message.envelope.id || message.taking_in) continue;
+    if (!message.envelope.id || message.buffering) continue;
     message.payload.resize(message.envelope.nbytes);
-    message.taking_in = std::make_unique<Transfer>();
-    message.taking_in->op.nbytes = message.envelope.nbytes;
-    message.taking_in->op.out = message.payload.data();
-    in.to_grant.push_back({message.envelope.id, message.taking_in.get(), message.place});
+    message.buffering = std::make_unique<Transfer>();
+    message.buffering->op.nbytes = message.envelope.nbytes;
+    message.buffering->op.out = message.payload.data();
+    in.to_grant.push_back({message.envelope.id, message.buffering.get(), message.place});
     moved = true;
   }
   return receive(peer, in) || moved;
@@ -164,8 +165,8 @@ PointToPointLane::Head& PointToPointLane::head_at(int sender, int receiver, uint
 
 void PointToPointLane::open_pipe(int peer, Outgoing& out) {
   region_->need_pipe(channel_, peer);
-  // Whatever the memory held before.
-  head_at(rank_, peer, kRingBegin).is_there.store(0, std::memory_order_relaxed);
+  // Clear it, because the memory may be reused.
+  head_at(rank_, peer, kRingBegin).is_published.store(0, std::memory_order_relaxed);
   region_->control(channel_, rank_, peer).head.value.store(kRingBegin, std::memory_order_release);
   out.is_open = true;
 }
@@ -184,7 +185,7 @@ bool PointToPointLane::enter_ring(int peer, Outgoing& out, Transfer& transfer) {
   std::byte* ring = region_->ring_of(channel_, rank_, peer);
   Head& head = head_at(rank_, peer, out.head);
   const char* site = last_bytes(op.site ? op.site : "?", kSiteBytes - 1);
-  head_at(rank_, peer, end).is_there.store(0, std::memory_order_relaxed);
+  head_at(rank_, peer, end).is_published.store(0, std::memory_order_relaxed);
   head.envelope = envelope;
   write_ring(writer_, ring, region_->ring_bytes, out.head + sizeof(Head), site, std::strlen(site) + 1);
   if (is_long) {
@@ -199,7 +200,7 @@ bool PointToPointLane::enter_ring(int peer, Outgoing& out, Transfer& transfer) {
     copy_bytes(head.payload, op.in, nbytes);
   else if (!in_pieces)
     write_ring(writer_, ring, region_->ring_bytes, out.head + kPrefixBytes, op.in, nbytes);
-  head.is_there.store(1, std::memory_order_release);
+  head.is_published.store(1, std::memory_order_release);
   region_->ring_peer(peer);
   uint64_t longest = kLeastPieceBytes;
   for (uint64_t offset = 0; in_pieces && offset < nbytes; longest = std::min(4 * longest, kMostPieceBytes)) {
@@ -238,7 +239,7 @@ bool PointToPointLane::stream(int peer, Outgoing& out) {
   for (size_t slots = 0; slots < kMostSlots; ++slots) {
     if (out.produced - control.consumed.value.load(std::memory_order_acquire) == region_->num_bulk_slots) break;
     const uint64_t nbytes = std::min<uint64_t>(kBulkBytes, transfer.op.nbytes - transfer.position);
-    // A message that does not flow ends with one empty slot, so that the receiver knows that this was read.
+    // A message that is not streamed ends with one empty slot, so that the receiver knows that the grant was read.
     const bool flows = !transfer.refused && !transfer.is_taken;
     if (flows) {
       writer_.write(region_->bulk_slot(channel_, rank_, peer, out.produced), transfer.op.in + transfer.position,
@@ -252,7 +253,7 @@ bool PointToPointLane::stream(int peer, Outgoing& out) {
       transfer.error = Error{ErrorCode::collective_mismatch,
                              "rank " + std::to_string(rank_) + ": " + describe(transfer.op) + " at " +
                                  (transfer.op.site ? transfer.op.site : "?") + "; rank " + std::to_string(peer) +
-                                 " expected another size or type and raises as well",
+                                 " expected another size or type and raises an error too",
                              {peer}};
     if (!flows || transfer.position == transfer.op.nbytes) {
       transfer.done = true;
@@ -275,8 +276,8 @@ PointToPointLane::Transfer* PointToPointLane::find_posted(Incoming& in, int tag)
   return nullptr;
 }
 
-// Takes messages out of the ring while there is a receive that still looks for one; with none, they stay there and hold
-// the sender back.
+// Takes messages out of the ring while a posted receive has no message yet. Otherwise messages stay in the ring, and a
+// full ring blocks the sender.
 bool PointToPointLane::match_ring(int peer, Incoming& in, bool take_all) {
   if (!in.is_open) {
     in.is_open = region_->control(channel_, peer, rank_).head.value.load(std::memory_order_acquire) != 0;
@@ -286,7 +287,7 @@ bool PointToPointLane::match_ring(int peer, Incoming& in, bool take_all) {
   const uint64_t limit = in.tail + region_->ring_bytes;
   while (in.tail < limit) {
     if (in.reading) {
-      if (!read_on(peer, in)) break;
+      if (!continue_reading(peer, in)) break;
       moved = true;
       continue;
     }
@@ -294,7 +295,7 @@ bool PointToPointLane::match_ring(int peer, Incoming& in, bool take_all) {
                                                     [](const Transfer& transfer) { return transfer.in_ring_queue; });
     if (!any_posted) break;
     const Head& head = head_at(peer, rank_, in.tail);
-    if (!head.is_there.load(std::memory_order_acquire)) break;
+    if (!head.is_published.load(std::memory_order_acquire)) break;
     const Envelope envelope = head.envelope;
     Transfer* const transfer = find_posted(in, envelope.tag);
     if (transfer && !envelope.id && fits(*transfer, envelope)) {
@@ -303,12 +304,12 @@ bool PointToPointLane::match_ring(int peer, Incoming& in, bool take_all) {
       continue;
     }
     const uint64_t nbytes = envelope.id ? 0 : envelope.nbytes;
-    if (num_there(peer, in.tail, nbytes) < nbytes) break;
+    if (num_readable(peer, in.tail, nbytes) < nbytes) break;
     uint64_t place = kNotShared;
     if (envelope.id) std::memcpy(&place, head.payload, sizeof place);
     Message message{envelope, place, site_at(peer, in.tail), std::vector<std::byte>(nbytes), nullptr, nullptr};
     read_payload(peer, in.tail, nbytes, 0, nbytes, message.payload.data());
-    go_past(peer, in, envelope);
+    advance_past(peer, in, envelope);
     if (transfer)
       accept(peer, in, *transfer, message);
     else
@@ -324,14 +325,14 @@ std::string PointToPointLane::site_at(int peer, uint64_t position) const {
   return {site, strnlen(site, sizeof site)};
 }
 
-// How much of the payload of a message at `position` can be read.
-uint64_t PointToPointLane::num_there(int peer, uint64_t position, uint64_t nbytes) const {
+// How many bytes of the payload of the message at `position` can be read.
+uint64_t PointToPointLane::num_readable(int peer, uint64_t position, uint64_t nbytes) const {
   if (nbytes <= kLeastPieceBytes) return nbytes;
   const uint64_t filled = region_->control(channel_, peer, rank_).head.value.load(std::memory_order_acquire);
   return filled <= position + kPrefixBytes ? 0 : std::min(nbytes, filled - position - kPrefixBytes);
 }
 
-// From `begin` up to `end` of a payload.
+// Reads bytes [begin, end) of a payload.
 void PointToPointLane::read_payload(int peer, uint64_t position, uint64_t nbytes, uint64_t begin, uint64_t end,
                                     std::byte* to) const {
   if (nbytes <= Head::kPayloadBytes)
@@ -341,20 +342,20 @@ void PointToPointLane::read_payload(int peer, uint64_t position, uint64_t nbytes
               end - begin);
 }
 
-bool PointToPointLane::read_on(int peer, Incoming& in) {
+bool PointToPointLane::continue_reading(int peer, Incoming& in) {
   auto& [envelope, transfer, position] = *in.reading;
-  const uint64_t end = num_there(peer, in.tail, envelope.nbytes);
+  const uint64_t end = num_readable(peer, in.tail, envelope.nbytes);
   if (end == position && end < envelope.nbytes) return false;
   if (transfer) read_payload(peer, in.tail, envelope.nbytes, position, end, transfer->op.out + position);
   position = end;
   if (end < envelope.nbytes) return true;
   if (transfer) transfer->done = true;
-  go_past(peer, in, envelope);
+  advance_past(peer, in, envelope);
   in.reading.reset();
   return true;
 }
 
-void PointToPointLane::go_past(int peer, Incoming& in, const Envelope& envelope) {
+void PointToPointLane::advance_past(int peer, Incoming& in, const Envelope& envelope) {
   in.tail += bytes_in_ring(envelope);
   region_->control(channel_, peer, rank_).tail.value.store(in.tail, std::memory_order_release);
   region_->ring_peer(peer);
@@ -383,13 +384,13 @@ Heap* PointToPointLane::heap() {
     try {
       heap_ = region_->host().heap();
     } catch (const Failure&) {
-      cannot_map_ = true;  // messages flow, as any others
+      cannot_map_ = true;  // messages are streamed instead
     }
   }
   return heap_.get();
 }
 
-// Goes on reading a message out of its sender's array; true once it is here.
+// Continues to read a message out of its sender's array; true once it is complete.
 bool PointToPointLane::read_shared(int peer, const Incoming::Grant& grant, size_t& slots) const {
   Transfer& transfer = *grant.transfer;
   const std::byte* const from = heap_->at(region_->host_rank(peer), grant.place);
@@ -404,7 +405,7 @@ bool PointToPointLane::read_shared(int peer, const Incoming::Grant& grant, size_
 void PointToPointLane::complete(int peer, Incoming& in, Transfer& transfer) {
   transfer.done = true;
   const auto taken = std::find_if(in.unexpected.begin(), in.unexpected.end(),
-                                  [&](const Message& message) { return message.taking_in.get() == &transfer; });
+                                  [&](const Message& message) { return message.buffering.get() == &transfer; });
   if (taken != in.unexpected.end() && taken->receive) hand_over(peer, in, *taken->receive, taken);
 }
 
@@ -460,7 +461,7 @@ bool PointToPointLane::cancel(Operation& op) noexcept {
   auto* transfer = static_cast<Transfer*>(op.token);
   const bool unnoticed = transfer->in_ring_queue;
   if (op.kind == OpKind::send && out_[op.root].streaming == transfer) out_[op.root].streaming = nullptr;
-  // The receiver may be reading it, and shall read what was sent.
+  // The receiver may still read the array and must see the content that was sent.
   if (transfer->is_shared && !transfer->in_ring_queue && !transfer->done) heap_->detach(op.in);
   if (op.kind == OpKind::recv) {
     std::erase_if(in_[op.root].to_grant, [&](const auto& grant) { return grant.transfer == transfer; });
@@ -469,7 +470,7 @@ bool PointToPointLane::cancel(Operation& op) noexcept {
     std::optional<Incoming::Reading>& reading = in_[op.root].reading;
     if (reading && reading->transfer == transfer) reading->transfer = nullptr;
   }
-  take_out(op.kind == OpKind::send ? out_[op.root].transfers : in_[op.root].transfers, transfer);
+  remove(op.kind == OpKind::send ? out_[op.root].transfers : in_[op.root].transfers, transfer);
   op.token = nullptr;
   return unnoticed;
 }

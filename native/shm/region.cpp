@@ -11,7 +11,7 @@
 
 namespace hocket {
 
-// state: 0 none, 1 being written, 2 written (release).
+// state: 0 no abort, 1 being written, 2 written (release).
 struct Region::Abort {
   static constexpr int kMaxRanks = 64;
   std::atomic<uint32_t> state;
@@ -73,15 +73,15 @@ std::shared_ptr<Region> Region::open(std::shared_ptr<Host> host, std::vector<int
   const auto waiting_text = [&] {
     return "rank " + std::to_string(rank) + " waits for " + ranks_text(missing) + " of a new communicator";
   };
-  // Where there is no range, no member has arrived: with one that is gone they will never be complete, and rank 0,
-  // which may have seen that already, makes no range for them.
+  // Without a range, no member has arrived. If a member is gone, the members will never be complete, and rank 0, which
+  // may have seen that already, makes no range for them.
   const auto find_gone = [&] {
     return std::find_if(members.begin(), members.end(),
                         [&](int each) { return host->life(each) != Host::Life::alive; });
   };
   auto gone_member = members.end();
   const auto find_range_or_gone = [&] {
-    host->look_at_peers();  // before the table: who made the range before it left has made it
+    host->check_peers();  // before find_range(): if rank 0 has left, its range is visible by then
     gone_member = find_gone();
     range = host->find_range(key);
     return range || gone_member != members.end();
@@ -92,7 +92,7 @@ std::shared_ptr<Region> Region::open(std::shared_ptr<Host> host, std::vector<int
     range = host->make_range(key, offsets.end, offsets.stages, size);
   } else if (!Engine::instance().wait_for(find_range_or_gone, timeout_s, hooks, waiting_text)) {
     throw Failure(ErrorCode::comm_timeout,
-                  "rank " + std::to_string(rank) + " waited for a new communicator: its rank 0 (rank " +
+                  "rank " + std::to_string(rank) + " timed out waiting for a new communicator: its rank 0 (rank " +
                       std::to_string(members[0]) + " of the host) never arrived",
                   {0});
   }
@@ -104,21 +104,21 @@ std::shared_ptr<Region> Region::open(std::shared_ptr<Host> host, std::vector<int
   auto mapping = std::make_shared<Mapping>(host->segment(), range->offset, range->nbytes);
   auto region =
       std::make_shared<Region>(host, std::move(members), rank, key, *range, std::move(mapping), std::move(backends));
-  // Arrival: `staged` is 1 on every member before any operation; staging counts on from there.
+  // Arrival: every member sets `staged` to 1 before any operation; epochs of staging start from there.
   region->flags(rank).staged.value.store(1, std::memory_order_release);
   std::vector<int> gone;
   const auto all_here_or_gone = [&] {
-    host->look_at_peers();
+    host->check_peers();
     gone = region->gone_before_arriving(missing);
     return missing.empty() || !gone.empty();
   };
   const double left_s = std::max(0.0, timeout_s - (static_cast<double>(now_ns()) * 1e-9 - begin_s));
   if (!Engine::instance().wait_for(all_here_or_gone, left_s, hooks, waiting_text))
     throw Failure(ErrorCode::comm_timeout,
-                  "rank " + std::to_string(rank) + " waited for a new communicator: rank" +
-                      (missing.size() > 1 ? "s " : " ") + join_ranks(missing) + " of it never arrived",
+                  "rank " + std::to_string(rank) + " timed out waiting for a new communicator: " + ranks_text(missing) +
+                      " of it never arrived",
                   missing);
-  if (!missing.empty()) throw Failure(region->why_gone(gone));
+  if (!missing.empty()) throw Failure(region->gone_error(gone));
   return region;
 }
 
@@ -152,11 +152,11 @@ Region::Region(std::shared_ptr<Host> host, std::vector<int> members, int rank_, 
                reinterpret_cast<PipeControl*>(base + offsets.schedule_controls)};
   stages_ = base + offsets.stages;
   pipes_ = base + offsets.pipes;
-  for (int member : members_) bells_.push_back(&host_->bell(member));
+  for (int member : members_) doorbells_.push_back(&host_->doorbell(member));
 }
 
 Region::~Region() {
-  if (g_forked_child.load(std::memory_order_relaxed)) return;  // its parent has not left
+  if (g_forked_child.load(std::memory_order_relaxed)) return;  // the parent has not left
   flags(rank).left.value.store(1, std::memory_order_release);
   ring_peers();
   host_->leave_range(key_);
@@ -204,7 +204,7 @@ bool Region::has_left(int peer) const {
   return flags(peer).left.value.load(std::memory_order_acquire) || host_->life(members_[peer]) == Host::Life::finalized;
 }
 
-Error Region::why_gone(const std::vector<int>& ranks) const {
+Error Region::gone_error(const std::vector<int>& ranks) const {
   if (std::optional<Error> abort = find_abort()) return *abort;
   std::string text;
   for (int peer : ranks) {
@@ -221,16 +221,16 @@ std::vector<int> Region::left() const {
   return ranks;
 }
 
-std::optional<Error> Region::failure_of(const std::vector<int>& left, const std::vector<int>& waited_for) const {
+std::optional<Error> Region::failure_of(const std::vector<int>& left, const std::vector<int>& awaited) const {
   std::vector<int> gone;
-  std::set_intersection(left.begin(), left.end(), waited_for.begin(), waited_for.end(), std::back_inserter(gone));
+  std::set_intersection(left.begin(), left.end(), awaited.begin(), awaited.end(), std::back_inserter(gone));
   if (gone.empty()) return std::nullopt;
-  return why_gone(gone);
+  return gone_error(gone);
 }
 
 void Region::note_issued(const Operation& op) const {
   Issued::Entry& entry = issued_[rank].entries[op.seq % Issued::kCapacity];
-  // A reader that sees one of the new fields sees at least the zero.
+  // A reader that sees one of the new fields (release) also sees this zero.
   entry.seq.store(0, std::memory_order_relaxed);
   entry.kind.store(static_cast<uint64_t>(op.kind) | static_cast<uint64_t>(op.dtype) << 8 |
                        static_cast<uint64_t>(op.reduce) << 16 | static_cast<uint64_t>(op.is_of_object) << 23 |
@@ -275,18 +275,18 @@ std::optional<Error> Region::find_abort() const {
   if (abort_->state.load(std::memory_order_acquire) != 2) return std::nullopt;
   Error error{static_cast<ErrorCode>(abort_->code), abort_->text,
               std::vector<int>(abort_->ranks, abort_->ranks + abort_->num_ranks)};
-  // Who was waited for has not timed out itself.
+  // The awaited rank has not timed out itself, so it gets another code.
   const bool it_is_me = std::find(error.ranks.begin(), error.ranks.end(), rank) != error.ranks.end();
   if (error.code == ErrorCode::comm_timeout && it_is_me) error.code = ErrorCode::aborted;
   return error;
 }
 
-std::optional<Error> Region::look_at_peers() const {
-  host_->look_at_peers();
+std::optional<Error> Region::check_peers() const {
+  host_->check_peers();
   if (std::optional<Error> abort = find_abort()) return abort;
   const std::vector<int> ranks = dead();
   if (ranks.empty()) return std::nullopt;
-  return why_gone(ranks);
+  return gone_error(ranks);
 }
 
 }  // namespace hocket

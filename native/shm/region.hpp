@@ -1,13 +1,13 @@
-// The part of the host's segment that one communicator uses, and who is in it.
+// The part of the host's segment that one communicator uses, and the communicator's members.
 //
 //   abort | lines[lanes][2][n] | flags[n] | details[lanes][n] | issued[n] | eager[2][n] | controls[n][n] |
 //                                                                                  allocated when the region is made
 //   stage[n] = in area, out area |                                                 allocated by its owner at first use
-//   controls of schedules [n][n]                                                  allocated at their first use
+//   controls of schedules [n][n]                                                   allocated at their first use
 //   pipe[channels][n][n] = ring + bulk slots                                       allocated by its sender at first use
 //
-// Every word has one writer, named below; flags only grow (monotone epochs), so a reader can never mistake an old state
-// for a new one.
+// Every word has exactly one writer, named below. Flags only grow (monotone epochs), so a reader never mistakes an old
+// state for a new one.
 #pragma once
 
 #include <array>
@@ -27,22 +27,23 @@
 namespace hocket {
 
 inline constexpr size_t kInlineBytes = 48;             // payload that travels in the header line itself
-inline constexpr size_t kEagerBytes = 4096;            // contributions up to this travel with the header, in one phase
-inline constexpr size_t kLeastDirectBytes = 64 << 10;  // from here on data may be read out of its owner's array
-// Messages go round and round in their ring, too, for the same reason as chunks in a stage (below). Where there are
-// many pairs of ranks the memory of all their pipes matters more.
+inline constexpr size_t kEagerBytes = 4096;            // contributions up to this size travel with the line (eager)
+inline constexpr size_t kLeastDirectBytes = 64 << 10;  // blocks from this size may be read out of their owner's array
+// Rings are large for the same reason as the areas of a stage (below). With many pairs of ranks, the memory of all
+// pipes matters more.
 constexpr size_t ring_bytes_for(int size) { return size <= 4 ? 2 << 20 : 128 << 10; }
-// Longer messages are pulled through the bulk slots.
+// Longer messages are streamed through the bulk slots.
 constexpr size_t ring_message_bytes_for(int size) { return size <= 4 ? 64 << 10 : 8 << 10; }
 inline constexpr size_t kBulkBytes = 32 << 10;
-// As many as make two areas of a stage hold in the end (below); fewer where there are many pairs of ranks.
+// With 64 slots they are as large as the largest area of a stage (below); fewer with many pairs of ranks.
 constexpr size_t bulk_slots_for(int size) { return size <= 4 ? 64 : 16; }
-// A broadcast goes in chunks between these two, at most as large as the stage's.
+// Chunk size of a broadcast: between these two, and at most a chunk of the stage.
 inline constexpr size_t kLeastBroadcastChunkBytes = 16 << 10;
 inline constexpr size_t kMostBroadcastChunkBytes = 128 << 10;
-// A rank's stage has two areas of this size, in and out, in each of which chunks go round and round: what was written
-// longest ago has left the caches that a processor has for itself, and lines that come out of the cache that all share
-// come more than twice as fast as those that another processor has in its own. All areas together should stay in that.
+// A rank's stage has two areas of this size, in and out. Chunks use each area as a ring buffer, so the next slot is the
+// one written longest ago: its lines have left the private caches of the other processor. A line out of the shared
+// cache comes more than twice as fast as one out of another processor's private cache. All areas together should fit
+// into the shared cache.
 constexpr size_t area_bytes_for(int size) { return size <= 2 ? 2 << 20 : size <= 4 ? 1 << 20 : 512 << 10; }
 constexpr size_t chunk_bytes_for(int size) { return area_bytes_for(size) / 16; }
 
@@ -60,20 +61,20 @@ struct alignas(kLineBytes) Flag {
 
 // Written by its rank.
 struct RankFlags {
-  Flag staged;    // chunks that lie in the in-slots
-  Flag finished;  // chunks that were reduced into the out-slots, or consumed
+  Flag staged;    // epoch of the latest chunk in the in-slots
+  Flag finished;  // epoch of the latest chunk that was reduced into the out-slots, or consumed
   Flag left;      // 1: this member has finalized the communicator
 };
 
-// Written by its rank, only when an operation failed: what it was, for everyone's message.
+// Written by its rank, only when an operation failed: its description, for the error message on all ranks.
 struct Detail {
   std::atomic<uint64_t> seq;  // of the operation described, stored last
   char text[1000];
   char traits[400];  // see core/traits.hpp
-  int32_t error;     // 0, or 1 + ErrorCode: the rank could not start the operation at all
+  int32_t error;     // 0, or 1 + ErrorCode if the rank could not start the operation
 };
 
-// Written by its rank: what it issued last, found by number; only where operations may go to different lanes.
+// Written by its rank: its latest operations by sequence number; only if the region has several lanes.
 struct Issued {
   static constexpr uint64_t kCapacity = 256;
   struct Entry {
@@ -89,26 +90,27 @@ struct Issued {
 enum class Channel : uint8_t { messages, schedules };
 inline constexpr size_t kNumChannels = 2;
 
-// One way of a pair, sender -> receiver.
+// Flags of the pipe sender -> receiver; each comment names the writer.
 struct PipeControl {
-  Flag head;      // sender: how far the ring is filled, of a message that is written in pieces
+  Flag head;      // sender: bytes ever written to the ring, of a message that is written in pieces
   Flag tail;      // receiver: bytes ever read from it
   Flag produced;  // sender: bulk slots ever filled
   Flag consumed;  // receiver: bulk slots ever emptied
-  Flag granted;   // receiver: id of the long message that may flow now; kRefused or kTaken is set if it must not
+  Flag granted;   // receiver: id of the long message to stream now; not streamed if kRefused or kTaken is set
 };
-inline constexpr uint64_t kRefused = 1ull << 63;
-inline constexpr uint64_t kTaken = 1ull << 62;  // likewise: the receiver has read it out of the sender's array
+inline constexpr uint64_t kRefused = 1ull << 63;  // size or type do not match
+inline constexpr uint64_t kTaken = 1ull << 62;    // the receiver has read the message out of the sender's array
 
 class Region final : public Peers {
  public:
-  // members: ranks of the host, in order of the communicator's ranks. Returns when all members are there; throws
-  // CommTimeout naming who is not. Drives the engine meanwhile.
-  // `backends` are those whose collectives go through an agreement here, in order of the communicator's; equal on all
-  // members.
+  // Opens the region; returns when all members have arrived. Drives the engine meanwhile. Throws CommTimeout with the
+  // missing ranks.
+  //   members: ranks of the host, in the order of the communicator's ranks.
+  //   backends: the backends whose collectives go through an agreement here, in the communicator's order; equal on all
+  //     members.
   static std::shared_ptr<Region> open(std::shared_ptr<Host> host, std::vector<int> members, int rank, uint64_t key,
                                       std::vector<std::string> backends, double timeout_s, WaitHooks& hooks);
-  // Of a range that is mapped already: of which several regions of one process may share the mapping.
+  // Makes a region of a range that is already mapped; several regions of one process may share the mapping.
   Region(std::shared_ptr<Host> host, std::vector<int> members, int rank, uint64_t key, Host::Range range,
          std::shared_ptr<Mapping> mapping, std::vector<std::string> backends = {"shm"});
   ~Region() override;
@@ -130,8 +132,8 @@ class Region final : public Peers {
   RankFlags& flags(int peer) const { return flags_[peer]; }
   Detail& detail(size_t lane, int peer) const { return details_[lane * size_ + static_cast<size_t>(peer)]; }
   void note_issued(const Operation& op) const;
-  // What the member issued under that number, and its fingerprint, as far as they are known; in, out, site and blocks
-  // are not.
+  // The operation that the member issued under that sequence number, without in, out, site and blocks, and its
+  // fingerprint; nothing if unknown.
   std::optional<std::pair<Operation, uint64_t>> issued(int peer, uint64_t seq) const;
   std::byte* in_area(int peer) const { return stage(peer); }
   std::byte* out_area(int peer) const { return stage(peer) + area_bytes; }
@@ -144,7 +146,7 @@ class Region final : public Peers {
     return pipe(channel, sender, receiver) + ring_bytes + (index % num_bulk_slots) * kBulkBytes;
   }
 
-  // Pages of this rank's own part, allocated at first use. Throw ResourceExhausted.
+  // Allocate pages of this rank's own part at first use. Throw ResourceExhausted.
   void need_stage();
   void need_controls(Channel channel);
   void need_pipe(Channel channel, int receiver);
@@ -152,28 +154,29 @@ class Region final : public Peers {
   int host_rank(int peer) const { return members_[static_cast<size_t>(peer)]; }
   Host& host() const { return *host_; }
   int pid(int peer) const { return host_->pid(host_rank(peer)); }
-  void ring_peer(int peer) const { ring(*bells_[peer]); }
+  void ring_peer(int peer) const { ring(*doorbells_[peer]); }
   void ring_peers() const {
     for (int peer = 0; peer < size; ++peer)
-      if (peer != rank) ring(*bells_[peer]);
+      if (peer != rank) ring(*doorbells_[peer]);
   }
 
-  // The members whose process has ended without a word, and whether a member will not take part any more.
+  // The members whose process has ended without finalizing.
   std::vector<int> dead() const;
+  // Whether a member has finalized the communicator or the job.
   bool has_left(int peer) const;
-  // The members that have died, or left before they arrived; in `missing` those that have not arrived. A member may
-  // arrive and leave while this looks, so who has left is read first.
+  // The members that died, or left before they arrived; sets `missing` to the members that have not arrived. A member
+  // may arrive and leave during this call, so the members that left are read first.
   std::vector<int> gone_before_arriving(std::vector<int>& missing) const;
-  // PeerFailure of members that are gone; or the abort, if someone gave the communicator up before.
-  Error why_gone(const std::vector<int>& ranks) const;
-  // A member that left took part in all it owed. Who has left is to be read before who is waited for: all that it
-  // published is visible then.
+  // The abort if a member aborted the communicator, else PeerFailure for the members that are gone.
+  Error gone_error(const std::vector<int>& ranks) const;
+  // The members that left: each has completed its part of its operations. Call left() before the awaited ranks are
+  // determined: then all data that these members published is visible.
   std::vector<int> left() const;
-  std::optional<Error> failure_of(const std::vector<int>& left, const std::vector<int>& waited_for) const;
-  // The first abort wins; every member finds it.
+  std::optional<Error> failure_of(const std::vector<int>& left, const std::vector<int>& awaited) const;
+  // Publishes an abort for all members; only the first abort counts.
   void post_abort(const Error& error) const override;
   std::optional<Error> find_abort() const;
-  std::optional<Error> look_at_peers() const override;
+  std::optional<Error> check_peers() const override;
 
  private:
   struct Abort;
@@ -189,10 +192,10 @@ class Region final : public Peers {
 
   std::shared_ptr<Host> host_;
   std::vector<int> members_;
-  std::vector<BellPage*> bells_;
+  std::vector<DoorbellPage*> doorbells_;
   uint64_t key_;
   uint64_t offset_;
-  uint64_t size_;  // as unsigned, for the index arithmetic above
+  uint64_t size_;  // unsigned, for the index arithmetic above
   std::vector<std::string> backends_;
   std::shared_ptr<Mapping> mapping_;
   Abort* abort_;

@@ -1,12 +1,12 @@
-// How the ranks of a host meet. Rank 0 listens at an abstract unix socket (a crash leaves no name behind); the others
-// connect, prove by SO_PEERCRED that they belong to the same user, and hand over their bell. When all are there, rank 0
-// answers with the segment and, of every rank, the bell and a pidfd. Sockets are closed then.
+// The rendezvous of the ranks of a host. Rank 0 listens at an abstract unix socket (a crash leaves no name behind). The
+// others connect, prove by SO_PEERCRED that they belong to the same user, and send the descriptor of their doorbell.
+// When all have arrived, rank 0 answers with the segment and, for every rank, its doorbell and a pidfd. Then all
+// sockets are closed.
 //
-//   rank r                       rank 0
-//   hello {rank, size, left_s, descriptors} + bell   ->   waits for all, until the earliest deadline of those who came
-//                                <-   welcome {first, count} + segment + (bell, pidfd) x count     (several, if many
-//                                ranks)
-//                                <-   refusal {code, missing ranks, text}
+//   rank r                                                   rank 0
+//   hello {rank, size, left_s, descriptors} + doorbell   ->  waits for all, until the earliest deadline received
+//          <-  welcome {first, count} + segment + (doorbell, pidfd) x count     (several messages with many ranks)
+//          <-  refusal {code, missing ranks, text}                              (instead of the welcome)
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
@@ -35,21 +35,20 @@ namespace hocket {
 
 namespace {
 
-constexpr uint32_t kMagic =
-    0x686b7433;  // "hkt3": the last byte is the version of everything that lies in shared memory
+constexpr uint32_t kMagic = 0x686b7433;  // "hkt3": the last byte is the version of all data structures in shared memory
 constexpr int kTextBytes = 512;
-constexpr int64_t kTellingNs = 5'000'000'000;  // that rank 0 waits for others to tell them that it cannot go on
+constexpr int64_t kNotifyNs = 5'000'000'000;  // how long a failing rank 0 waits for other ranks to notify them
 
 struct Hello {
   uint32_t magic;
   int32_t rank;
   int32_t size;
   int32_t has_membarrier;
-  int32_t free_descriptors;  // that the rank may still open
+  int32_t free_descriptors;  // how many the rank can still open
   int32_t most_descriptors;  // `ulimit -n`
   double left_s;
   uint64_t start_time;
-  cpu_set_t cpus;  // that the rank may run on
+  cpu_set_t cpus;  // affinity of the rank
 };
 
 struct Welcome {
@@ -67,7 +66,7 @@ struct Welcome {
   throw Failure(ErrorCode::backend_unavailable, what + ": " + std::strerror(errno));
 }
 
-// In clock ticks since boot; with the pid it names a process for good (pids are reused).
+// In clock ticks since boot; together with the pid it identifies a process (pids are reused).
 uint64_t start_time_of(int pid) {
   std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
   std::string line;
@@ -102,7 +101,7 @@ bool send_message(int socket, const void* data, size_t nbytes, const std::vector
     header->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
     std::memcpy(CMSG_DATA(header), fds.data(), sizeof(int) * fds.size());
   }
-  // ETOOMANYREFS: this user's descriptors in flight reached `ulimit -n`; they become fewer as receivers take theirs.
+  // ETOOMANYREFS: this user's descriptors in flight reached `ulimit -n`; receivers reduce their number.
   for (int attempt = 0; attempt < 5000; ++attempt) {
     if (sendmsg(socket, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(nbytes)) return true;
     if (errno == EINTR) continue;
@@ -124,8 +123,8 @@ Received receive_message(int socket, void* data, size_t nbytes, std::vector<Fd>&
   message.msg_control = control.data();
   message.msg_controllen = control.size();
   ssize_t got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  // The kernel looks for a message first and for the end second: a peer that sent and closed in between seems to have
-  // closed only. After the end nothing comes any more, so a second look is the truth.
+  // The kernel checks for a message first and for the end of the connection second: if a peer sends and closes between
+  // these checks, the call reports only the end. No message comes after the end, so a second call is correct.
   if (got == 0) {
     message.msg_controllen = control.size();
     got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -152,7 +151,7 @@ sockaddr_un address_of(const std::string& name, socklen_t& length) {
   return address;
 }
 
-// The user at the other end, or -1.
+// The process and user at the other end; uid -1 if unknown.
 ucred credentials(int socket) {
   ucred peer{0, static_cast<uid_t>(-1), 0};
   socklen_t length = sizeof peer;
@@ -176,11 +175,11 @@ class Leader {
     if (size > 1) {
       if (free < needed) release_reserve();
       listen_at(name);
-      if (free < needed) refuse(lack_of_descriptors(0, free, most, needed));
+      if (free < needed) refuse(descriptor_shortage(0, free, most, needed));
     }
-    Bell& bell = Bell::mine();
-    arrived_[0] = {Fd(), Fd(fcntl(bell.fd(), F_DUPFD_CLOEXEC, 0)), open_pidfd(getpid()), getpid()};
-    ringers_fence_ = !bell.has_membarrier();
+    Doorbell& doorbell = Doorbell::mine();
+    arrived_[0] = {Fd(), Fd(fcntl(doorbell.fd(), F_DUPFD_CLOEXEC, 0)), open_pidfd(getpid()), getpid()};
+    ringers_fence_ = !doorbell.has_membarrier();
   }
 
   void listen_at(const std::string& name) {
@@ -190,29 +189,29 @@ class Leader {
     if (bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
       if (errno == EADDRINUSE)
         throw Failure(ErrorCode::bootstrap_mismatch,
-                      "another process is rank 0 of this job already: two processes have local rank 0, or two jobs "
-                      "share MASTER_ADDR, MASTER_PORT and HOCKET_JOB");
-      fail_errno("cannot open the meeting socket");
+                      "another process is already rank 0 of this job on this host: two processes have local rank 0, or "
+                      "two jobs share MASTER_ADDR, MASTER_PORT and HOCKET_JOB");
+      fail_errno("cannot open the rendezvous socket");
     }
-    if (listen(listener_.get(), std::min(size_, 4096)) != 0) fail_errno("cannot listen at the meeting socket");
+    if (listen(listener_.get(), std::min(size_, 4096)) != 0) fail_errno("cannot listen at the rendezvous socket");
   }
 
   bool step() {
     if (!listener_) return true;
     while (true) {
       Fd connection(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-      if (!connection && (errno == EMFILE || errno == ENFILE)) refuse_for_lack();
+      if (!connection && (errno == EMFILE || errno == ENFILE)) refuse_for_descriptors();
       if (!connection) break;
       if (credentials(connection.get()).uid == getuid()) unknown_.push_back(std::move(connection));
     }
-    // A rank that left again has not arrived; another process may come in its place, and is greeted after this.
+    // A rank that closed its connection has not arrived; another process may replace it, and is greeted below.
     for (int rank = 1; rank < size_; ++rank) {
       char byte;
       if (arrived_[rank].connection && recv(arrived_[rank].connection.get(), &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 0)
         arrived_[rank] = {};
     }
     for (size_t i = 0; i < unknown_.size();) {
-      if (!greet(unknown_[i])) {
+      if (!receive_hello(unknown_[i])) {
         ++i;
       } else {
         unknown_.erase(unknown_.begin() + static_cast<std::ptrdiff_t>(i));
@@ -230,7 +229,7 @@ class Leader {
     return ranks;
   }
 
-  Meeting welcome() {
+  Rendezvous welcome() {
     Fd segment;
     try {
       segment = create_segment(segment_bytes());
@@ -249,21 +248,21 @@ class Leader {
         for (int i = 0; i < message.count; ++i) {
           const Arrived& peer = arrived_[first + i];
           message.pids[i] = peer.pid;
-          fds.push_back(peer.bell.get());
+          fds.push_back(peer.doorbell.get());
           fds.push_back(peer.pidfd.get());
         }
         send_message(arrived_[rank].connection.get(), &message, sizeof message, fds);
       }
     }
-    Meeting meeting;
-    meeting.num_cpus = num_cpus();
-    meeting.segment = std::move(segment);
+    Rendezvous rendezvous;
+    rendezvous.num_cpus = num_cpus();
+    rendezvous.segment = std::move(segment);
     for (int rank = 0; rank < size_; ++rank) {
       Arrived& peer = arrived_[rank];
-      meeting.peers.push_back(
-          {rank == 0 ? Fd() : std::move(peer.pidfd), Mapping(peer.bell.get(), 0, kPageBytes), peer.pid});
+      rendezvous.peers.push_back(
+          {rank == 0 ? Fd() : std::move(peer.pidfd), Mapping(peer.doorbell.get(), 0, kPageBytes), peer.pid});
     }
-    return meeting;
+    return rendezvous;
   }
 
   [[noreturn]] void refuse(const Error& error) {
@@ -275,27 +274,27 @@ class Leader {
     std::snprintf(message.text, sizeof message.text, "%s", error.message.c_str());
     for (const Arrived& peer : arrived_)
       if (peer.connection) send_message(peer.connection.get(), &message, sizeof message, {});
-    if (error.code == ErrorCode::resource_exhausted) tell_the_rest(message);
+    if (error.code == ErrorCode::resource_exhausted) notify_late_ranks(message);
     for (const Fd& connection : unknown_) send_message(connection.get(), &message, sizeof message, {});
     throw Failure(error);
   }
 
  private:
-  [[noreturn]] void refuse_for_lack() {
+  [[noreturn]] void refuse_for_descriptors() {
     const int most = most_descriptors();
-    refuse(lack_of_descriptors(0, free_descriptors(most), most, descriptors_needed_to_lead(size_)));
+    refuse(descriptor_shortage(0, free_descriptors(most), most, descriptors_needed_to_lead(size_)));
   }
 
-  // Who comes later would wait for a rank 0 that does not come any more. One connection at a time: there may be no
-  // descriptors for more.
-  void tell_the_rest(const Welcome& message) {
-    std::vector<bool> told(arrived_.size());
-    told[0] = true;
-    for (size_t rank = 1; rank < arrived_.size(); ++rank) told[rank] = static_cast<bool>(arrived_[rank].connection);
+  // Notifies ranks that arrive later, which would otherwise wait for rank 0 in vain. One connection at a time, because
+  // descriptors for more may be missing.
+  void notify_late_ranks(const Welcome& message) {
+    std::vector<bool> notified(arrived_.size());
+    notified[0] = true;
+    for (size_t rank = 1; rank < arrived_.size(); ++rank) notified[rank] = static_cast<bool>(arrived_[rank].connection);
     for (Arrived& peer : arrived_) peer = {};
-    unknown_.clear();  // these have said nothing yet, and come again
-    const int64_t deadline = std::min(deadline_ns_, now_ns() + kTellingNs);
-    while (now_ns() < deadline && std::find(told.begin(), told.end(), false) != told.end()) {
+    unknown_.clear();  // they have not sent a hello yet, and will connect again
+    const int64_t deadline = std::min(deadline_ns_, now_ns() + kNotifyNs);
+    while (now_ns() < deadline && std::find(notified.begin(), notified.end(), false) != notified.end()) {
       pollfd waiting{listener_.get(), POLLIN, 0};
       poll(&waiting, 1, 10);
       const Fd connection(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
@@ -303,24 +302,25 @@ class Leader {
       pollfd greeting{connection.get(), POLLIN, 0};
       poll(&greeting, 1, 1000);
       Hello hello{};
-      std::vector<Fd> fds;  // not closed before what it said was read: else it would see an error, and no message
+      std::vector<Fd>
+          fds;  // kept open until the hello is read: otherwise the peer would get an error instead of the message
       if (receive_message(connection.get(), &hello, sizeof hello, fds) != Received::message) continue;
       send_message(connection.get(), &message, sizeof message, {});
-      if (hello.rank > 0 && hello.rank < size_) told[static_cast<size_t>(hello.rank)] = true;
+      if (hello.rank > 0 && hello.rank < size_) notified[static_cast<size_t>(hello.rank)] = true;
     }
   }
 
   struct Arrived {
     Fd connection;
-    Fd bell;
+    Fd doorbell;
     Fd pidfd;
     int32_t pid = 0;
   };
 
   int num_cpus() const { return CPU_COUNT(&cpus_); }
 
-  // True when the connection needs no more looking at.
-  bool greet(Fd& connection) {
+  // True if the connection is handled; false if its hello has not arrived.
+  bool receive_hello(Fd& connection) {
     Hello hello{};
     std::vector<Fd> fds;
     switch (receive_message(connection.get(), &hello, sizeof hello, fds)) {
@@ -331,25 +331,25 @@ class Leader {
       case Received::message:
         break;
     }
-    if (hello.magic >> 8 != kMagic >> 8) return true;  // none of us: anyone may connect
+    if (hello.magic >> 8 != kMagic >> 8) return true;  // not a hocket process: any process may connect
     if (hello.magic == kMagic && hello.rank > 0 && hello.rank < size_ &&
         hello.free_descriptors < descriptors_needed(size_))
       refuse(
-          lack_of_descriptors(hello.rank, hello.free_descriptors, hello.most_descriptors, descriptors_needed(size_)));
+          descriptor_shortage(hello.rank, hello.free_descriptors, hello.most_descriptors, descriptors_needed(size_)));
     if (hello.magic != kMagic)
       refuse({ErrorCode::bootstrap_mismatch, "the ranks of this job run different versions of hocket"});
-    if (fds.size() != 1) refuse_for_lack();  // the kernel drops what there is no room for
+    if (fds.size() != 1) refuse_for_descriptors();  // the kernel drops descriptors that exceed the limit
     if (hello.size != size_)
       refuse({ErrorCode::bootstrap_mismatch, "rank 0 expects " + std::to_string(size_) + " ranks on this host, rank " +
                                                  std::to_string(hello.rank) + " expects " +
                                                  std::to_string(hello.size)});
     if (hello.rank < 1 || hello.rank >= size_ || arrived_[hello.rank].connection)
-      refuse({ErrorCode::bootstrap_mismatch, "two processes say that they are rank " + std::to_string(hello.rank)});
+      refuse({ErrorCode::bootstrap_mismatch, "two processes claim to be rank " + std::to_string(hello.rank)});
     const ucred peer = credentials(connection.get());
     errno = 0;
     Fd pidfd = pidfd_of(connection.get(), peer, hello.start_time);
-    if (!pidfd && (errno == EMFILE || errno == ENFILE)) refuse_for_lack();
-    if (!pidfd) return true;  // it has died already
+    if (!pidfd && (errno == EMFILE || errno == ENFILE)) refuse_for_descriptors();
+    if (!pidfd) return true;  // the process has already died
     if (!hello.has_membarrier) ringers_fence_ = true;
     CPU_OR(&cpus_, &cpus_, &hello.cpus);
     deadline_ns_ = std::min(deadline_ns_, now_ns() + timeout_ns(hello.left_s));
@@ -362,7 +362,7 @@ class Leader {
   std::vector<Arrived> arrived_;
   std::vector<Fd> unknown_;
   Fd listener_;
-  cpu_set_t cpus_ = own_cpus();  // that any rank may run on
+  cpu_set_t cpus_ = own_cpus();  // union of the ranks' affinities
 
  public:
   bool ringers_fence_ = false;
@@ -381,9 +381,9 @@ class Follower {
       switch (receive_message(connection_.get(), &message, sizeof message, fds)) {
         case Received::nothing:
           return false;
-        case Received::closed:  // rank 0 went away: wait for another one until the deadline
+        case Received::closed:  // rank 0 closed the connection: wait for another rank 0 until the deadline
           connection_ = Fd();
-          meeting = {};
+          rendezvous = {};
           return false;
         case Received::message:
           break;
@@ -393,14 +393,14 @@ class Follower {
   }
 
   bool connected() const { return static_cast<bool>(connection_); }
-  Meeting meeting;
+  Rendezvous rendezvous;
 
  private:
   bool connect_once() {
     const int needed = descriptors_needed(size_);
     if (free_ < needed) release_reserve();
     Fd connection(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!connection) throw Failure(lack_of_descriptors(rank_, free_, most_, needed));
+    if (!connection) throw Failure(descriptor_shortage(rank_, free_, most_, needed));
     socklen_t length;
     const sockaddr_un address = address_of(name_, length);
     if (connect(connection.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) return false;
@@ -409,8 +409,8 @@ class Follower {
     Hello hello{kMagic, rank_, size_, 0, free_, most_, left_s, start_time_of(getpid()), own_cpus()};
     std::vector<int> fds;
     if (free_ >= needed) {
-      hello.has_membarrier = Bell::mine().has_membarrier();
-      fds = {Bell::mine().fd()};
+      hello.has_membarrier = Doorbell::mine().has_membarrier();
+      fds = {Doorbell::mine().fd()};
     }
     // Sending may fail: rank 0 may have refused and closed the connection already. Its refusal is read next.
     send_message(connection.get(), &hello, sizeof hello, fds);
@@ -426,16 +426,16 @@ class Follower {
                     std::vector<int>(message.pids, message.pids + message.count));
     if (message.ringers_fence) detail::ringers_fence.store(true, std::memory_order_relaxed);
     if (fds.size() != static_cast<size_t>(2 * message.count + 1))
-      throw Failure(ErrorCode::resource_exhausted,
-                    "could not receive the file descriptors of " + std::to_string(size_) + " ranks; raise `ulimit -n`");
-    meeting.num_cpus = message.num_cpus;
-    meeting.segment = std::move(fds[0]);
+      throw Failure(ErrorCode::resource_exhausted, "cannot receive the file descriptors of " + std::to_string(size_) +
+                                                       " ranks: raise the limit (ulimit -n)");
+    rendezvous.num_cpus = message.num_cpus;
+    rendezvous.segment = std::move(fds[0]);
     for (int i = 0; i < message.count; ++i) {
-      Mapping bell(fds[1 + 2 * i].get(), 0, kPageBytes);
+      Mapping doorbell(fds[1 + 2 * i].get(), 0, kPageBytes);
       Fd pidfd = message.first + i == rank_ ? Fd() : std::move(fds[2 + 2 * i]);
-      meeting.peers.push_back({std::move(pidfd), std::move(bell), message.pids[i]});
+      rendezvous.peers.push_back({std::move(pidfd), std::move(doorbell), message.pids[i]});
     }
-    return static_cast<int>(meeting.peers.size()) == size_;
+    return static_cast<int>(rendezvous.peers.size()) == size_;
   }
 
   std::string name_;
@@ -447,14 +447,14 @@ class Follower {
   Fd connection_;
 };
 
-std::string give_up_text(int rank, const std::vector<int>& missing, double timeout_s) {
-  return "rank " + std::to_string(rank) + " waited " + seconds_text(timeout_s) +
+std::string timeout_text(int rank, const std::vector<int>& missing, double timeout_s) {
+  return "rank " + std::to_string(rank) + " timed out after " + seconds_text(timeout_s) +
          " at start-up: " + ranks_text(missing) + " never arrived";
 }
 
 }  // namespace
 
-Meeting meet(const std::string& name, int rank, int size, double timeout_s, WaitHooks& hooks) {
+Rendezvous run_rendezvous(const std::string& name, int rank, int size, double timeout_s, WaitHooks& hooks) {
   Engine& engine = Engine::instance();
   if (rank == 0) {
     Leader leader(name, size, timeout_s);
@@ -463,23 +463,23 @@ Meeting meet(const std::string& name, int rank, int size, double timeout_s, Wait
         engine.wait_for([&] { return leader.step() || leader.overdue(); }, timeout_s, hooks, waiting_text);
     const std::vector<int> missing = leader.missing();
     if (!complete || !missing.empty())
-      leader.refuse({ErrorCode::comm_timeout, give_up_text(0, missing, timeout_s), missing});
+      leader.refuse({ErrorCode::comm_timeout, timeout_text(0, missing, timeout_s), missing});
     if (leader.ringers_fence_) detail::ringers_fence.store(true, std::memory_order_relaxed);
     return leader.welcome();
   }
   Follower follower(name, rank, size, timeout_s);
-  // Once connected, rank 0 knows better whom all wait for.
+  // Once connected, no report here: rank 0 knows which ranks are missing.
   const auto waiting_text = [&] {
     return follower.connected() ? "" : "rank " + std::to_string(rank) + " waits at start-up for rank 0";
   };
   bool complete = engine.wait_for([&] { return follower.step(); }, timeout_s, hooks, waiting_text);
-  // Rank 0 knows who is missing, and gives up at the earliest deadline: it gets a moment to say so.
+  // Rank 0 knows which ranks are missing and times out at the earliest deadline: wait a moment for its refusal.
   if (!complete && follower.connected()) complete = engine.wait_for([&] { return follower.step(); }, 1.0, hooks);
   if (!complete) {
     const std::vector<int> missing{0};
-    throw Failure(ErrorCode::comm_timeout, give_up_text(rank, missing, timeout_s), missing);
+    throw Failure(ErrorCode::comm_timeout, timeout_text(rank, missing, timeout_s), missing);
   }
-  return std::move(follower.meeting);
+  return std::move(follower.rendezvous);
 }
 
 }  // namespace hocket

@@ -1,4 +1,4 @@
-// Shared memory without a name: a memfd, and mappings of parts of it.
+// Anonymous shared memory: a memfd, and mappings of parts of it.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace hocket {
 
-// A file descriptor that closes itself.
+// Owner of a file descriptor; the destructor closes it.
 class Fd {
  public:
   Fd() = default;
@@ -25,7 +25,7 @@ class Fd {
   int fd_ = -1;
 };
 
-// A mapping of a part of a file that unmaps itself.
+// A mapping of a part of a file; the destructor unmaps it.
 class Mapping {
  public:
   Mapping() = default;
@@ -46,14 +46,14 @@ class Mapping {
   uint64_t nbytes_ = 0;
 };
 
-// A sparse memfd, larger than anything that will be used of it, which nobody can shrink: whoever maps a part of it
-// never meets SIGBUS for a page that was allocated.
+// Creates a sparse memfd, larger than all parts that are used. It is sealed against shrinking: a process that maps a
+// part never gets SIGBUS for a page that was allocated.
 Fd create_segment(uint64_t nbytes);
 
 // Allocates pages now, so that exhaustion is an error here and not a SIGBUS at the first touch. Throws
 // ResourceExhausted.
 void allocate_pages(int fd, uint64_t offset, uint64_t nbytes);
-// Gives pages back to the system; the range reads as zero afterwards.
+// Releases pages to the system; the range reads as zero afterwards.
 void release_pages(int fd, uint64_t offset, uint64_t nbytes);
 
 }  // namespace hocket

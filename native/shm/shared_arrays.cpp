@@ -1,16 +1,16 @@
-// The algorithms for arrays that lie in the memory which the ranks of a host share (heap.hpp), or on devices whose
-// memory they can open: who needs something reads it where it is, who has a result writes it where it belongs, and
-// nothing is staged. A rank says in its header line where its arrays lie, and whether it sees those of others; all
-// members see the same lines, so all of them take this way or none. What has to be shared is said in find_sharing().
+// The algorithms for arrays in the shared memory of the host's ranks (heap.hpp), or on devices whose memory they can
+// open: a rank reads its inputs in place and writes results directly to their destination, without staging. Each rank's
+// header line has the places of its arrays and whether it sees the arrays of the others. All members see the same
+// lines, so all of them use these algorithms or none. find_sharing() defines which arrays must be shared.
 //
-// Of arrays on devices, a rank has the host reduce what it owns, piece by piece, and the result has the bits of any
-// other reduction of hocket's.
+// For arrays on devices, a rank copies the part that it owns to the host, piece by piece, and reduces it there. The
+// result is bitwise equal to that of any other reduction of hocket.
 //
-// The agreement is the barrier in front: who has put out its line has what it gives in its array. `finished` is the
-// barrier behind: nobody returns while others read or write its array.
+// Barriers: the agreement is the barrier at the begin; a rank that has published its line has its contribution in its
+// array. `finished` is the barrier at the end; no rank returns while others read or write its array.
 //
-// Two ranks never touch the same bytes at once, but for reading: of a reduction in place a rank reads and writes the
-// slice that it owns, in all arrays, and nobody else does. A scan is the exception, see there.
+// Invariant: two ranks never access the same bytes at the same time, except to read. In a reduction in place, only the
+// owner of a slice reads and writes it, in all arrays. scan_in_place() is the exception; see there.
 #include <algorithm>
 #include <vector>
 
@@ -22,9 +22,9 @@ namespace hocket {
 
 namespace {
 
-// What is written to more than two arrays is read again, out of the processor's own cache.
+// A result for more than two arrays is read again, so a piece must fit into the processor's own cache.
 constexpr uint64_t kCachedPieceBytes = 32 << 10;
-constexpr uint64_t kDevicePieceBytes = 1 << 20;  // a copy to or from a device takes ten microseconds before it begins
+constexpr uint64_t kDevicePieceBytes = 1 << 20;      // a copy to or from a device has a latency of ten microseconds
 constexpr uint64_t kMostDeviceCopyBytes = 16 << 20;  // between devices: within a millisecond
 
 void copy_to_device(const Operation& op, std::byte* to, const std::byte* from, uint64_t nbytes) {
@@ -64,7 +64,7 @@ CollectiveLane::Sharing CollectiveLane::find_sharing(const Operation& op) const 
     case OpKind::all_gatherv:
     case OpKind::all_to_all:
       return all(has_in) ? Sharing::in : all(has_out) ? Sharing::out : Sharing::none;
-    default:  // of all_to_allv only two ranks know where a block lies
+    default:  // all_to_allv: only two ranks know the place of a block
       return Sharing::none;
   }
 }
@@ -83,8 +83,8 @@ Task CollectiveLane::start_shared(const Operation& op, Sharing sharing) {
   }
 }
 
-// Every rank reduces its slice over all arrays, in rank order, and writes the result into all of them; of reduce into
-// that of the root.
+// Every rank reduces its slice over all arrays, in rank order, and writes the result into all of them; for reduce, into
+// the root's array only.
 Task CollectiveLane::reduce_in_place(Operation op) {
   const uint64_t epoch = take_epochs(1) + 1;
   const ReduceKernel kernel = reduce_kernel(op.dtype, op.reduce);
@@ -140,8 +140,8 @@ Task CollectiveLane::reduce_scatter_in_place(Operation op) {
     if (peer != rank_) co_await finished_by(peer, epoch);
 }
 
-// Arrays are read by the ranks behind and overwritten by their own: chunk by chunk, every rank makes its result apart,
-// and puts it in its place when those behind have made theirs.
+// Higher ranks read an array that its own rank overwrites. So, chunk by chunk, every rank computes its result in
+// private memory, and copies it to its array after all higher ranks have computed theirs.
 Task CollectiveLane::scan_in_place(Operation op) {
   const ReduceKernel kernel = reduce_kernel(op.dtype, op.reduce);
   const uint64_t piece = op.device ? kDevicePieceBytes : kCachedPieceBytes;
@@ -183,8 +183,8 @@ std::byte* CollectiveLane::reduce_on_host(const Operation& op, const std::vector
   return scratch_.data();
 }
 
-// What is copied, and by whom: with Sharing::in by who needs it, with Sharing::out by who has it. A broadcast within
-// shared arrays is divided: the root copies as much as each of the others.
+// Sharing::in: the rank that needs data copies it. Sharing::out: the rank that has data copies it. Sharing::both
+// divides a broadcast: the root copies one slice to each other rank, and each other rank reads the rest.
 Task CollectiveLane::copy_in_place(Operation op, Sharing sharing) {
   const uint64_t epoch = take_epochs(1) + 1;
   const OpKind kind = without_counts(op.kind);
@@ -201,7 +201,7 @@ Task CollectiveLane::copy_in_place(Operation op, Sharing sharing) {
   for (int step = 0; step < size_; ++step) {
     const int peer = (rank_ + step) % size_;
     const bool is_own = peer == rank_;
-    // Only of those whose array is needed: the others may have none.
+    // Called only for peers whose array is needed: other peers may have none.
     const auto their_in = [&] { return is_own ? op.in : in_of(op, peer); };
     const auto their_out = [&] { return is_own ? op.out : out_of(op, peer); };
     switch (kind) {

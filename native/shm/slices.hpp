@@ -1,4 +1,4 @@
-// How arrays and blocks are divided: into slices, one of every rank, and into pieces, one after the other.
+// How arrays and blocks are divided: into slices, one per rank, and into consecutive pieces.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace hocket {
 
-inline constexpr uint64_t kPieceBytes = 256 << 10;  // what a lane moves in one step: others want their turn
+inline constexpr uint64_t kPieceBytes = 256 << 10;  // a lane's limit per step, so that other lanes run too
 
 struct Slice {
   size_t begin;
@@ -18,7 +18,7 @@ struct Slice {
   size_t end() const { return begin + nbytes; }
 };
 
-// The part of an array that rank `owner` reduces; borders on cache lines, so that no line has two writers.
+// The part of an array that rank `owner` reduces; bounds are multiples of a cache line, so no line has two writers.
 inline Slice slice_of(size_t nbytes, int owner, int size) {
   const size_t lines = div_up(nbytes, kLineBytes);
   const size_t n = static_cast<size_t>(size);
@@ -28,7 +28,7 @@ inline Slice slice_of(size_t nbytes, int owner, int size) {
   return {begin, end - begin};
 }
 
-// Part k of a block that goes in pieces; nothing of one that has ended before.
+// Piece k of a block; empty beyond its end.
 inline Block piece_of(Block block, uint64_t k, uint64_t piece) {
   const uint64_t begin = std::min(block.nbytes, k * piece);
   return {block.offset + begin, std::min(piece, block.nbytes - begin)};

@@ -1,15 +1,19 @@
-// The staged algorithms: ranks hand data to each other through slots of one chunk each, in an area for what goes in and
-// one for what comes out.
+// The staged algorithms: ranks exchange data through slots of one chunk each; each rank has an in area for its input
+// and an out area for its results.
 //
-// Epochs: chunk k of an operation has epoch base + k + 1, where base counts the chunks of all operations before it,
-// equal on all members. `staged` >= epoch: the rank's in-slot holds its chunk k; `finished` >= epoch: the rank has read
-// what it needs of everyone's chunk k (and, where it reduces, its out-slot holds the result).
+// Epochs: chunk k of an operation has epoch base + k + 1; base counts the chunks of all earlier operations and is equal
+// on all members. The flags of a rank mean:
+//  - `staged` >= epoch: the rank's in-slot holds its chunk k.
+//  - `finished` >= epoch: the rank has read what it needs of every member's chunk k (and, in reductions, its out-slot
+//    holds the result).
 //
-// Chunks take the slots of an area one after the other, of which it has at least 16 (pieces of blocks, which have a
-// least size, with a thousand ranks and more at least two). In every loop below a rank stages chunk k + 2 (all_gather,
-// all_to_all: k + 2 lags; broadcast: k + 8) only after all members finished chunk k, so in-slots are free. An out-slot
-// is written in round k + 2 only after all members staged chunk k + 2, which they do after their round k, in which they
-// copied chunk k out. Between operations the headers do the same.
+// Proof that a slot is free when it is written: chunks use the slots of an area in a ring of at least 16 slots (at
+// least two for pieces of blocks with a thousand ranks or more, because pieces have a least size).
+//  - In-slots: in every loop below, a rank stages chunk k + 2 (all_gather, all_to_all: k + 2 lags; broadcast: k + 8)
+//    only after all members have finished chunk k.
+//  - Out-slots: a rank writes its out-slot in round k + 2 only after all members have staged chunk k + 2. They do so
+//    after their round k, in which they copied chunk k out.
+//  - Between operations, the agreement ensures the same.
 #include <algorithm>
 #include <cstring>
 
@@ -21,8 +25,8 @@ namespace hocket {
 
 namespace {
 
-// all_gather and all_to_all read a chunk so many chunks after it was staged: most of it has left the caches of the
-// processor that wrote it by then, and comes faster out of the one that all share.
+// all_gather and all_to_all read a chunk this many chunks after it was staged: by then most of it has left the private
+// caches of the processor that wrote it, and comes faster out of the shared cache.
 constexpr uint64_t kLag = 4;
 
 }  // namespace
@@ -51,8 +55,8 @@ void CollectiveLane::publish_finished(uint64_t epoch) const {
   region_->ring_peers();
 }
 
-// A chunk holds a piece of each other rank's block: no room is left for its own, as what goes round through less of an
-// area comes round while another processor still has it in its own caches.
+// A chunk holds a piece of each other rank's block, and no room for a piece of the own block: with a smaller part of
+// the area in use, a slot would be written again while another processor still has it in its private caches.
 CollectiveLane::Pieces CollectiveLane::take_pieces(uint64_t largest) {
   const auto num_peers = static_cast<uint64_t>(size_ - 1);
   const uint64_t most = region_->chunk_bytes / num_peers / kLineBytes * kLineBytes;
@@ -73,9 +77,9 @@ void CollectiveLane::stage_pieces(const Operation& op, const Pieces& pieces, uin
   }
 }
 
-// all_reduce and reduce: every rank owns a slice of each chunk, stages what others own, reduces its own slice over all
-// ranks in rank order, and takes the other slices from their owners (slice-owner, or direct reduce-scatter +
-// all-gather; Rabenseifner 2004 over shared memory). Copies only (n-1)/n of the array in and out.
+// all_reduce and reduce: every rank owns a slice of each chunk. It stages the slices of the others, reduces its own
+// slice over all ranks in rank order, and copies the other slices from their owners (slice-owner, or direct
+// reduce-scatter + all-gather; Rabenseifner 2004 over shared memory). Copies only (n-1)/n of the array in and out.
 Task CollectiveLane::reduce_in_slices(Operation op) {
   const Region& region = *region_;
   const ReduceKernel kernel = reduce_kernel(op.dtype, op.reduce);
@@ -106,15 +110,15 @@ Task CollectiveLane::reduce_in_slices(Operation op) {
       if (peer != rank_) co_await staged_by(peer, base + k + 1);
       sources[peer] = (peer == rank_ ? op.in + k * chunk : region.in_area(peer) + slots.offset(k)) + own.begin;
     }
-    // Never straight into shared memory: a copy writes whole lines, a kernel first fetches each one from the processor
-    // that read it last.
+    // Never reduce directly into shared memory: a copy writes whole lines, but a kernel first fetches each line from
+    // the processor that read it last.
     if (!receives) scratch_.resize(std::max(scratch_.size(), own.nbytes));
     std::byte* result = receives ? op.out + k * chunk + own.begin : scratch_.data();
     kernel(result, nullptr, sources.data(), size_, own.nbytes / itemsize(op.dtype));
     if (others_need) writer_.write(region.out_area(rank_) + slots.offset(k) + own.begin, result, own.nbytes);
     publish_finished(base + k + 1);
     for (int step = 1; step < size_; ++step) {
-      const int peer = (rank_ + step) % size_;  // everyone begins elsewhere
+      const int peer = (rank_ + step) % size_;  // each rank starts with another peer
       co_await finished_by(peer, base + k + 1);
       const Slice slice = slice_of(nbytes, peer, size_);
       if (receives)
@@ -124,8 +128,8 @@ Task CollectiveLane::reduce_in_slices(Operation op) {
   }
 }
 
-// From here on blocks may have sizes of their own: there are as many pieces as the largest one needs, and those of the
-// others are empty at last.
+// In the algorithms below, blocks may have different sizes: the largest block determines the number of pieces, and the
+// last pieces of smaller blocks are empty.
 
 // Every rank stages a piece of each other rank's block, and reduces its own block from all stages.
 Task CollectiveLane::reduce_scatter(Operation op) {
@@ -181,7 +185,7 @@ Task CollectiveLane::all_gather(Operation op) {
   }
 }
 
-// Every rank stages, and reduces the stages of those before it with its own array.
+// Every rank stages its array, and reduces the staged arrays of all lower ranks with its own.
 Task CollectiveLane::scan(Operation op) {
   const Region& region = *region_;
   const ReduceKernel kernel = reduce_kernel(op.dtype, op.reduce);
@@ -206,11 +210,11 @@ Task CollectiveLane::scan(Operation op) {
   }
 }
 
-// The root stages, the others copy out; small chunks, so that the copies overlap, and many at once, as ranks that share
-// a processor change places less often then.
+// The root stages, the others copy out. Chunks are small, so that the copies overlap; up to kAhead chunks are staged
+// ahead, so that ranks on one processor need fewer context switches.
 Task CollectiveLane::broadcast(Operation op) {
   constexpr uint64_t kAhead = 8;
-  constexpr uint64_t kParts = 16;  // of what is neither short nor long
+  constexpr uint64_t kParts = 16;  // number of chunks of medium arrays
   const Region& region = *region_;
   const uint64_t limit = std::min<uint64_t>(region.chunk_bytes, kMostBroadcastChunkBytes);
   const uint64_t chunk = std::clamp(op.nbytes / kParts / kLineBytes * kLineBytes, kLeastBroadcastChunkBytes, limit);
@@ -231,7 +235,7 @@ Task CollectiveLane::broadcast(Operation op) {
       publish_finished(base + k + 1);
     }
   }
-  // Everyone's epochs end equal, whatever part it had.
+  // All ranks end with equal epochs, whether root or not.
   publish_staged(base + num_chunks);
   publish_finished(base + num_chunks);
 }
@@ -240,7 +244,7 @@ Task CollectiveLane::all_to_all(Operation op, uint64_t largest) {
   const Pieces pieces = take_pieces(largest);
   const auto [_, piece, num_chunks] = pieces;
   const uint64_t base = take_epochs(num_chunks);
-  // With a thousand ranks, whose pieces have a least size, an area holds fewer slots.
+  // With a thousand ranks an area holds fewer slots, because pieces have a least size.
   const uint64_t lag = std::min(kLag, pieces.slots.count / 2);
   for (uint64_t k = 0; k < num_chunks + lag; ++k) {
     if (k < num_chunks) {
@@ -264,7 +268,7 @@ Task CollectiveLane::all_to_all(Operation op, uint64_t largest) {
   }
 }
 
-// The others stage, the root copies out; where it is not the root, a rank only waits for room.
+// The others stage, the root copies out. A rank that is not the root waits only for free slots.
 Task CollectiveLane::gather(Operation op) {
   const Region& region = *region_;
   const uint64_t chunk = region.chunk_bytes;
@@ -290,11 +294,11 @@ Task CollectiveLane::gather(Operation op) {
     }
     publish_finished(base + k + 1);
   }
-  publish_staged(base + num_chunks);  // everyone's epochs end equal
+  publish_staged(base + num_chunks);  // all ranks end with equal epochs
   publish_finished(base + num_chunks);
 }
 
-// The root stages a piece of each block, the others copy their own out.
+// The root stages a piece of each block; each other rank copies its own piece out.
 Task CollectiveLane::scatter(Operation op) {
   const Pieces pieces = take_pieces(op.largest_block());
   const auto [_, piece, num_chunks] = pieces;

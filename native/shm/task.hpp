@@ -1,5 +1,5 @@
-// A coroutine that waits for flags in shared memory: an algorithm reads as if it blocked, yet whoever drives the lane
-// resumes it only when the flag it waits for has been reached.
+// A coroutine that waits for flags in shared memory: the code of an algorithm looks as if it blocked, but the thread
+// that drives the lane resumes it only when its flag has reached the target.
 #pragma once
 
 #include <atomic>
@@ -42,7 +42,7 @@ class Task {
 
   explicit operator bool() const { return handle_ != nullptr; }
 
-  // Runs as far as the flags allow, but not for long: other lanes want their turn.
+  // Runs as far as the flags allow, at most kMostSteps steps, so that other lanes run too.
   Progress drive() {
     constexpr int kMostSteps = 8;
     if (is_waiting()) return Progress::waiting;
@@ -54,7 +54,7 @@ class Task {
     return Progress::done;
   }
 
-  // For a flag that has not been reached even now, and whose it is.
+  // Whether the awaited flag is still below its target.
   bool is_waiting() const {
     const promise_type& promise = handle_.promise();
     return promise.flag && promise.flag->load(std::memory_order_acquire) < promise.target;
@@ -65,9 +65,9 @@ class Task {
   Handle handle_;
 };
 
-// co_await Reached{flag, target, peer}: goes on once flag >= target. Flags only grow, so once true it stays true. Every
-// one is a step, also one that is reached at once: peers that keep pace would else make a single drive() of a long
-// array.
+// co_await Reached{flag, target, peer}: continues once flag >= target. Flags only grow, so once true it stays true.
+// Every co_await is a step, even if the flag is already reached: otherwise, with fast peers, one drive() could process
+// a whole long array.
 struct Reached {
   const std::atomic<uint64_t>& flag;
   uint64_t target;

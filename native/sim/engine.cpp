@@ -22,10 +22,10 @@ Incidence::Incidence(size_t num_things, std::span<const int32_t> things, std::sp
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-// Flows that are to end together do so, whatever rounding did to them.
+// Relative tolerance: flows that should end together do so in spite of rounding.
 constexpr double kRounding = 1e-9;
 
-// The other way round: for each of the others, the things that name it.
+// The transposed relation: for each of the others, the things that refer to it.
 Incidence transposed(const Incidence& incidence, size_t num_things, size_t num_others) {
   std::vector<int32_t> things, others;
   things.reserve(incidence.size());
@@ -38,7 +38,7 @@ Incidence transposed(const Incidence& incidence, size_t num_things, size_t num_o
   return Incidence(num_others, others, things);
 }
 
-// The bytes under way, and how fast.
+// The flows in progress: bytes left and rates.
 class Flows {
  public:
   explicit Flows(const TaskGraph& graph)
@@ -48,7 +48,7 @@ class Flows {
     flows_.push_back({task, graph_.nbytes[static_cast<size_t>(task)], 0.0});
     is_stale_ = true;
   }
-  // When the next ones end, if nothing changes before.
+  // Time at which the next flows end, if no flow is added before.
   double next_end(double now) {
     if (flows_.empty()) return kNever;
     if (is_stale_) share();
@@ -56,13 +56,14 @@ class Flows {
     for (const Flow& flow : flows_) soonest = std::min(soonest, flow.left / flow.rate);
     return now + soonest;
   }
-  // Lets time pass; hands what has arrived to `arrived`.
+  // Advances the time. With `to_end`, removes the flows that end first and adds their tasks to `arrived`.
   void advance(double seconds, bool to_end, std::vector<int32_t>& arrived) {
     double soonest = kNever;
     if (to_end)
       for (const Flow& flow : flows_) soonest = std::min(soonest, flow.left / flow.rate);
     for (Flow& flow : flows_) {
-      const double left = flow.left - flow.rate * seconds;  // late on the clock, a short time has few digits
+      const double left =
+          flow.left - flow.rate * seconds;  // inexact: late on the clock, a short interval has few digits
       const bool ends = to_end && (left <= 0.0 || flow.left / flow.rate <= soonest * (1 + kRounding));
       flow.left = ends ? 0.0 : std::max(0.0, left);
       if (ends) arrived.push_back(flow.task);
@@ -79,7 +80,8 @@ class Flows {
     double rate;
   };
 
-  // Progressive filling: the link that gives each of its flows the least fixes theirs; what they leave is shared on.
+  // Progressive filling: the link with the smallest share per flow fixes the rates of its flows; the other flows share
+  // the remaining bandwidth in the same way.
   void share() {
     is_stale_ = false;
     std::vector<std::vector<size_t>> flows_on(residual_.size());
@@ -108,7 +110,7 @@ class Flows {
       const auto [share, link] = by_share.top();
       by_share.pop();
       const auto l = static_cast<size_t>(link);
-      if (num_on_[l] == 0 || share != residual_[l] / static_cast<double>(num_on_[l])) continue;  // an older entry
+      if (num_on_[l] == 0 || share != residual_[l] / static_cast<double>(num_on_[l])) continue;  // an outdated entry
       for (const size_t i : flows_on[l]) {
         if (flows_[i].rate >= 0) continue;
         flows_[i].rate = share;
@@ -201,12 +203,12 @@ class Simulation {
       else
         waiting_[r].erase({ready_s_[t], task});
     }
-    for (const int32_t resource : graph_.uses.of(task)) offer(resource);
+    for (const int32_t resource : graph_.uses.of(task)) begin_waiting_tasks(resource);
     return true;
   }
 
-  // Something has changed for who waits for a resource.
-  void offer(int32_t resource) {
+  // Starts waiting tasks of a resource if they can begin; called when the resource's state has changed.
+  void begin_waiting_tasks(int32_t resource) {
     const auto r = static_cast<size_t>(resource);
     if (room_[r] == 0) return;
     if (graph_.in_order[r]) {
@@ -217,7 +219,7 @@ class Simulation {
     for (bool again = true; again && room_[r] > 0;) {
       again = false;
       for (const auto& [since, task] : waiting_[r])
-        if (try_begin(task)) {  // it has changed the set
+        if (try_begin(task)) {  // changes the set, so start over
           again = true;
           break;
         }
@@ -236,7 +238,7 @@ class Simulation {
     }
     for (const int32_t follower : followers_.of(task))
       if (--num_before_[static_cast<size_t>(follower)] == 0) set_ready(follower);
-    for (const int32_t resource : graph_.uses.of(task)) offer(resource);
+    for (const int32_t resource : graph_.uses.of(task)) begin_waiting_tasks(resource);
   }
 
   using Event = std::pair<double, int32_t>;
@@ -249,7 +251,7 @@ class Simulation {
   std::vector<double> ready_s_;
   std::vector<int32_t> room_;
   std::vector<size_t> next_user_;
-  std::vector<std::set<Event>> waiting_;  // of resources that keep no order: who waits, longest first
+  std::vector<std::set<Event>> waiting_;  // for unordered resources: waiting tasks, longest wait first
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   Flows flows_;
   Timeline timeline_;

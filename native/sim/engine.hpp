@@ -1,10 +1,10 @@
-// The project's one discrete-event engine: tasks that wait for each other, hold resources and share links, on a virtual
+// The project's only discrete-event engine: tasks depend on each other, hold resources and share links, on a virtual
 // clock. Collective schedules, pipelines and networks are lowered to it.
 //
-// A task may begin once all tasks it comes after are over and all of its resources have room. It takes its duration;
-// a task with bytes to carry then moves them over its links, all at once, and ends when they have arrived. Links are
-// shared max-min fairly: no flow gets more at the cost of one that has less (Bertsekas and Gallager, Data Networks,
-// 1992, section 6.5.2). Resources are held from the beginning to the end.
+// A task can begin once its predecessors are finished and all of its resources have room. It first takes its duration.
+// A task with bytes then moves them over all of its links at the same time, and ends when they have arrived. Links are
+// shared max-min fairly: no flow gets more at the cost of a flow that has less (Bertsekas and Gallager, Data Networks,
+// 1992, section 6.5.2). A task holds its resources from its begin to its end.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@
 
 namespace hocket::sim {
 
-// For each of so many things the numbers of others; `pairs` in any order, kept in order of the second number.
+// A relation: for each thing, the sorted numbers of others. Pair i is (things[i], others[i]); pairs may be in any
+// order.
 class Incidence {
  public:
   Incidence() = default;
@@ -32,11 +33,11 @@ class Incidence {
 
 struct TaskGraph {
   std::vector<double> duration_s;  // of every task
-  std::vector<double> nbytes;      // that it carries over its links afterwards
-  Incidence after;                 // the tasks that have to be over first
-  Incidence uses;                  // its resources
-  Incidence crosses;               // its links
-  std::vector<int32_t> capacity;   // of every resource: tasks that it holds at a time
+  std::vector<double> nbytes;      // of every task: bytes that it moves over its links afterwards
+  Incidence after;                 // of every task: its predecessors
+  Incidence uses;                  // of every task: its resources
+  Incidence crosses;               // of every task: its links
+  std::vector<int32_t> capacity;   // of every resource: number of tasks that may hold it at a time
   std::vector<uint8_t> in_order;   // of every resource: whether its tasks begin in the order of their numbers
   std::vector<double> bandwidth;   // of every link, in bytes per second
 };
@@ -45,8 +46,8 @@ struct Timeline {
   std::vector<double> begin_s;  // of every task; negative: it never began
   std::vector<double> end_s;
   std::vector<double> link_bytes;
-  std::vector<double> busy_s;  // of every resource, summed over what it holds
-  int64_t num_over = 0;        // tasks; less than there are if some wait for each other
+  std::vector<double> busy_s;  // of every resource, summed over the tasks that held it
+  int64_t num_over = 0;        // finished tasks; fewer than all tasks if some wait for each other
 };
 
 Timeline simulate(const TaskGraph& graph);

@@ -69,14 +69,14 @@ void Group::connect(int rank) {
 void Group::leave(int rank) {
   has_left[static_cast<size_t>(rank)] = has_any_left = true;
   if (std::find(has_left.begin(), has_left.end(), false) == has_left.end()) ranks.forget_group(key);
-  if (failure) return;  // which everyone hears of
+  if (failure) return;  // all members get this failure anyway
   const double now = now_s(rank);
-  for (auto each = meetings.begin(); each != meetings.end();) {
+  for (auto each = collectives.begin(); each != collectives.end();) {
     const std::vector<int> missing = each->second->missing();
     const auto next = std::next(each);
     if (std::find(missing.begin(), missing.end(), rank) != missing.end()) {
-      each->second->give_up(now, peer_failure(rank));
-      meetings.erase(each);
+      each->second->fail(now, peer_failure(rank));
+      collectives.erase(each);
     }
     each = next;
   }
@@ -97,37 +97,37 @@ void Group::fail(int rank, const Error& error) {
 
 std::optional<Error> Group::failure_as_seen_by(int rank) const {
   std::optional<Error> error = failure;
-  // Who was waited for has not timed out itself.
+  // The awaited rank has not timed out itself, so it gets another code.
   if (error && error->code == ErrorCode::comm_timeout &&
       std::find(error->ranks.begin(), error->ranks.end(), rank) != error->ranks.end())
     error->code = ErrorCode::aborted;
   return error;
 }
 
-bool Meeting::post(const std::shared_ptr<Posted>& posted) {
+bool PendingCollective::post(const std::shared_ptr<Posted>& posted) {
   posted_[static_cast<size_t>(posted->rank)] = posted;
   return ++num_posted_ == posted_.size();
 }
 
-std::vector<int> Meeting::missing() const {
+std::vector<int> PendingCollective::missing() const {
   std::vector<int> ranks;
   for (int rank = 0; rank < group_.size(); ++rank)
     if (!posted_[static_cast<size_t>(rank)]) ranks.push_back(rank);
   return ranks;
 }
 
-double Meeting::ready_s() const {
+double PendingCollective::ready_s() const {
   double ready = 0;
   for (const auto& each : posted_) ready = std::max(ready, each->posted_s);
   return ready;
 }
 
-void Meeting::give_up(double end_s, const Error& error) {
+void PendingCollective::fail(double end_s, const Error& error) {
   for (const auto& each : posted_)
     if (each) group_.end(*each, end_s, error);
 }
 
-bool Meeting::agrees() const {
+bool PendingCollective::agrees() const {
   uint64_t balance = 0;
   for (const auto& each : posted_) {
     if (fingerprint(each->op) != fingerprint(posted_[0]->op)) return false;
@@ -136,13 +136,13 @@ bool Meeting::agrees() const {
   return balance == 0;
 }
 
-std::string Meeting::mismatch_text() const {
-  std::map<std::string, std::vector<int>> ranks_of;  // who wanted the same
+std::string PendingCollective::mismatch_text() const {
+  std::map<std::string, std::vector<int>> ranks_of;  // ranks by operation
   for (const auto& each : posted_)
     ranks_of[describe(each->op) + " at " + (each->op.site ? each->op.site : "?")].push_back(each->rank);
-  std::vector<std::string> wanted;
-  for (const auto& each : posted_) wanted.push_back(traits(each->op));
-  std::string text = mismatch_head(posted_[0]->op.seq, wanted);
+  std::vector<std::string> all_traits;
+  for (const auto& each : posted_) all_traits.push_back(traits(each->op));
+  std::string text = mismatch_head(posted_[0]->op.seq, all_traits);
   for (bool is_first = true; const auto& [what, ranks] : ranks_of) {
     text += (is_first ? "" : "; ") + ranks_text(ranks) + ": " + what;
     is_first = false;
@@ -150,23 +150,23 @@ std::string Meeting::mismatch_text() const {
   return text;
 }
 
-// Of what a member has given up the arrays are gone; the others hear of it from the group's failure.
-bool Meeting::is_dropped() const {
+// Whether a member has cancelled the operation: its arrays are gone, and the others get the group's failure.
+bool PendingCollective::is_dropped() const {
   return std::any_of(posted_.begin(), posted_.end(), [](const auto& each) { return each->is_dropped; });
 }
 
-void Meeting::prepare(const Costs& costs) {
+void PendingCollective::prepare(const Costs& costs) {
   if (is_dropped() || !agrees()) return;
   const Operation& any = posted_[0]->op;
   seconds_ = costs.collective_s(group_.key, any, group_.members);
-  // What communicators say to make others has to be right in any case.
+  // split and dup always move data, because their results make new communicators.
   if (group_.ranks.moves_data || any.kind == OpKind::split || any.kind == OpKind::dup) move_data();
 }
 
-void Meeting::settle() {
+void PendingCollective::settle() {
   if (is_dropped()) return;
   const double ready = ready_s();
-  if (!agrees()) return give_up(ready, {ErrorCode::collective_mismatch, mismatch_text()});
+  if (!agrees()) return fail(ready, {ErrorCode::collective_mismatch, mismatch_text()});
   double begin = ready;
   for (const int member : group_.members)
     begin = std::max({begin, group_.ranks.sends_from_s(member), group_.ranks.receives_from_s(member)});
@@ -178,9 +178,9 @@ void Meeting::settle() {
   }
 }
 
-// Results that are reduced go through memory of their own, as inputs may lie where they belong; and those of higher
-// ranks are made first, as a scan reads what lower ones overwrite.
-void Meeting::move_data() const {
+// Reduced results go through separate memory, because an output may also be an input. Higher ranks come first, because
+// in a scan lower ranks overwrite inputs that higher ranks read.
+void PendingCollective::move_data() const {
   const Operation& any = posted_[0]->op;
   if (any.kind == OpKind::barrier) return;
   const int size = group_.size();
@@ -198,7 +198,7 @@ void Meeting::move_data() const {
     }
     const uint64_t nbytes = has_input_blocks(op.kind) ? op.in_block(rank).nbytes : op.nbytes;
     const bool has_result = op.kind != OpKind::reduce || op.root == rank;
-    if (op.kind != OpKind::all_reduce || reduced.empty()) {  // all have the same result of an all_reduce
+    if (op.kind != OpKind::all_reduce || reduced.empty()) {  // the result of an all_reduce is equal on all ranks
       reduced.resize(nbytes);
       write_local_result(op, rank, size, reduced.data(), block_for, sources);
     }
@@ -214,7 +214,7 @@ void Message::prepare(const Costs& costs) {
 }
 
 void Message::settle() {
-  if (send_->is_dropped) return;  // likewise
+  if (send_->is_dropped) return;  // cancelled: the receiver gets the group's failure
   VirtualRanks& ranks = group_.ranks;
   const Operation& op = send_->op;
   double end = std::max(send_->posted_s, receive_ ? receive_->posted_s : 0);
@@ -285,23 +285,23 @@ VirtualCollectives::~VirtualCollectives() {
 Progress VirtualCollectives::post(Operation& op) {
   const std::lock_guard lock(ranks_->mutex());
   check_failure();
-  const auto found = group_->meetings.try_emplace(op.seq, nullptr).first;
-  if (!found->second) found->second = std::make_shared<Meeting>(*group_);
-  const std::shared_ptr<Meeting> meeting = found->second;
+  const auto found = group_->collectives.try_emplace(op.seq, nullptr).first;
+  if (!found->second) found->second = std::make_shared<PendingCollective>(*group_);
+  const std::shared_ptr<PendingCollective> collective = found->second;
   if (group_->has_any_left)
-    for (const int rank : meeting->missing())
+    for (const int rank : collective->missing())
       if (group_->has_left[static_cast<size_t>(rank)]) throw Failure(group_->peer_failure(rank));
-  if (meeting->post(hold(op))) {
-    group_->meetings.erase(found);
-    ranks_->add_due(meeting->ready_s(), meeting, group_);
+  if (collective->post(hold(op))) {
+    group_->collectives.erase(found);
+    ranks_->add_due(collective->ready_s(), collective, group_);
   }
   return Progress::moved;
 }
 
 std::vector<int> VirtualCollectives::missing(const Operation& op) const {
   const std::lock_guard lock(ranks_->mutex());
-  const auto found = group_->meetings.find(op.seq);
-  return found == group_->meetings.end() ? std::vector<int>{} : found->second->missing();
+  const auto found = group_->collectives.find(op.seq);
+  return found == group_->collectives.end() ? std::vector<int>{} : found->second->missing();
 }
 
 Progress VirtualMessages::post(Operation& op) {
@@ -321,7 +321,7 @@ Progress VirtualMessages::post(Operation& op) {
   return Progress::moved;
 }
 
-// A receive that no message has come for leaves no trace.
+// Unnoticed if no message was matched to the receive.
 bool VirtualMessages::cancel(Operation& op) noexcept {
   bool is_unnoticed = false;
   if (op.kind == OpKind::recv) {

@@ -1,10 +1,11 @@
 // The lanes of a communicator between virtual ranks.
 //
-// A collective begins once all members have posted it and their connections are free, takes what Costs says, and ends
-// for all of them at once. A message of the program begins once it was sent and both connections are free, and its
-// receiver has it when it was there and the receive posted; it is buffered if need be, so sends never wait for
-// receives. Those of schedules begin in the order in which their sender sends and their receiver receives, as they do
-// in hocket.collectives.simulate: what the latter says of a schedule is what executing it takes.
+//  - A collective begins once all members have posted it and their connections are free. It takes the time that Costs
+//    gives, and ends on all members at the same time.
+//  - A message of the program begins once it is sent and both connections are free. Its receive completes when the
+//    message has arrived and the receive is posted. Messages are buffered, so sends never wait for receives.
+//  - Messages of schedules begin in the order of their sender's sends and their receiver's receives, as in
+//    hocket.collectives.simulate: so a schedule takes the same time here as in that simulation.
 #pragma once
 
 #include <deque>
@@ -18,34 +19,34 @@
 
 namespace hocket::sim {
 
-class Meeting;
+class PendingCollective;
 class Message;
 struct Posted;
 
-// What the members of one communicator share; under the lock of the ranks.
+// The state that the members of one communicator share; protected by the lock of VirtualRanks.
 struct Group : std::enable_shared_from_this<Group> {
   Group(VirtualRanks& ranks_, uint64_t key_, std::vector<int> members_)
       : ranks(ranks_), key(key_), members(std::move(members_)), ports(members.size()), has_left(members.size()) {}
 
   int size() const { return static_cast<int>(members.size()); }
-  int number(int rank) const { return members[static_cast<size_t>(rank)]; }  // among all ranks of the job
+  int number(int rank) const { return members[static_cast<size_t>(rank)]; }  // rank in the job
   double now_s(int rank) const { return ranks.now_s(number(rank)); }
-  // Ends an operation, well or with an error.
+  // Ends an operation, with success or an error.
   void end(Posted& posted, double end_s, std::optional<Error> error = std::nullopt) const;
-  // Messages of the program from one rank to another with one tag: hands those that have come to receives.
+  // Messages of the program from one rank to another with one tag, and the receives for them.
   struct Channel {
     std::deque<std::shared_ptr<Message>> messages;
     std::deque<std::shared_ptr<Posted>> receives;
   };
   void match(Channel& channel) const;
   void deliver(const Message& message, Posted& receive) const;
-  // Messages of schedules that a rank has to send, and to receive, in its order.
+  // Messages of schedules that a rank must send and receive, in issue order.
   struct Port {
     std::deque<std::shared_ptr<Message>> sends;
     std::deque<std::shared_ptr<Posted>> receives;
-    double sends_from_s = 0, receives_from_s = 0;  // since when the first of them is the first
+    double sends_from_s = 0, receives_from_s = 0;  // time at which the current first one became the first
   };
-  // Makes due what is first at both ends, beginning with what `rank` sends and what it receives.
+  // Makes messages due that are first at both ends, starting with the sends and receives of `rank`.
   void connect(int rank);
   Error peer_failure(int rank) const;
   void leave(int rank);
@@ -55,9 +56,9 @@ struct Group : std::enable_shared_from_this<Group> {
   VirtualRanks& ranks;
   const uint64_t key;
   const std::vector<int> members;
-  std::map<uint64_t, std::shared_ptr<Meeting>> meetings;  // by the number of the operation
-  std::map<std::tuple<int, int, int>, Channel> channels;  // by source, destination and tag
-  std::vector<Port> ports;                                // by rank
+  std::map<uint64_t, std::shared_ptr<PendingCollective>> collectives;  // by sequence number
+  std::map<std::tuple<int, int, int>, Channel> channels;               // by source, destination and tag
+  std::vector<Port> ports;                                             // by rank
   std::vector<bool> has_left;
   bool has_any_left = false;
   std::optional<Error> failure;
@@ -68,23 +69,23 @@ struct Posted {
   Operation op;
   int rank;
   double posted_s;
-  std::optional<double> end_s = std::nullopt;  // once it is known
+  std::optional<double> end_s = std::nullopt;  // set once known
   std::optional<Error> error = std::nullopt;
   bool is_dropped = false;
 };
 
-// A collective and its members.
-class Meeting final : public Due {
+// A collective and its members' operations.
+class PendingCollective final : public Due {
  public:
-  explicit Meeting(Group& group) : posted_(group.members.size()), group_(group) {}
-  // True once all members have.
+  explicit PendingCollective(Group& group) : posted_(group.members.size()), group_(group) {}
+  // Returns true once all members have posted.
   bool post(const std::shared_ptr<Posted>& posted);
   std::vector<int> missing() const;
   double ready_s() const;
   void prepare(const Costs& costs) override;
   void settle() override;
-  // Its members wait for one that will never come.
-  void give_up(double end_s, const Error& error);
+  // Ends it with an error, because a member will never post it.
+  void fail(double end_s, const Error& error);
 
  private:
   void move_data() const;
@@ -103,10 +104,10 @@ class Message final : public Due {
   Message(Group& group, std::shared_ptr<Posted> send) : group_(group), send_(std::move(send)) {}
   void prepare(const Costs& costs) override;
   void settle() override;
-  // Of a schedule's: what it is for, known before it begins.
+  // For messages of schedules: the receive, which is known before the message begins.
   void set_receive(std::shared_ptr<Posted> receive) { receive_ = std::move(receive); }
   std::optional<double> arrived_s() const { return arrived_s_; }
-  // What it was sent as; its memory is `data`.
+  // The send operation; its arrays may be gone, the payload is data().
   const Operation& op() const { return send_->op; }
   int source() const { return send_->rank; }
   double posted_s() const { return send_->posted_s; }
@@ -149,7 +150,7 @@ class VirtualCollectives final : public VirtualLane {
   std::vector<int> missing(const Operation& op) const override;
 };
 
-// Of the program.
+// Messages of the program.
 class VirtualMessages final : public VirtualLane {
  public:
   using VirtualLane::VirtualLane;
@@ -158,7 +159,7 @@ class VirtualMessages final : public VirtualLane {
   std::vector<int> missing(const Operation& op) const override { return {op.root}; }
 };
 
-// Of schedules.
+// Messages of schedules.
 class VirtualTransfers final : public VirtualLane {
  public:
   using VirtualLane::VirtualLane;

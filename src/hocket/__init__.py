@@ -1,4 +1,4 @@
-"""hocket: moves data between the processes of a parallel program by the fastest way for every operation."""
+"""hocket: move data between the processes of a parallel program, each operation in the fastest way."""
 
 from __future__ import annotations
 
@@ -77,11 +77,14 @@ __all__ = [
     "wtime",
 ]
 
-_PACKAGES = ("collectives", "keras", "measure", "memory", "pipeline", "sim", "torch", "train", "tune")
+_PACKAGES = (
+    *("backends", "bench", "collectives", "keras", "measure", "memory", "pipeline", "sim", "torch", "trace", "train"),
+    "tune",
+)
 
 
-def _tell(name: str, known: Iterable[str]) -> str:
-    # Here, as `import hocket` is to stay as cheap as it is.
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    # Imported here, so that `import hocket` stays cheap.
     from hocket.comm import Communicator
     from hocket.comm.foreign_names import OF_THE_PACKAGE
     from hocket.suggestions import did_you_mean
@@ -112,7 +115,7 @@ __getattr__ = lazy(
         "wait_any": "comm",
         "wtime": "comm",
     },
-    _tell,
+    _suggestion,
 )
 
 

@@ -1,4 +1,4 @@
-"""The native core of hocket: what the Python rooms use of it."""
+"""The native core of hocket: the names that its Python code uses."""
 
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Literal, Required, TypedDict, Unpack, overload
@@ -50,7 +50,7 @@ def simulate(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], int]: ...
 def python_lane(adapter: object, backend: str, library: DrivenLibrary | None = None) -> Lane: ...
 def split_lane(backend: str, first: Lane, second: Lane, shares: Shares) -> Lane:
-    """Make a lane of two others, each of which carries a part of every operation."""
+    """Make a lane from two others; each of them carries a part of every operation."""
 
 class Work:
     """The handle of an operation in flight; dropping it does not cancel the operation."""
@@ -69,11 +69,11 @@ class Work:
     def _set_background(self) -> None: ...
 
 class Prepared:
-    """An operation whose arguments were read once; made by `Communicator.prepare`.
+    """An operation whose arguments were checked once; made by `Communicator.prepare`.
 
-    Calling it issues it and waits. `start` issues it alone, `wait` and `test` are those of a `Work`. Tensors and arrays
-    are kept; their content is read at every start. A tensor that was given other memory since (``x.data = y``) is
-    followed, with another size or type `InvalidState` is raised; NumPy refuses to resize an array that is kept.
+    Call it to issue the operation and wait. `start` only issues it; `wait` and `test` are as for a `Work`. It keeps the
+    tensors and arrays, and reads their content at every start. If a tensor has got other memory (``x.data = y``), that
+    memory is used; with another size or type `InvalidState` is raised. NumPy refuses to resize an array that is kept.
     """
 
     def __call__(self) -> None: ...
@@ -83,24 +83,24 @@ class Prepared:
     def _set_again(self, again: Callable[[], Prepared]) -> None: ...
 
 class Lane:
-    """A lane of a foreign library; belongs to the communicator that it is given to."""
+    """A lane of a foreign library; a communicator takes ownership of it."""
 
 class Shares:
-    """How much of an operation the first of two libraries carries, from 0 to 1; half, unless set."""
+    """The share of an operation that the first of two libraries carries, from 0 to 1; one half by default."""
 
     def set(self, ranges: dict[str, list[tuple[int, float]]]) -> None:
-        """Set them for operations that are issued from now on.
+        """Set the shares for operations that are issued from now on.
 
         Args:
-            ranges: by operation, in order of size: (up to so many bytes, share); "send" stands for messages. What is
-                not there is divided in halves.
+            ranges: for each operation, in order of size: (largest number of bytes, share); "send" stands for messages.
+                Operations that are not named are split in halves.
 
         Raises:
-            InvalidArgument: there is no such operation, or a share is not between 0 and 1.
+            InvalidArgument: an operation is not known, or a share is not between 0 and 1.
         """
 
 class LaneOperation:
-    """An operation as a backend written in Python gets it; sizes in bytes, memory as addresses."""
+    """An operation in the form that a backend written in Python gets; sizes in bytes, memory as addresses."""
 
     @property
     def kind(self) -> str: ...
@@ -128,7 +128,7 @@ class LaneOperation:
     def out_nbytes(self) -> int: ...
 
 class MpiLibrary:
-    """The functions of an MPI library that is loaded and initialised; handles are numbers."""
+    """The functions of a loaded and initialised MPI library; handles are numbers."""
 
     def __init__(
         self,
@@ -148,13 +148,13 @@ class MpiLibrary:
     def point_to_point_lane(self, communicator: int, rank: int, size: int) -> Lane: ...
 
 class DrivenLibrary:
-    """A library that moves data only while it is driven: by a call that must not block."""
+    """A library that moves data only during calls of `drive`, which must not block."""
 
     def __init__(self, drive: Callable[[], object]) -> None: ...
     def note_use(self) -> None: ...
 
 class SharedMemory:
-    """Bytes that all ranks of the host can reach; given back when nothing refers to it. Has the buffer protocol."""
+    """Bytes that all ranks of the host can access; freed with the last reference. Has the buffer protocol."""
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
@@ -169,21 +169,21 @@ class Host:
     @property
     def num_cpus(self) -> int: ...
     def allocate(self, nbytes: int) -> SharedMemory:
-        """Return memory that all ranks of the host can reach."""
+        """Return memory that all ranks of the host can access."""
     @property
     def num_allocated(self) -> int:
-        """Bytes of it that this rank has."""
+        """Number of bytes that this rank has allocated."""
     def gone(self) -> list[int]:
         """Return the ranks of this host that have died or left the job."""
     def set_finalized(self) -> None: ...
 
 class VirtualRanks:
-    """Ranks that are threads of this process and take turns, on a virtual clock.
+    """Ranks that are threads of this process; one runs at a time, on a virtual clock.
 
     Args:
-        collective_s: called with (key of the communicator, kind, nbytes, root, members); the seconds that it takes.
+        collective_s: called with (key of the communicator, kind, nbytes, root, members); returns the time in seconds.
         message: called with (source, destination, nbytes); see `hocket.collectives.simulate.MessageCost`.
-        moves_data: False: only time passes, and arrays keep what they hold.
+        moves_data: False: only time passes, and arrays are not changed.
     """
 
     def __init__(
@@ -195,16 +195,16 @@ class VirtualRanks:
     ) -> None: ...
     def open_lanes(self, key: int, members: list[int], rank: int) -> tuple[Lane, Lane, Lane]: ...
     def start(self) -> None:
-        """Give the first turn; each rank's thread calls `begin`, which returns when it has its turn, and `end`."""
+        """Let the first rank run; each rank's thread calls `begin`, which returns when the rank may run, and `end`."""
     def begin(self, rank: int) -> None: ...
     def end(self, rank: int) -> None: ...
     def leave_out(self, rank: int) -> None:
-        """Say that a rank will never begin; before `start`."""
+        """Declare that a rank will never begin; called before `start`."""
     @property
     def moves_data(self) -> bool: ...
     def stop(self, reason: str) -> None: ...
     def stopped(self) -> str:
-        """Return why nobody goes on any more, or nothing."""
+        """Return why the simulation has stopped; empty while it runs."""
     def now_s(self, rank: int) -> float: ...
 
 def is_virtual_rank() -> bool: ...
@@ -212,10 +212,10 @@ def virtual_now_s() -> float: ...
 def pass_virtual_time(seconds: float) -> None: ...
 
 class Control:
-    """What this rank knows of ranks on other hosts, and has to say to them; see `hocket.boot.control`.
+    """The state of ranks on other hosts, and messages to them; see `hocket.boot.control`.
 
     Args:
-        places: of each rank of the job, where it runs.
+        places: for each rank of the job, the place where it runs.
     """
 
     def __init__(self, places: Sequence[str]) -> None: ...
@@ -231,20 +231,19 @@ class Control:
     def histories(self, key: int, seq: int) -> list[int]: ...
 
 Array = Any
-"""A NumPy array, a torch tensor on the CPU, or anything else with the buffer protocol."""
+"""A NumPy array, a torch tensor, or another object with the buffer protocol or DLPack."""
 
 ReduceName = Literal["sum", "prod", "min", "max", "avg", "band", "bor", "bxor", "land", "lor", "lxor"]
-Reduction = ReduceName | str  # a name of hocket's own, or one that was registered
+Reduction = ReduceName | str  # a built-in reduction, or the name of a registered one
 Backend = str | None
 
 class Options(TypedDict, total=False):
-    """What every collective takes besides its arrays.
+    """The options of every collective.
 
-    backend: name of the library that carries it; None: as the policy says.
-    algorithm: name of a schedule, or a schedule, by which it is executed; "native": the library's own way; None: as the
-        policy says.
-    deps: earlier collectives of this communicator that it has to follow.
-    timeout: seconds; None: that of the communicator.
+    backend: name of the library that carries it; None: the policy chooses.
+    algorithm: name of a schedule, or a schedule; "native": the library's own algorithm; None: the policy chooses.
+    deps: earlier collectives of this communicator that must complete before it starts.
+    timeout: seconds; None: the communicator's timeout.
     """
 
     backend: Backend

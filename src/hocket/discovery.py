@@ -1,6 +1,6 @@
-"""The modules of a package, found in its folders: a new entry of a registry is one new file and no edit elsewhere.
+"""Discover the modules of a package: a new entry of a registry is one new file, without an edit elsewhere.
 
-Whatever is wrong with such a file is a `BadEntry` that names the file: every command that reads the registry shows it.
+Any error in such a file is a `BadEntry` that names the file; every command that reads the registry shows it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ Entry = TypeVar("Entry")
 
 
 def module_names(package: ModuleType) -> list[str]:
-    """Return the names of a package's modules, sorted; nothing is imported.
+    """Return the sorted names of a package's modules without importing them; private names are left out.
 
     Args:
-        package: all folders of its ``__path__`` count, also those that were appended to it. Private names, with a
-            leading underscore, do not.
+        package: all folders of its ``__path__`` are searched, also appended ones.
     """
     return sorted(each.name for each in pkgutil.iter_modules(package.__path__) if not each.name.startswith("_"))
 
@@ -34,16 +33,16 @@ def module_names(package: ModuleType) -> list[str]:
 def discover(
     package: ModuleType, besides: Collection[str] = (), into: MutableMapping[Any, Any] | None = None
 ) -> list[ModuleType]:
-    """Import a package's modules, by `module_names`, and return them in that order.
+    """Import a package's modules in the order of `module_names`, and return them.
 
     Args:
-        package: the one to search.
-        besides: names of modules that are no entries, but what entries are built on. They are named, not guessed by
-            what a module lacks: an entry that forgot to declare itself has to raise, not to disappear.
-        into: where modules register their entries while they are imported.
+        package: the package to search.
+        besides: names of modules that are not entries but helpers of entries. They must be listed: an entry that does
+            not declare itself raises an error.
+        into: registry that modules add their entries to when they are imported.
 
     Raises:
-        BadEntry: a module cannot be imported, or registered nothing in `into`; it has added nothing to it then.
+        BadEntry: a module cannot be imported, or added no entry to `into`; then `into` is unchanged by it.
     """
     names = [f"{package.__name__}.{name}" for name in module_names(package) if name not in besides]
     return [_load(name, into) for name in names]
@@ -56,17 +55,17 @@ def declared(
     fits: Callable[[Any], bool],
     besides: Collection[str] = (),
 ) -> list[tuple[ModuleType, Any]]:
-    """Import a package's modules, by `module_names`; return each with the entry that it declares.
+    """Import a package's modules in the order of `module_names`; return each with the entry that it declares.
 
     Args:
-        package: the one to search.
-        attribute: of a module: its entry.
-        wanted: what an entry is, for the message, such as "a subclass of Backend".
-        fits: whether a value is one.
-        besides: as in `discover`.
+        package: the package to search.
+        attribute: name of the module attribute that has the entry.
+        wanted: description of a valid entry, for the message, such as "a subclass of Backend".
+        fits: returns whether a value is a valid entry.
+        besides: as for `discover`.
 
     Raises:
-        BadEntry: a module cannot be imported, or its entry is missing or is something else.
+        BadEntry: a module cannot be imported, or its entry is missing or invalid.
     """
     modules = discover(package, besides)
     return [(module, declared_by(module, attribute, wanted, fits)) for module in modules]
@@ -87,13 +86,13 @@ def load(package: ModuleType, name: str) -> ModuleType:
     """Import one of a package's modules.
 
     Raises:
-        BadEntry: it cannot be imported.
+        BadEntry: the module cannot be imported.
     """
     return _load(f"{package.__name__}.{name}", None)
 
 
 def takes(function: object, *arguments: str) -> bool:
-    """Return whether something can be called with so many arguments by place; those that no one can tell of can."""
+    """Return whether a function accepts these positional arguments; True if its signature is unknown."""
     if not callable(function):
         return False
     try:
@@ -107,13 +106,13 @@ def takes(function: object, *arguments: str) -> bool:
 
 @contextmanager
 def blaming(module: str) -> Iterator[None]:
-    """Turn what the code of an entry's module raises into a BadEntry with its file, and the line if it is one of it."""
+    """Turn an exception of an entry's module into a BadEntry that names the file, and the line if it is in the file."""
     try:
         yield
     except BadEntry:
         raise
     except Exception as error:
-        if isinstance(error, ImportError) and str(error).startswith("HOCKET_ISA="):  # of the native module
+        if isinstance(error, ImportError) and str(error).startswith("HOCKET_ISA="):  # raised by the native module
             raise InvalidArgument(str(error)) from None
         path = _path(module)
         lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == path]
@@ -124,34 +123,34 @@ def blaming(module: str) -> Iterator[None]:
 
 
 def bad_entry(module: str, path: str | None, flaw: str, line: int | None = None) -> BadEntry:
-    """Make the error for a file.
+    """Return the error for a file.
 
     Args:
         module: name of the module.
-        path: of its file.
-        flaw: what follows the name, such as "has no ADAPTER".
-        line: of the file.
+        path: path of its file.
+        flaw: text after the name, such as "has no ADAPTER".
+        line: line in the file.
     """
     place = "" if path is None else f" ({path})" if line is None else f" ({path}:{line})"
     return BadEntry(f"{module} {flaw}{place}", name=module, path=path)
 
 
 def by_name(what: str, entries: Iterable[tuple[str, ModuleType, Entry]]) -> dict[str, Entry]:
-    """Return entries by their names, in the order given.
+    """Return entries by name, in the given order.
 
     Args:
-        what: the kind of entry, for the message, such as "backend".
-        entries: name, module and entry of each.
+        what: kind of entry, for the message, such as "backend".
+        entries: (name, module, entry) of each.
 
     Raises:
-        BadEntry: two have the same name.
+        BadEntry: two entries have the same name.
     """
     found: dict[str, tuple[ModuleType, Entry]] = {}
     for name, module, entry in entries:
         if name in found:
             other = found[name][0].__name__
             raise bad_entry(
-                module.__name__, module.__file__, f"defines the {what} {name!r}, which {other} defines, too"
+                module.__name__, module.__file__, f"defines the {what} {name!r}, which {other} already defines"
             )
         found[name] = module, entry
     return {name: entry for name, (_, entry) in found.items()}
@@ -167,7 +166,7 @@ def _load(name: str, into: MutableMapping[Any, Any] | None) -> ModuleType:
         if into is not None and before is not None and len(into) == len(before):
             raise bad_entry(name, module.__file__, "registers no entry when it is imported")
     except BadEntry:
-        sys.modules.pop(name, None)  # so that the next call raises, too
+        sys.modules.pop(name, None)  # so that the next call raises again
         if into is not None and before is not None:
             into.clear()
             into.update(before)

@@ -1,6 +1,6 @@
-"""Names of a package that are loaded when they are asked for (PEP 562), so that importing the package costs little.
+"""Names of a package that are loaded on first use (PEP 562), so that importing the package is cheap.
 
-So what a package needs may turn out to be missing when a name is asked for: the error says which extra brings it.
+So a missing dependency may be found only on the use of a name: the error names the extra that has it.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ _EXTRAS = {
     "torch": "torch",
     "ucxx": "ucx",
 }
-_MOST_TOLD = 256  # names whose message is remembered
+_MOST_SUGGESTIONS = 256  # cached suggestions
 _OTHER_BACKENDS_OF_KERAS = ("tensorflow", "jax")
 
 
 def lazy(
-    package: str, homes: Mapping[str, str], tell: Callable[[str, Iterable[str]], str] | None = None
+    package: str, homes: Mapping[str, str], suggest: Callable[[str, Iterable[str]], str] | None = None
 ) -> Callable[[str], Any]:
     """Return a ``__getattr__`` for a package: ``__getattr__ = lazy(__name__, {"Schedule": "schedule"})``.
 
-    A name that was loaded stays in the package. Type checkers read the names from imports under ``TYPE_CHECKING``.
+    A loaded name is stored in the package. Type checkers read the names from imports under ``TYPE_CHECKING``.
 
     Args:
         package: its ``__name__``.
-        homes: the submodule that has each name, and behind a colon what it is called there if that differs:
+        homes: the submodule of each name; a colon and the name in the submodule follow if the names differ:
             ``{"load_text": "formats.text:load"}``. "" for a submodule itself: ``{"formats": ""}``.
-        tell: returns what to put behind the message for a name that is not in `homes`; called with the name.
+        suggest: called with a name that is not in `homes`, and `homes`; returns text to append to the error message.
 
     Raises:
-        MissingPackage: when a name is asked for whose submodule needs an extra that is not installed.
+        MissingPackage: raised by the returned function if a name's submodule needs an extra that is not installed.
     """
 
-    @lru_cache(_MOST_TOLD)  # pickle asks every module for a name, again and again
-    def told(name: str) -> str:
-        return "" if tell is None or name[:1] == "_" else tell(name, homes)
+    @lru_cache(_MOST_SUGGESTIONS)  # pickle looks a name up in every module, many times
+    def suggestion(name: str) -> str:
+        return "" if suggest is None or name[:1] == "_" else suggest(name, homes)
 
     def load(name: str) -> Any:
         if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}{told(name)}")
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{suggestion(name)}")
         home, _, its_name = homes[name].partition(":")
         try:
             module = importlib.import_module(f"{package}.{home or name}")
@@ -67,18 +67,18 @@ def lazy(
 
 
 def explain_missing(error: ModuleNotFoundError, needed_by: str) -> MissingPackage | None:
-    """Return an error that says what to do about a package that is not installed; None where hocket does not know.
+    """Return an error that names a missing package and its installation; None for packages unknown to hocket.
 
     Args:
-        error: of the import.
-        needed_by: what was asked for, such as "hocket.keras.fit".
+        error: error of the import.
+        needed_by: the requested name, such as "hocket.keras.fit".
     """
-    from hocket.errors import MissingPackage  # at its first use: `import hocket` is to stay as cheap as it is
+    from hocket.errors import MissingPackage  # imported here, so that `import hocket` stays cheap
 
     package = (error.name or "").partition(".")[0]
     if package in _OTHER_BACKENDS_OF_KERAS:
         return MissingPackage(
-            f"{needed_by} needs Keras on torch, and Keras looks for {package}: export KERAS_BACKEND=torch", name=package
+            f"{needed_by} needs Keras on torch, but Keras imports {package}: export KERAS_BACKEND=torch", name=package
         )
     if package not in _EXTRAS:
         return None

@@ -1,4 +1,4 @@
-"""A free TCP port that nobody else is given until its server starts, however long that takes."""
+"""A free TCP port that the kernel assigns to no other process until its server starts."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from typing import Self
 class ReservedPort:
     """A free port on all of this host's addresses, for a server that another process will start.
 
-    A socket that is bound to the port, and does not listen, keeps the kernel from giving the port to anybody who asks
-    for a free one or connects. A server can listen there all the same if it sets SO_REUSEADDR, as torch's store,
-    asyncio and gRPC do.
+    A socket that is bound to the port and does not listen keeps the kernel from choosing the port for another socket.
+    A server can still listen there if it sets SO_REUSEADDR, as torch's store, asyncio and gRPC do.
 
-    The port is given back by `close`, at the end of a ``with``, or when the object goes.
+    The port is released by `close`, at the end of a ``with``, or when the object is deleted.
 
     Raises:
         OSError: no port is free, or no socket can be opened.
 
-    Example:
+    Examples:
         >>> with ReservedPort() as port:
         ...     socket.create_server(("127.0.0.1", port.number)).close()
     """
@@ -30,7 +29,9 @@ class ReservedPort:
     def __init__(self) -> None:
         bound = _bound_socket()
         self.number: int = bound.getsockname()[1]
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # set earlier, a port of others would do
+        bound.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # before bind, the kernel could choose a port in use
         self.close = weakref.finalize(self, os.close, bound.detach())
 
     def __enter__(self) -> Self:
@@ -43,9 +44,9 @@ class ReservedPort:
 
 
 def _bound_socket() -> socket.socket:
-    """Return a socket bound to a port that is free for IPv4 and, where the host has it, for IPv6."""
+    """Return a socket bound to a port that is free for IPv4 and, if the host has IPv6, for IPv6."""
     if socket.has_dualstack_ipv6():
-        with contextlib.suppress(OSError):  # IPv6 is there, and switched off
+        with contextlib.suppress(OSError):  # IPv6 is supported but switched off
             return _bind(socket.AF_INET6)
     return _bind(socket.AF_INET)
 

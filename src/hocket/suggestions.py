@@ -1,4 +1,4 @@
-"""What someone meant who wrote a name that does not exist."""
+"""Suggestions for names that do not exist: "did you mean"."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _Result = TypeVar("_Result")
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """Return a question to put behind an error's message, or nothing where no known name is like it.
+    """Return a suggestion to append to an error message, or "" if no known name is similar.
 
-    Example:
+    Examples:
         >>> did_you_mean("summ", ["sum", "prod"])
         "; did you mean 'sum'?"
         >>> did_you_mean("x", ["sum", "prod"])
@@ -26,16 +26,16 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     if not isinstance(name, str):
         return ""
     by_lower = {each.lower().replace("-", "_"): each for each in known}
-    # Half of the letters in common is no likeness of words that begin alike, such as those of hocket's variables.
+    # hocket's variables share a prefix, so unrelated names have many letters in common: require more.
     cutoff = 0.75 if name.startswith("HOCKET_") else 0.6
     found = difflib.get_close_matches(name.lower().replace("-", "_"), by_lower, n=1, cutoff=cutoff)
     return f"; did you mean {by_lower[found[0]]!r}?" if found else ""
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> str:
-    """Return the message for a name that does not exist: what there is, and what may have been meant.
+    """Return the message for an unknown name, with all known names and a suggestion.
 
-    Example:
+    Examples:
         >>> unknown("reduction", "summ", ["sum", "prod"])
         "there is no reduction 'summ'; there are sum, prod; did you mean 'sum'?"
     """
@@ -44,10 +44,10 @@ def unknown(what: str, name: object, known: Iterable[str]) -> str:
 
 
 def names_wrong_keywords(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
-    """Have a function that is given a keyword it does not take say which of its own was meant.
+    """Decorate a function so that an unknown keyword argument raises an error with a suggestion.
 
     Raises:
-        InvalidType: from the function, before it does anything.
+        InvalidType: raised by the decorated function, before it runs.
     """
     known = list(inspect.signature(function).parameters)
 
@@ -56,7 +56,7 @@ def names_wrong_keywords(function: Callable[_Given, _Result]) -> Callable[_Given
         for name in options:
             if name not in known:
                 raise InvalidType(
-                    f"{function.__name__}() takes {', '.join(known)}, and no {name!r}{did_you_mean(name, known)}"
+                    f"{function.__name__}() takes {', '.join(known)}, not {name!r}{did_you_mean(name, known)}"
                 )
         return function(*args, **options)
 

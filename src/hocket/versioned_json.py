@@ -1,4 +1,4 @@
-"""Files that begin with what they are: a JSON object with ``"format": "hocket schedule, version 1"`` in it."""
+"""JSON files with a format and a version, such as ``"format": "hocket schedule, version 1"``."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Head:
-    """What the files of one kind begin with.
+    """The format and version of one kind of file.
 
     Args:
-        name: text before the number of the version; "": the number stands alone.
-        version: that is written.
-        error: raised where a file is something else.
-        older: versions that are read as well.
-        key: under which it stands in the object.
-        title: what such a file is, for messages; by default the text with an article.
-        most_nbytes: a longer file is refused; None: files of any length are read.
+        name: text before the version number; "": the number alone.
+        version: the version that is written.
+        error: exception class for files of another format.
+        older: other versions that can be read.
+        key: key of the text in the JSON object.
+        title: description of such a file, for messages; by default the text with an article.
+        most_nbytes: longer files are refused; None: no limit.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Head:
 
     @property
     def text(self) -> str:
-        """The text of the version that is written."""
+        """The text that is written: name and version."""
         return f"{self.name}{self.version}"
 
     def load(self, path: str | Path) -> tuple[int, dict[str, Any]]:
@@ -41,20 +41,20 @@ class Head:
         return self.parse(read_text(path, self.error, most_nbytes=self.most_nbytes), str(path))
 
     def parse(self, text: str, place: str) -> tuple[int, dict[str, Any]]:
-        """Return the version of a JSON object, and what else is in it.
+        """Return the version of a JSON object, and the object without its version.
 
         Args:
             text: JSON.
-            place: where it came from, for messages.
+            place: origin of the text, for messages.
 
         Raises:
-            error: it is no JSON object with such a head; names the place, what was found and what would be right.
+            error: the text is not a JSON object of this format; names the place, what was found and what is expected.
         """
         try:
             content = json.loads(text)
         except json.JSONDecodeError as error:
             raise self.error(f"{place}, line {error.lineno}: it is not JSON: {error.msg}") from None
-        except (ValueError, RecursionError) as error:  # a number of thousands of digits, nesting without end
+        except (ValueError, RecursionError) as error:  # a number of thousands of digits, or deep nesting
             raise self.error(f"{place}: {error}") from None
         place = f"{place}, line 1"
         if not isinstance(content, dict):
@@ -64,14 +64,14 @@ class Head:
         return self.check(content.pop(self.key), place), content
 
     def check(self, found: object, place: str) -> int:
-        """Return the version that a head says; see `parse`."""
+        """Return the version in the text of a head; see `parse`."""
         version = self._version_of(found)
         if version in (self.version, *self.older):
             return version
         if version is None:
             raise self._refusal(place, f"it says {str(found)[:80]!r}")
         readable = " and ".join(str(each) for each in sorted((self.version, *self.older)))
-        raise self._refusal(place, f"it is of version {version}; this hocket reads version {readable}")
+        raise self._refusal(place, f"it has version {version}; this hocket reads version {readable}")
 
     def _version_of(self, found: object) -> int | None:
         if not self.name:
@@ -85,12 +85,12 @@ class Head:
 
 
 def read_text(path: str | Path, error: type[Exception], *, most_nbytes: int | None = None) -> str:
-    """Return what is in a file.
+    """Return the text of a file.
 
     Args:
-        path: of it.
-        error: raised where it cannot be read, is no text, or too long.
-        most_nbytes: that it may have.
+        path: the file.
+        error: exception class if the file cannot be read, is not text, or is too long.
+        most_nbytes: largest size of the file; None: no limit.
     """
     most = -1 if most_nbytes is None else most_nbytes + 1
     try:
@@ -98,7 +98,7 @@ def read_text(path: str | Path, error: type[Exception], *, most_nbytes: int | No
             content = file.read(most)
         if most_nbytes is not None and len(content) > most_nbytes:
             raise error(f"{path}: longer than {most_nbytes} bytes")
-        return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8").read()  # any end of a line is one
+        return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8").read()  # accepts all line endings
     except OSError as failure:
         raise error(f"{path}: {failure.strerror or failure}") from None
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and the check that one can be written at all."""
+"""Write a file completely or not at all, and check that a file can be written."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _MAKES = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file so that a reader sees the old one or the new one, never a part.
+    """Write a file so that readers see the old file or the new file, never a part.
 
-    It is written beside it first, under a name that nobody can guess and that did not exist: a link that somebody put
-    there is not followed.
+    The new file is first written beside the old one. Its name is random and must not exist, so no symbolic link of
+    another user is followed.
 
     Args:
-        path: of the file; its folder exists.
-        write: writes to the path that it is given.
+        path: the file; its folder must exist.
+        write: function that writes to the path it is given.
 
     Raises:
-        OSError: it could not be written; nothing is left of it.
+        OSError: the file could not be written; no part is left.
     """
-    if path.exists() and not path.is_file() and not path.is_dir():  # which nothing replaces
-        raise FileExistsError(f"{path} is not a regular file, and is not replaced by one")
+    if path.exists() and not path.is_file() and not path.is_dir():  # a folder makes `replace` raise
+        raise FileExistsError(f"{path} is not a regular file, so it is not replaced")
     part = _beside(path)
     os.close(os.open(part, _MAKES, 0o666))
     try:
@@ -37,29 +37,29 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def check_output(path: Path, *, is_replaced: bool = False) -> None:
-    """Check that a file can be written, before anything is done for its content.
+    """Check that a file can be written, before its content is computed.
 
     Args:
-        path: of the file.
-        is_replaced: whether another file takes its place, as by `write_whole`; otherwise it is written itself.
+        path: the file.
+        is_replaced: whether another file replaces it, as `write_whole` does; else the file itself is written.
 
     Raises:
-        InvalidArgument: it cannot; says why.
+        InvalidArgument: the file cannot be written; the message says why.
     """
     folder = path.absolute().parent
     try:
         if path.is_dir():
             raise InvalidArgument(f"{path} is a folder; name a file")
         if not folder.is_dir():
-            raise InvalidArgument(f"there is no folder {folder}")
+            raise InvalidArgument(f"folder {folder} does not exist")
         is_irregular = path.exists() and not path.is_file()
         if is_replaced and is_irregular:
-            raise InvalidArgument(f"{path} is not a regular file, and would be replaced by one")
+            raise InvalidArgument(f"{path} is not a regular file, but would be replaced by one")
         if is_replaced or not path.exists():
             part = _beside(path)
             os.close(os.open(part, _MAKES, 0o666))
             part.unlink()
-        elif is_irregular:  # whoever reads a pipe would see its end
+        elif is_irregular:  # opening a pipe would end it for its reader
             if not os.access(path, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         else:

@@ -1,4 +1,4 @@
-"""Starts real jobs out of the text of a script."""
+"""Start real jobs from the text of a script."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 DEADLINE_S = 30.0
 
-# The launcher runs in a process of its own, so that a test can send it signals and measure what it leaves behind.
+# The launcher runs in its own process, so that a test can send it signals and check what remains after it.
 _DRIVER = """
 import sys
 from pathlib import Path
@@ -28,7 +28,7 @@ patience = Patience(
 sys.exit(launch(runner_command(sys.argv[8:]), int(num_ranks), tag_output=tag == "tag", patience=patience))
 """
 
-# What the scripts of the tests share: where they are, and a meeting of two ranks through named pipes.
+# Code shared by the tests' scripts: the rank, and synchronization of two ranks by named pipes.
 _PRELUDE = """
 import os, signal, subprocess, sys, time
 RANK = int(os.environ.get("RANK", 0))
@@ -40,7 +40,7 @@ def await_(name):
 
 
 class Job:
-    """One running launcher; its output is read through pipes that every process of the job inherits."""
+    """A running launcher; every process of the job inherits the pipes of its output."""
 
     def __init__(self, process: subprocess.Popen[str], temporary: Path) -> None:
         self.process = process
@@ -57,7 +57,7 @@ class Job:
         return self.process.stderr.readline()
 
     def finish(self) -> int:
-        """Wait for the end of the pipes: it comes when the last process that holds them is gone."""
+        """Wait for the end of the pipes, which comes when the last process of the job has ended."""
         self.stdout, self.stderr = self.process.communicate(timeout=DEADLINE_S)
         return self.process.returncode
 

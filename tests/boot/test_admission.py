@@ -1,4 +1,4 @@
-"""How much memory a job's start takes, and how much there is: files as the kernel writes them."""
+"""The memory that the start of a job needs, and the free memory, from files in the kernel's format."""
 
 from __future__ import annotations
 

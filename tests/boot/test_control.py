@@ -1,4 +1,4 @@
-"""The server of control connections, spoken to by hand: what it tells whom, what it refuses, and that it ends."""
+"""The server of control connections, with hand-made messages: what it sends to which rank, what it refuses, its end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HERE = Interface(socket.AF_INET, ("127.0.0.1",))
 
 
 class Peer:
-    """A rank's end of a connection, after both sides have proven who they are."""
+    """A rank's end of an authenticated connection."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ def test_exchange_and_leaving(serve: Callable[..., Any]) -> None:
     assert first.read() == {"left": {"key": 7, "seq": 3, "history": 9, "rank": 1}}
     second.send(bye=None)
     second.close()
-    first.send(exchange="alone")  # never answered, but nobody is said to have died either
+    first.send(exchange="alone")  # no answer, but also no report of a death
     first.send(bye=None)
     first.connection.shutdown(socket.SHUT_WR)
     assert first.is_over()
@@ -147,9 +147,9 @@ def test_death_and_abort_are_told(serve: Callable[..., Any]) -> None:
     reason = {"code": 7, "text": "why", "ranks": [0]}
     second.send(aborted=notice(5, 0, [1, 0]) | reason)
     assert first.read() == {"aborted": {"key": 5} | reason}
-    first.send(aborted=notice(5, 0, [1, 0]) | reason)  # the second of one communicator: everyone knows
+    first.send(aborted=notice(5, 0, [1, 0]) | reason)  # a second abort of one communicator is not sent again
     second.close()
-    assert first.read() == third.read() == {"gone": 1}  # the abort was not the third one's
+    assert first.read() == third.read() == {"gone": 1}  # not the abort of the third rank
 
 
 def test_who_is_behind_and_who_did_something_else(serve: Callable[..., Any]) -> None:
@@ -191,7 +191,7 @@ def test_histories_are_compared(serve: Callable[..., Any]) -> None:
     for peer, histories in zip(peers, ([1, 2, 3, 4], [1, 2, 9, 8]), strict=True):
         assert peer.read() == {"trace": {"key": 5, "seq": 512}}
         peer.send(traced={"key": 5, "seq": 512, "histories": histories})
-    assert peers[0].read() == {"tell": {"key": 5, "seq": 511}}  # the third of the four up to 512
+    assert peers[0].read() == {"tell": {"key": 5, "seq": 511}}  # the third of the last four, up to 512
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_who_comes_too_late_goes_on_looking(serve: Callable[..., Any]) -> None:
 
 
 def test_the_port_is_free_as_soon_as_a_rank_has_left(serve: Callable[..., Any]) -> None:
-    """The server lives on for the others, or for MPI."""
+    """The server continues for other ranks, or for MPI."""
     port, server = serve()
     first, second = meet(port)
     second.send(bye=None)
@@ -251,7 +251,7 @@ def test_ranks_that_there_are_not_are_told(serve: Callable[..., Any], rank: int)
     other.hello()
     assert_names(other.read()["refused"], f"rank {rank}", "2 ranks")
     assert other.is_over()
-    first = Peer(port)  # which comes later
+    first = Peer(port)  # it arrives later
     first.hello()
     assert_names(first.read()["refused"], f"rank {rank}", "2 ranks")
 
@@ -264,12 +264,12 @@ def test_why_a_rank_cannot_start_is_told_to_the_others(serve: Callable[..., Any]
     third.close()
     assert first.read() == second.read() == {"failed": {"rank": 2, "text": "no memory"}}
     first.send(gather={"key": 9, "members": [0], "text": "a"})
-    assert first.read() == {"gathered": {"key": 9, "texts": ["a"]}}  # and no death besides
+    assert first.read() == {"gathered": {"key": 9, "texts": ["a"]}}  # and no report of a death
 
 
 @pytest.mark.parametrize("has_come", [False, True])
 def test_a_server_that_nobody_wants_any_more_ends(serve: Callable[..., Any], has_come: bool) -> None:
-    """Until rank 0 has come to it, it lives as long as the process that started it holds the pipe."""
+    """Before rank 0 has joined, it runs only until the process that started it closes the pipe."""
     port, server = serve(3, 600)
     other = Peer(port, 1, 3)
     other.hello(size=3)
@@ -361,10 +361,10 @@ def test_lines_of_mpi_libraries_are_handed_on(serve: Callable[..., Any]) -> None
     assert [each.read_bytes() for each in libraries] == [b"cmd=barrier_out rc=0\n"] * 2
     libraries[1].send_bytes(b"cmd=get kvsname=a key=P0\n")
     assert libraries[1].read_bytes() == b"cmd=get_result rc=0 msg=success value=here\n"
-    second = Peer(port, 1, role=Role.PMI)  # another one for a rank that has one
+    second = Peer(port, 1, role=Role.PMI)  # a second connection of the same rank
     second.send_bytes(b"cmd=get_appnum\n")
     assert second.is_over()
-    libraries[1].send_bytes(b"a" * 20_000)  # no line is so long
+    libraries[1].send_bytes(b"a" * 20_000)  # longer than any valid line
     assert libraries[1].is_over()
     for rank in ranks:
         rank.send(bye=None)

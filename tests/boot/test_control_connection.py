@@ -1,4 +1,4 @@
-"""A rank's end of the control connection, with a server that says what none says: the rank is told, and bounds hold."""
+"""A rank's end of the control connection, with a server that sends invalid messages: errors and bounds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECRET = Secret(b"k" * 32, "this test")
 
 
 class Server:
-    """A server's end of a connection, which says whatever a test wants."""
+    """A server's end of a connection, which sends any message of a test."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -36,7 +36,7 @@ class Server:
         self._came: list[bytes] = []
 
     def flush(self) -> None:
-        if self.end.outgoing:  # the other end may have left
+        if self.end.outgoing:  # the other end may have disconnected
             self.connection.sendall(self.end.outgoing)
         self.end.outgoing.clear()
 
@@ -122,7 +122,7 @@ def test_what_no_server_says_ends_the_connection(ends: tuple[ControlConnection, 
 
 
 def test_what_came_with_the_welcome_is_heard() -> None:
-    """A death that is told in the same packet."""
+    """A death that is reported in the same packet."""
     with connected(b'{"gone": 2}') as (connection, _), raises(PeerFailure, names=("rank 2", "place 2")) as caught:
         connection.exchange("text", DEADLINE_S)
     assert caught.value.ranks == (2,)
@@ -142,7 +142,7 @@ def test_who_leaves_says_why_it_cannot_start(
 ) -> None:
     connection, server = ends
     connection.close(failure)
-    if isinstance(failure, OSError):  # of a death the others hear by themselves
+    if isinstance(failure, OSError):  # the server reports deaths to the other ranks
         assert "no memory" in server.read()["failed"]
     assert server.read() == {"bye": None}
 

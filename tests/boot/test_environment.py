@@ -1,4 +1,4 @@
-"""Who am I: the variables of every launcher, and the name under which local ranks meet."""
+"""The variables of every launcher, and the name of the socket at which local ranks meet."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_generations_never_meet() -> None:
 
 
 def test_processes_of_hydra_find_their_common_proxy() -> None:
-    # Two shells stand for two wrapper scripts of one job: the ranks' parents differ, their ancestor does not.
+    # Two shells act as wrapper scripts of one job: the ranks have different parents, but one common ancestor.
     rank = "from hocket.boot.environment import read_world; print(read_world().job)"
     wrapped = f'"$0" -c "{rank}"; true'
     script = "; ".join(f"PMI_RANK={n} PMI_SIZE=2 sh -c '{wrapped}' '{sys.executable}'" for n in range(2))
@@ -158,7 +158,7 @@ def test_own_variables_are_read_by_default(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_rank_without_a_number_of_ranks_is_no_world_of_one() -> None:
-    """Open MPI's prterun says no more than that, unless it is asked to speak as mpirun does."""
+    """Open MPI's prterun sets only the rank, unless its personality is that of mpirun."""
     with raises(BootstrapMismatch, names=("PMIX_RANK", "mpirun", "--personality ompi")):
         read_world({"PMIX_RANK": "1", "PMIX_NAMESPACE": "prterun-a-1@1"})
     assert read_world({**OPEN_MPI, "PMIX_RANK": "3"}).rank == 3

@@ -1,7 +1,7 @@
-"""Messages that nobody would send, by the hundred thousand: each is refused by one error, or means what it says.
+"""Hundreds of thousands of invalid messages: each is refused with one error, or has its literal meaning.
 
-Structured ones are true messages with something in them changed; others are bytes of a recorded conversation with some
-of them changed, and noise. `make soak` sends a million of each.
+Structured messages are valid ones with a change; others are changed bytes of a recorded conversation, and noise.
+`make soak` sends a million of each.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ STRANGE: list[Any] = [
 
 
 def change(draw: random.Random, message: Any) -> Any:
-    """Return a message in which something is another thing, is missing, or has come to it."""
+    """Return a message with one value changed, removed or added."""
     if isinstance(message, dict) and message and draw.random() < 0.8:
         name = draw.choice(list(message))
         changed = dict(message)
@@ -71,7 +71,7 @@ def change(draw: random.Random, message: Any) -> Any:
 
 
 class Job:
-    """A job's state, and a check of all that it sends."""
+    """A job's state, and a check of all messages that it sends."""
 
     def __init__(self) -> None:
         self.state = JobState(SIZE, 1000.0, self._send)
@@ -81,7 +81,7 @@ class Job:
 
     def _send(self, rank: int, kind: str, content: object) -> None:
         assert 0 <= rank < SIZE
-        assert decode(encode(kind, content), TO_RANK, SIZE)[0] == kind  # a rank believes it
+        assert decode(encode(kind, content), TO_RANK, SIZE)[0] == kind  # a rank accepts it
         self.num_sent += 1
 
 
@@ -97,12 +97,12 @@ def test_changed_messages_are_refused_or_believed_as_a_whole() -> None:
             continue
         num_believed += 1
         assert FROM_RANK[kind](content, SIZE)
-        json.dumps({kind: content}, ensure_ascii=False).encode()  # what is no character is in no text
+        json.dumps({kind: content}, ensure_ascii=False).encode()  # no text has a lone surrogate
         if kind == "hello":
             continue
         job.state.take_in(draw.randrange(SIZE), kind, content)
         if number % 100 == 0:
-            job.state.look_at_clock()
+            job.state.handle_timeouts()
     assert NUM_MESSAGES / 20 < num_believed < NUM_MESSAGES * 0.9
     assert job.num_sent > NUM_MESSAGES / 100
 
@@ -126,14 +126,14 @@ def test_what_is_no_json(text: str) -> None:
 
 
 def _conversation() -> tuple[ServerEnd, bytes, bytes]:
-    """Return a server's end that has not heard anything, the answer that it waits for, and messages that follow."""
+    """Return a server's end without input, the answer that it waits for, and the messages that follow."""
     server, rank = ServerEnd(SECRET, "j"), RankEnd(SECRET, "j", SIZE, 1)
     rank.take_in(bytes(server.outgoing))
     answer = bytes(rank.outgoing)
     rank.outgoing.clear()
     server.outgoing.clear()
     twin = ServerEnd(SECRET, "j")
-    twin._greeting = server._greeting  # to let the rank go on, and the server be still new
+    twin._greeting = server._greeting  # the rank can continue, and the server is new
     twin.outgoing.clear()
     twin.take_in(answer)
     rank.take_in(bytes(twin.outgoing))
@@ -173,7 +173,7 @@ def test_changed_bytes_are_never_believed() -> None:
                 del data[:piece]
         except ProtocolError:
             num_refused += 1
-        # what was believed is the beginning of what was said, and nothing else
+        # the accepted messages are exactly the first messages sent
         assert came == [json.dumps(message).encode() for message in TRUE[: len(came)]]
         assert len(new._pending) <= 1 << 20
     assert num_refused > NUM_MESSAGES // 10

@@ -1,4 +1,4 @@
-"""Which failure is the first cause, the exit code that follows, and the lines a user reads."""
+"""The first cause among failures, the exit code that follows from it, and the printed lines."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CASES = {
     "only consequences": (
         job(outcome(0, 1, 6.0), outcome(1, -9, 8.0, 5.0), reports=(report(0, "CommTimeout", 1.0, consequence=True),)),
         1,
-        "rank 0 failed:\nTraceback 0\nrank 1 did not end by itself and was terminated by the launcher (SIGKILL)\n",
+        "rank 0 failed:\nTraceback 0\nrank 1 did not exit by itself and was terminated by the launcher (SIGKILL)\n",
     ),
     "an exception that came from the launcher's SIGTERM": (
         job(
@@ -58,7 +58,7 @@ CASES = {
             reports=(report(0, "CommTimeout", 1.0, consequence=True), report(1, "Stopped", 5.5)),
         ),
         1,
-        "rank 0 failed:\nTraceback 0\nrank 1 did not end by itself and was terminated by the launcher (exit code 1)\n",
+        "rank 0 failed:\nTraceback 0\nrank 1 did not exit by itself and was terminated by the launcher (exit code 1)\n",
     ),
     "an exception whose rank then hung": (
         job(
@@ -83,13 +83,13 @@ CASES = {
         job(outcome(0, -15, 1.0, 0.5), interrupted_by=15),
         143,
         "hocket run: interrupted by SIGTERM\n"
-        "rank 0 did not end by itself and was terminated by the launcher (SIGTERM)\n",
+        "rank 0 did not exit by itself and was terminated by the launcher (SIGTERM)\n",
     ),
     "timed out": (
         job(outcome(0, -15, 1.0, 0.5), timed_out=True),
         124,
-        "hocket run: not done after 1 s, ended\n"
-        "rank 0 did not end by itself and was terminated by the launcher (SIGTERM)\n",
+        "hocket run: timed out after 1 s; ended\n"
+        "rank 0 did not exit by itself and was terminated by the launcher (SIGTERM)\n",
     ),
     "a real-time signal": (job(outcome(0, -40, 1.0)), 168, "rank 0 was killed by signal 40\n"),
 }

@@ -1,4 +1,4 @@
-"""How ranks of several hosts come together where something is wrong: real processes, each with a host of its own."""
+"""Errors when ranks of several hosts join: real processes, each with its own host name."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ StartRank = Callable[..., Any]
 
 @pytest.fixture
 def start_rank(tmp_path: Path) -> Iterator[StartRank]:
-    """Return start(script, rank, size, port, **variables), which starts a rank on a host of its own."""
+    """Return start(script, rank, size, port, **variables), which starts a rank on its own host."""
     processes: list[Any] = []
 
     def start(script: str, rank: int, size: int, port: int, **variables: str) -> Any:
@@ -77,7 +77,7 @@ def await_files(*paths: Path) -> None:
 
 
 def free_ports() -> int:
-    """A port with 8 free ones behind it, with some certainty."""
+    """A port with 8 free ports after it, most likely."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         return int(free.getsockname()[1]) % 20000 + 10000
 
@@ -105,7 +105,7 @@ say("together again", start().size, f"after {time.monotonic() - began_s:.0f} s")
 
 
 def test_a_job_starts_beside_the_remains_of_an_earlier_one(start_rank: StartRank, tmp_path: Path) -> None:
-    """A rank that lives on, and with it the server, has the address, the port and the job's name of the next one."""
+    """A rank that still runs, and so its server, has the address, port and job name of the next job."""
     port = free_ports()
     script = "comm = start(); note(f'up-{rank}'); time.sleep(100)"
     old = [start_rank(script, rank, 2, port) for rank in range(2)]
@@ -157,7 +157,7 @@ def test_listeners_that_say_nothing_do_not_hold_a_rank_up(start_rank: StartRank)
 
 
 def test_servers_that_nobody_wants_any_more_end(start_rank: StartRank, tmp_path: Path) -> None:
-    """Where rank 0 is stopped before it has come to its own server, as by Ctrl-C."""
+    """Rank 0 is stopped, for example by Ctrl-C, before it has joined its own server."""
     port = free_ports()
     script = """
 from hocket.boot.joining import start_server

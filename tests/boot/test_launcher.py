@@ -1,4 +1,4 @@
-"""Real jobs: how they end when ranks fail, hang, are stopped or killed, and that nothing is left of them."""
+"""Real jobs: their ends when ranks fail, hang, are stopped or killed, and that no process or file remains."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ if RANK == 1:
 
 
 def test_stopped_rank_is_gone_within_8_s(start_job: Callable[..., Any]) -> None:
-    # With the launcher's own patience; this is the one test that spends it.
+    # With the launcher's default time limits; the only test that waits for them.
     script = (
         FAIL_WHEN_READY
         + """
@@ -149,7 +149,7 @@ if RANK == 1:
 
 @pytest.mark.parametrize("tag", [False, True], ids=["inherited", "tagged"])
 def test_processes_of_a_rank_end_with_the_job(start_job: Callable[..., Any], tag: bool) -> None:
-    # The child holds the job's pipes and ignores SIGTERM; `finish` returns only when it is gone.
+    # The child has the job's pipes and ignores SIGTERM; `finish` returns only after its end.
     script = """
 child = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); open('ready', 'w').close(); signal.pause()"
 subprocess.Popen([sys.executable, "-c", child])
@@ -169,7 +169,7 @@ print(child.pid)
     job = start_job(script, 1, tag=True)
     assert job.finish() == 0
     pid = int(job.stdout.removeprefix("[0] "))
-    os.kill(pid, signal.SIGKILL)  # still there: it has left the job on purpose
+    os.kill(pid, signal.SIGKILL)  # still running: it has left the job on purpose
 
 
 def test_tagged_output(start_job: Callable[..., Any]) -> None:
@@ -206,7 +206,7 @@ signal.pause()
     job.process.kill()
     job.finish()
     deadline_s = time.monotonic() + 10
-    # The guardian, nobody's child now, can only be watched by what it does.
+    # The guardian has no parent any more, so only its effects can be checked.
     while left := [*job.leftovers(), *filter(is_alive, children)]:
         assert time.monotonic() < deadline_s, left
         time.sleep(0.01)
@@ -232,7 +232,7 @@ def test_handlers_of_the_caller_are_put_back() -> None:
 
 
 def test_lines_of_ranks_stay_whole_and_in_order(start_job: Callable[..., Any]) -> None:
-    """Text and the end of its line are written apart; half a line is left for long."""
+    """A line and its end are two writes; an incomplete line remains for long."""
     script = """
 for number in range(20_000):
     os.write(1, b"%d" % RANK)
@@ -255,7 +255,7 @@ def test_long_lines_pass(start_job: Callable[..., Any]) -> None:
     job = start_job(f"sys.stdout.write(str(RANK) * {nbytes} + '\\n')", 2)
     assert job.finish() == 0
     assert job.stdout.count("0") == job.stdout.count("1") == nbytes
-    assert all(len(set(line)) == 1 for line in job.stdout.splitlines())  # parts of two ranks are not joined
+    assert all(len(set(line)) == 1 for line in job.stdout.splitlines())  # a line never has parts of two ranks
 
 
 def test_both_outputs_to_one_place_keep_their_order(tmp_path: Path, start_job: Callable[..., Any]) -> None:
@@ -299,7 +299,7 @@ def test_ranks_have_terminals_where_the_launcher_has_one(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("output", ["pipe", "terminal"])
 def test_a_reader_that_stops_holds_no_signal(output: str, tmp_path: Path) -> None:
-    """As a pager does, or Ctrl-S: what is not read waits in the ranks, and Ctrl-C is heard."""
+    """As with a pager or Ctrl-S: unread output blocks the ranks, but Ctrl-C still works."""
     (tmp_path / "script.py").write_text("""
 import os
 open(os.environ["RANK"], "w").close()
@@ -315,7 +315,7 @@ except KeyboardInterrupt:
     try:
         while not (tmp_path / "0").exists() or not (tmp_path / "1").exists():
             time.sleep(0.01)
-        time.sleep(0.5)  # until all that lies between is full
+        time.sleep(0.5)  # until all buffers are full
         job.send_signal(signal.SIGINT)
         assert job.wait(40) == 0
         assert (tmp_path / "heard-0").exists() and (tmp_path / "heard-1").exists()
@@ -384,7 +384,7 @@ sys.meta_path.insert(0, Slow())
     )
     try:
         assert process.stderr is not None
-        # Eight at a time; who takes longer than two seconds is not waited for, and others are started.
+        # Eight at a time; after two seconds a slow start no longer delays others.
         assert [process.stderr.readline() for _ in range(9)] == ["starting\n"] * 9
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=scaled(20))
@@ -431,7 +431,7 @@ def test_a_child_that_writes_for_ever_does_not_hold_the_launcher(start_job: Call
 
 @pytest.mark.parametrize("cause", ["ValueError('bad')", "hk.PeerFailure('gone')"])
 def test_records_stay_but_where_the_program_itself_raised(cause: str, tmp_path: Path) -> None:
-    """They are in the cache, and not where the program runs, which may not be writable."""
+    """They are in the cache, not in the working directory, which may not be writable."""
     script = f"""
 import hocket as hk, os
 comm = hk.init(timeout=20)
@@ -450,7 +450,7 @@ comm.barrier()
 
 
 def test_a_line_that_is_begun_is_shown_on_a_terminal(tmp_path: Path) -> None:
-    """And is not joined with another rank's: that waits for its end, or goes below it."""
+    """Another rank's line is not appended to it: that waits for its end, or is written below it."""
     (tmp_path / "script.py").write_text("""
 import os, time
 rank = os.environ["RANK"]
@@ -488,6 +488,6 @@ else:
 
 
 def test_each_rank_has_a_session_of_its_own(start_job: Callable[..., Any]) -> None:
-    """Linux shares processors out by sessions: ranks in that of a terminal share its part with all that runs there."""
+    """Linux divides processor time between sessions: ranks in a terminal's session would share its part."""
     job = start_job("print(os.getsid(0) == os.getpid(), flush=True)", 2)
     assert job.finish() == 0 and job.stdout == "True\n" * 2

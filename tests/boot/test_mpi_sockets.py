@@ -1,4 +1,4 @@
-"""The launcher's ends of the sockets by which ranks start MPI, with libraries that say what they like."""
+"""The launcher's ends of the sockets to MPI libraries, with libraries that send any messages."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ ANSWER_S = 20.0
 
 
 class Launcher:
-    """Two ranks' sockets, and what the launcher does with them."""
+    """The sockets of two ranks, and the launcher's side of them."""
 
     def __init__(self, grace_s: float = 0.0, timeout_s: float = 600.0, named_after_s: float = 300.0) -> None:
         self.watcher = Watcher()
         self.mpi = MpiSockets(Nodes(), 2, Limits(grace_s, timeout_s, named_after_s))
         self.mpi.watch(self.watcher)
-        self.said: list[str] = []
+        self.reports: list[str] = []
         self.libraries = [self.mpi.open(rank)[0] for rank in range(2)]
         for each in self.libraries:
             each.settimeout(ANSWER_S)
@@ -43,12 +43,12 @@ class Launcher:
     def serve(self) -> None:
         self.watcher.wait(0.05)
 
-    def tell(self, rank: int, *lines: bytes) -> None:
+    def send(self, rank: int, *lines: bytes) -> None:
         for line in lines:
             self.libraries[rank].sendall(line)
             self.serve()
 
-    def heard(self, rank: int) -> bytes:
+    def received(self, rank: int) -> bytes:
         return self.libraries[rank].recv(1 << 16)
 
     def close(self) -> None:
@@ -66,30 +66,30 @@ def launcher() -> Iterator[Launcher]:
 
 
 def test_barrier(launcher: Launcher) -> None:
-    launcher.tell(0, INIT, b"cmd=barrier_in\n")
-    assert launcher.heard(0).startswith(b"cmd=response_to_init")
-    launcher.tell(1, INIT, b"cmd=barrier_in\n")
-    assert launcher.heard(0) == b"cmd=barrier_out rc=0\n"
-    assert launcher.mpi.look_at_clock(launcher.said.append) is None
+    launcher.send(0, INIT, b"cmd=barrier_in\n")
+    assert launcher.received(0).startswith(b"cmd=response_to_init")
+    launcher.send(1, INIT, b"cmd=barrier_in\n")
+    assert launcher.received(0) == b"cmd=barrier_out rc=0\n"
+    assert launcher.mpi.check(launcher.reports.append) is None
 
 
 def test_nothing_is_due_before_a_library_speaks(launcher: Launcher) -> None:
-    assert launcher.mpi.next_look_s() is None
+    assert launcher.mpi.next_check_s() is None
     launcher.mpi.note_end(0, 0)
-    assert launcher.mpi.next_look_s() is None
-    assert launcher.mpi.look_at_clock(launcher.said.append) is None
+    assert launcher.mpi.next_check_s() is None
+    assert launcher.mpi.check(launcher.reports.append) is None
 
 
 def test_a_wait_in_finalize_has_no_limit() -> None:
     with closing(Launcher(timeout_s=0.0, named_after_s=0.0)) as launcher:
         for rank in range(2):
-            launcher.tell(rank, INIT, b"cmd=barrier_in\n")
-        launcher.tell(0, b"cmd=barrier_in\n")
-        assert launcher.mpi.look_at_clock(launcher.said.append) is None
-        assert launcher.mpi.next_look_s() is None
-        assert launcher.said == []
+            launcher.send(rank, INIT, b"cmd=barrier_in\n")
+        launcher.send(0, b"cmd=barrier_in\n")
+        assert launcher.mpi.check(launcher.reports.append) is None
+        assert launcher.mpi.next_check_s() is None
+        assert launcher.reports == []
         launcher.mpi.note_end(1, 0)
-        end = launcher.mpi.look_at_clock(launcher.said.append)
+        end = launcher.mpi.check(launcher.reports.append)
         assert end is not None and end.exit_code == EXIT_CANNOT_START
         assert_names(end.reason, "rank 1", "MPI_Finalize", "rank 0")
 
@@ -97,8 +97,8 @@ def test_a_wait_in_finalize_has_no_limit() -> None:
 def test_a_failure_is_heard_where_the_library_has_spoken_on() -> None:
     with closing(Launcher(timeout_s=0.0, named_after_s=0.0)) as launcher:
         for rank in range(2):
-            launcher.tell(rank, INIT, b"cmd=barrier_in\n")
-        launcher.tell(1, b"cmd=hocket_failed code=3\ncmd=barrier_in\n")
+            launcher.send(rank, INIT, b"cmd=barrier_in\n")
+        launcher.send(1, b"cmd=hocket_failed code=3\ncmd=barrier_in\n")
         assert launcher.mpi.take_failed() == {1: 3}
         assert launcher.mpi.take_failed() == {}
         end = launcher.mpi._end(launcher.mpi._server)
@@ -107,55 +107,55 @@ def test_a_failure_is_heard_where_the_library_has_spoken_on() -> None:
 
 def test_a_wait_in_init_is_named_once_and_ends() -> None:
     with closing(Launcher(timeout_s=0.2, named_after_s=0.0)) as launcher:
-        launcher.tell(1, INIT)
-        assert launcher.mpi.look_at_clock(launcher.said.append) is None
-        assert launcher.mpi.look_at_clock(launcher.said.append) is None
-        assert len(launcher.said) == 1
-        assert_names(launcher.said[0], "rank 1", "MPI_Init", "rank 0")
-        due_s = launcher.mpi.next_look_s()
+        launcher.send(1, INIT)
+        assert launcher.mpi.check(launcher.reports.append) is None
+        assert launcher.mpi.check(launcher.reports.append) is None
+        assert len(launcher.reports) == 1
+        assert_names(launcher.reports[0], "rank 1", "MPI_Init", "rank 0")
+        due_s = launcher.mpi.next_check_s()
         assert due_s is not None and 0 <= due_s <= 0.2
         time.sleep(due_s)
-        end = launcher.mpi.look_at_clock(launcher.said.append)
+        end = launcher.mpi.check(launcher.reports.append)
         assert end is not None and end.exit_code == EXIT_TIMED_OUT
 
 
 def test_a_rank_that_stops_within_init_is_named() -> None:
     with closing(Launcher(timeout_s=0.0)) as launcher:
         for rank in range(2):
-            launcher.tell(rank, INIT)
-        launcher.tell(0, b"cmd=barrier_in\n")
-        end = launcher.mpi.look_at_clock(launcher.said.append)
+            launcher.send(rank, INIT)
+        launcher.send(0, b"cmd=barrier_in\n")
+        end = launcher.mpi.check(launcher.reports.append)
         assert end is not None and end.exit_code == EXIT_TIMED_OUT
         assert_names(end.reason, "rank 0", "MPI_Init", "rank 1")
 
 
 def test_open_mpi_that_does_not_start_yet_waits_for_nobody() -> None:
     with closing(Launcher(timeout_s=0.0)) as launcher:
-        launcher.tell(0, REQUEST)
-        assert launcher.mpi.look_at_clock(launcher.said.append) is None
-        launcher.tell(1, REQUEST_AND_START)
-        end = launcher.mpi.look_at_clock(launcher.said.append)
+        launcher.send(0, REQUEST)
+        assert launcher.mpi.check(launcher.reports.append) is None
+        launcher.send(1, REQUEST_AND_START)
+        end = launcher.mpi.check(launcher.reports.append)
         assert end is not None
         assert_names(end.reason, "rank 1", "MPI_Init", "rank 0")
 
 
 def test_a_rank_that_closes_its_socket_does_not_end_that_of_another(launcher: Launcher) -> None:
     for rank in range(2):
-        launcher.tell(rank, INIT)
-        launcher.heard(rank)
-    launcher.tell(0, b"cmd=barrier_in\n")
+        launcher.send(rank, INIT)
+        launcher.received(rank)
+    launcher.send(0, b"cmd=barrier_in\n")
     launcher.libraries[0].close()
-    launcher.libraries[1].sendall(b"cmd=barrier_in\n")  # before the end of the other was looked at
+    launcher.libraries[1].sendall(b"cmd=barrier_in\n")  # before the end of the other was handled
     launcher.serve()
-    launcher.tell(1, b"cmd=get_appnum\n")
-    assert launcher.heard(1).endswith(b"cmd=appnum appnum=0\n")
+    launcher.send(1, b"cmd=get_appnum\n")
+    assert launcher.received(1).endswith(b"cmd=appnum appnum=0\n")
 
 
 @pytest.mark.parametrize(("code", "exit_code"), [(3, 3), (0, EXIT_CANNOT_START), (-1, 255), (256, EXIT_CANNOT_START)])
 def test_abort(launcher: Launcher, code: int, exit_code: int) -> None:
-    launcher.tell(1, INIT, b"cmd=abort exitcode=%d message=some text\n" % code)
-    assert launcher.mpi.next_look_s() == 0
-    end = launcher.mpi.look_at_clock(launcher.said.append)
+    launcher.send(1, INIT, b"cmd=abort exitcode=%d message=some text\n" % code)
+    assert launcher.mpi.next_check_s() == 0
+    end = launcher.mpi.check(launcher.reports.append)
     assert end is not None and (end.exit_code, end.rank) == (exit_code, 1)
 
 
@@ -163,16 +163,16 @@ def test_abort(launcher: Launcher, code: int, exit_code: int) -> None:
     "line", [b"cmd=abort exitcode=" + b"9" * 400, b"cmd=abort exitcode=x", b"xcmd=abort exitcode=3", b"cmd=abort"]
 )
 def test_what_is_no_abort(launcher: Launcher, line: bytes) -> None:
-    launcher.tell(1, INIT, line + b"\n")
-    assert launcher.mpi.look_at_clock(launcher.said.append) is None
+    launcher.send(1, INIT, line + b"\n")
+    assert launcher.mpi.check(launcher.reports.append) is None
 
 
 def test_a_spawn_of_many_lines_is_refused_in_one(launcher: Launcher) -> None:
-    launcher.tell(0, b"mcmd=spawn\nnprocs=1\nexecname=cmd=barrier_in\ncmd=barrier_in\n")
-    launcher.tell(0, b"argcnt=0\nendcmd\n")
-    assert launcher.heard(0) == b"cmd=spawn_result rc=-1 msg=not_supported\n"
-    launcher.tell(0, b"cmd=get_appnum\n")
-    assert launcher.heard(0) == b"cmd=appnum appnum=0\n"
+    launcher.send(0, b"mcmd=spawn\nnprocs=1\nexecname=cmd=barrier_in\ncmd=barrier_in\n")
+    launcher.send(0, b"argcnt=0\nendcmd\n")
+    assert launcher.received(0) == b"cmd=spawn_result rc=-1 msg=not_supported\n"
+    launcher.send(0, b"cmd=get_appnum\n")
+    assert launcher.received(0) == b"cmd=appnum appnum=0\n"
 
 
 def test_a_library_that_does_not_read_is_let_go(launcher: Launcher) -> None:
@@ -189,8 +189,8 @@ def test_a_library_that_does_not_read_is_let_go(launcher: Launcher) -> None:
             break
         launcher.serve()
     assert not is_open
-    launcher.tell(1, b"cmd=get_appnum\n")  # others are served on
-    assert launcher.heard(1) == b"cmd=appnum appnum=0\n"
+    launcher.send(1, b"cmd=get_appnum\n")  # other ranks are still served
+    assert launcher.received(1) == b"cmd=appnum appnum=0\n"
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -218,11 +218,11 @@ def test_garbage_ends_its_own_connection_at_most(launcher: Launcher, seed: int) 
         launcher.serve()
         launcher.libraries[0].setblocking(False)
         try:
-            launcher.heard(0)
+            launcher.received(0)
         except OSError:
             pass
-    launcher.tell(1, b"cmd=get_appnum\n")
-    assert launcher.heard(1) == b"cmd=appnum appnum=0\n"
+    launcher.send(1, b"cmd=get_appnum\n")
+    assert launcher.received(1) == b"cmd=appnum appnum=0\n"
 
 
 def wait_for_line(launcher: Launcher, rank: int) -> dict[str, object]:
@@ -233,7 +233,7 @@ def wait_for_line(launcher: Launcher, rank: int) -> dict[str, object]:
         assert time.monotonic() < deadline_s
         launcher.serve()
         try:
-            came += launcher.heard(rank)
+            came += launcher.received(rank)
         except BlockingIOError:
             continue
     answer: dict[str, object] = json.loads(came)
@@ -242,7 +242,7 @@ def wait_for_line(launcher: Launcher, rank: int) -> dict[str, object]:
 
 def test_open_mpis_server_is_started_once(launcher: Launcher) -> None:
     for rank in range(2):
-        launcher.tell(rank, REQUEST)
+        launcher.send(rank, REQUEST)
     variables = [wait_for_line(launcher, rank)["variables"] for rank in range(2)]
     assert [each["PMIX_RANK"] for each in variables] == ["0", "1"]  # type: ignore[index]
     assert variables[0]["PMIX_NAMESPACE"] == variables[1]["PMIX_NAMESPACE"]  # type: ignore[index]
@@ -263,7 +263,7 @@ def test_open_mpi_without_its_library(
             next(Path("/lib").rglob("libc.so.6"))
         )
     monkeypatch.setattr(sys, "prefix", str(prefix))
-    launcher.tell(0, REQUEST)
+    launcher.send(0, REQUEST)
     assert "error" in wait_for_line(launcher, 0)
 
 

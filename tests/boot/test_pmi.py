@@ -1,4 +1,4 @@
-"""The PMI-1 server: its answers, whom it believes, and that it ends and leaves nothing."""
+"""The PMI-1 server: its answers, its checks of clients, its end, and that no file remains."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_barrier_waits_for_all(job: PmiServer) -> None:
     for _ in range(2):  # more than once
         assert take_in(job, 1, b"cmd=barrier_in\n") == []
         assert take_in(job, 1, b"cmd=barrier_in\n") == []  # one rank twice is one rank
-        assert take_in(job, 1, b"cmd=get_appnum\n") == [(1, "cmd=appnum appnum=0\n")]  # whatever else comes meanwhile
+        assert take_in(job, 1, b"cmd=get_appnum\n") == [(1, "cmd=appnum appnum=0\n")]  # with other messages meanwhile
         assert take_in(job, 0, b"cmd=barrier_in\n") == [(rank, "cmd=barrier_out rc=0\n") for rank in range(2)]
 
 
@@ -136,7 +136,7 @@ def connect(name: str, rank: int) -> Peer:
     return Peer(connect_locally(name, rank))
 
 
-# Starts a server, says its name, and ends when told to.
+# Starts a server, prints its name, and exits on request.
 _PARENT = """
 import sys
 from hocket.boot.pmi import start_local_server
@@ -146,7 +146,7 @@ sys.stdin.read()
 
 
 class Server:
-    """A server of two ranks, and the process that has started it."""
+    """A server for two ranks, and the process that started it."""
 
     def __init__(self) -> None:
         self.parent = subprocess.Popen(
@@ -176,7 +176,7 @@ def server() -> Iterator[Server]:
 
 
 def shared_memory_of(name: str) -> Path:
-    """By MPICH's way of naming it: FNV-1a, of 32 bits."""
+    """Named as MPICH does: FNV-1a with 32 bits."""
     value = 0x811C9DC5
     for byte in name.encode():
         value ^= byte
@@ -201,7 +201,7 @@ def test_ends_when_all_have_gone_and_removes_remains(server: Server) -> None:
         own.with_name(own.name.removesuffix("0") + "1").touch()
         others.touch()
         first.close()
-        assert second.ask("cmd=get_appnum") == "cmd=appnum appnum=0\n"  # one goes, the others are served
+        assert second.ask("cmd=get_appnum") == "cmd=appnum appnum=0\n"  # after one has left, others are served
         assert not server.has_ended()
         second.close()
         assert server.has_ended(DEADLINE_S)
@@ -215,7 +215,7 @@ def test_ends_when_all_have_gone_and_removes_remains(server: Server) -> None:
 def test_barrier_of_real_connections(server: Server) -> None:
     first = connect(server.name, 0)
     first.send("cmd=barrier_in\n")
-    assert first.ask("cmd=get_appnum") == "cmd=appnum appnum=0\n"  # the other has not even come
+    assert first.ask("cmd=get_appnum") == "cmd=appnum appnum=0\n"  # the other has not even connected
     second = connect(server.name, 1)
     assert second.ask("cmd=put key=k value=a = b") == "cmd=put_result rc=0 msg=success\n"
     assert not first.has_answer()
@@ -274,7 +274,7 @@ def test_another_user_is_refused(server: Server) -> None:
         [sys.executable, "-I", "-S", "-c", program, server.name], capture_output=True, text=True, timeout=DEADLINE_S
     )
     assert done.stdout == "0\n" or "BrokenPipeError" in done.stderr or "ConnectionResetError" in done.stderr
-    connect(server.name, 1)  # its place is free
+    connect(server.name, 1)  # its number is free again
 
 
 def test_server_of_another_user_is_not_believed() -> None:

@@ -1,4 +1,4 @@
-"""What a launcher believes of the server that it starts for Open MPI."""
+"""Which messages a launcher accepts from the server that it starts for Open MPI."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VARIABLES = {"PMIX_NAMESPACE": "a", "PMIX_SERVER_TMPDIR": "/tmp/a"}
 
 
 def helper(sent: list[tuple[int, Any]]) -> PmixHelper:
-    """One that is told lines by a test, and has no process."""
+    """A helper without a process, which gets its lines from a test."""
     made = object.__new__(PmixHelper)
     made._answer, made._asking, made._size = None, [0, 1], 2
     made.inside, made.aborted = set(), None

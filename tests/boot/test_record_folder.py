@@ -1,4 +1,4 @@
-"""Where records of failures go by default."""
+"""The default folder of failure records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(30)
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The temporary directory of a user whose cache folder is not writable."""
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # which no cache folder may be
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # a cache folder must not be relative
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 

@@ -1,4 +1,4 @@
-"""Which exceptions count as consequences of another rank's failure, and the file they travel in."""
+"""Exceptions that are consequences of another rank's failure, and the report file."""
 
 from __future__ import annotations
 
@@ -112,6 +112,6 @@ def test_what_python_thinks_was_meant(call: Callable[[], object], meant: str | N
 
 
 def test_where_is_the_users_line() -> None:
-    """Not that of a library which found the mistake."""
+    """Not the line of a library that detected the mistake."""
     for call in (lambda: json.loads("{"), lambda: backends_among(["shn"])):
         assert _of(call).where.startswith(f"{__file__}:")

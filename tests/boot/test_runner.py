@@ -1,4 +1,4 @@
-"""A script under the runner sees what it sees under Python itself; its uncaught exception becomes a report."""
+"""A script under the runner has the same environment as under Python; its uncaught exception becomes a report."""
 
 from __future__ import annotations
 

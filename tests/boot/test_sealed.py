@@ -1,4 +1,4 @@
-"""Proofs and seals of control connections, byte by byte: what is changed, repeated, reflected or made up is refused."""
+"""Proofs and seals of control connections, byte by byte: changed, repeated, reflected or forged data is refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def take(end: End) -> bytes:
 
 
 def proven(server: ServerEnd | None = None, rank: RankEnd | None = None) -> tuple[ServerEnd, RankEnd]:
-    """Let two ends prove themselves; each is a new one unless it is given."""
+    """Authenticate two ends to each other; an end that is not given is new."""
     server = server or ServerEnd(SECRET, JOB)
     rank = rank or RankEnd(SECRET, JOB, 4, 2)
     for _ in range(8):
@@ -66,7 +66,7 @@ def test_a_byte_at_a_time() -> None:
 
 
 def test_the_proof_is_an_hmac_of_what_the_page_says() -> None:
-    """Written again from the description at the head of `hocket.boot.sealed`."""
+    """An independent implementation of the description in `hocket.boot.sealed`."""
     server = ServerEnd(SECRET, JOB)
     greeting = take(server)
     assert len(greeting) == GREETING_NBYTES
@@ -105,13 +105,13 @@ def test_a_proof_that_was_changed(place: int) -> None:
     with pytest.raises(ProtocolError):
         server.take_in(bytes(answer))
     assert not server.is_proven and not server.outgoing
-    with pytest.raises(ProtocolError):  # nothing more is looked at
+    with pytest.raises(ProtocolError):  # later data is ignored
         server.take_in(bytes(answer))
 
 
 def test_a_server_that_does_not_have_the_secret() -> None:
     server, rank = ServerEnd(SECRET, JOB), RankEnd(SECRET, JOB, 4, 2)
-    rank.take_in(take(server))  # a stranger hands on the greeting of the true server
+    rank.take_in(take(server))  # a stranger relays the greeting of the real server
     take(rank)
     for proof in (b"x" * 32, bytes(32)):
         with pytest.raises(ProtocolError):
@@ -167,9 +167,9 @@ def test_messages_have_a_length() -> None:
     assert server.take_in(take(rank)) == [b"a" * MOST_NBYTES]
     rank.send(b"a" * (MOST_NBYTES + 1))
     with pytest.raises(ProtocolError):
-        server.take_in(take(rank)[:100])  # at once, and not when it has come
+        server.take_in(take(rank)[:100])  # at once, not only after the whole message
     server, rank = proven()
-    server.send(b"a" * 4 * MOST_NBYTES)  # one of every rank
+    server.send(b"a" * 4 * MOST_NBYTES)  # a message of every rank
     assert [len(each) for each in rank.take_in(take(server))] == [4 * MOST_NBYTES]
 
 
@@ -186,7 +186,7 @@ def test_wrong_servers(rank: RankEnd, is_of_job: bool) -> None:
     with pytest.raises(WrongServer) as caught:
         rank.take_in(take(ServerEnd(SECRET, JOB)))
     assert caught.value.is_of_job is is_of_job
-    assert not rank.outgoing  # a stranger learns nothing
+    assert not rank.outgoing  # a stranger gets no information
 
 
 @pytest.mark.parametrize("role", [2, 255])
@@ -217,7 +217,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
 
 
 def make_certificate(folder: Path) -> TlsFiles:
-    """As the documentation says."""
+    """Make a certificate as in the documentation."""
     files = TlsFiles(str(folder / "cert.pem"), str(folder / "key.pem"))
     assert files.key is not None
     command = ["openssl", "req", "-x509", "-newkey", "ed25519", "-nodes", "-days", "365", "-subj", "/CN=hocket"]
@@ -297,7 +297,7 @@ def test_a_server_whose_ranks_have_all_come_is_not_the_one() -> None:
     with pytest.raises(WrongServer) as caught:
         RankEnd(SECRET, JOB, 4, 2).take_in(take(server))
     assert not caught.value.is_of_job
-    rank = RankEnd(SECRET, JOB, 4, 2, Role.PMI)  # which comes after them
+    rank = RankEnd(SECRET, JOB, 4, 2, Role.PMI)  # which arrives after them
     greeting = take(ServerEnd(SECRET, JOB, is_complete=True))
     rank.take_in(greeting)
     assert rank.is_greeted

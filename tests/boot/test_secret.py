@@ -1,4 +1,4 @@
-"""The secret of a job: where it is found, how it is made when many begin at once, and what is refused."""
+"""The secret of a job: where it is found, how concurrent processes create it, and what is refused."""
 
 from __future__ import annotations
 

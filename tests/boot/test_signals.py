@@ -1,4 +1,4 @@
-"""Signals to the launcher: Ctrl-C, Ctrl-C again, SIGTERM, and those it was started to ignore."""
+"""Signals to the launcher: Ctrl-C, a second Ctrl-C, SIGTERM, and signals ignored at its start."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_second_interrupt_kills(start_job: Callable[..., Any]) -> None:
     assert job.read_line() == "ready\n"
     job.process.send_signal(signal.SIGINT)
     assert job.read_line() == "heard\n"
-    time.sleep(0.3)  # closer together they count as one; there is nothing to wait for but the time
+    time.sleep(0.3)  # signals closer together count as one; only time separates them
     job.process.send_signal(signal.SIGINT)
     assert job.finish() == 130
     assert job.stdout == ""
@@ -83,14 +83,14 @@ def test_control_c_in_a_terminal(tmp_path: Path) -> None:
         while chunk := os.read(terminal, 1024):
             output += chunk
     except OSError:
-        pass  # how Linux tells the end of a terminal
+        pass  # how Linux reports the end of a terminal
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130, output
     assert output.count(b"KeyboardInterrupt") == 1
     os.close(terminal)
 
 
 def test_ignored_interrupt_stays_ignored(tmp_path: Path) -> None:
-    # As a shell starts background jobs of a script.
+    # As a shell starts a script's background jobs.
     program = (
         "import os, signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         "from hocket.boot.launcher import launch\n"

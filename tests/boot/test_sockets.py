@@ -1,4 +1,4 @@
-"""Where the server of a job listens, and how names become addresses."""
+"""The listening addresses of a job's server, and name resolution."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hocket.errors import BootstrapMismatch
 from ..naming import raises
 
 pytestmark = pytest.mark.timeout(60)
-NOT_OURS = "192.0.2.7"  # of a network for documentation (RFC 5737)
+NOT_OURS = "192.0.2.7"  # an address reserved for documentation (RFC 5737)
 
 
 def resolves_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
@@ -43,7 +43,7 @@ def test_the_loopback_stays_the_loopback(address: str) -> None:
 
 
 def test_an_address_of_localhost_that_is_not_there_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in containers without IPv6; all interfaces would be open to strangers."""
+    """As in containers without IPv6; on all interfaces strangers could connect."""
     resolves_to(monkeypatch, NOT_OURS, "127.0.0.1")
     monkeypatch.setattr(sockets, "_is_loopback", lambda address: True)
     assert hosts("localhost") == ["127.0.0.1"]

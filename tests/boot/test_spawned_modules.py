@@ -1,4 +1,4 @@
-"""`hk.spawn` from a script: ranks find the modules that the script finds."""
+"""`hk.spawn` from a script: ranks can import the script's modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which processors are near each other, by what the kernel says of them."""
+"""Which processors are near each other, from the kernel's description."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def make_system(folder: Path, caches: dict[int, str], nodes: dict[int, int]) -> 
 
 @pytest.fixture
 def system(tmp_path: Path) -> Path:
-    """Two memory nodes, of which the first has two caches."""
+    """Two memory nodes; the first has two caches."""
     shared = {0: "0-1", 1: "0-1", 2: "2-3", 3: "2-3", 4: "4-7", 5: "4-7", 6: "4-7", 7: "4-7"}
     return make_system(tmp_path, shared, {cpu: cpu // 4 for cpu in shared})
 

@@ -1,4 +1,4 @@
-"""For whom a start waits is said while it waits, and not only at its end."""
+"""The ranks that a start waits for are named during the wait, not only at its end."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def test_rank_0_hears_once_who_is_missing(monkeypatch: pytest.MonkeyPatch) -> No
     sent: list[tuple[int, str, object]] = []
     state = JobState(3, 600.0, lambda rank, kind, content: sent.append((rank, kind, content)))
     assert state.welcome(0, _hello(0), "a", "a") is None and state.welcome(2, _hello(2), "a", "a") is None
-    assert state.patience_s() == NAMED_AFTER_S
-    state.look_at_clock()
+    assert state.next_timeout_s() == NAMED_AFTER_S
+    state.handle_timeouts()
     assert sent == []
     now[0] += NAMED_AFTER_S
-    state.look_at_clock()
+    state.handle_timeouts()
     assert sent == [(0, "awaited", [1])]
-    assert state.patience_s() == 600.0 - NAMED_AFTER_S
+    assert state.next_timeout_s() == 600.0 - NAMED_AFTER_S
     now[0] += 100
-    state.look_at_clock()
+    state.handle_timeouts()
     assert len(sent) == 1
 
 

@@ -1,4 +1,4 @@
-"""The command as a user calls it, with a place of its own for tables."""
+"""The command as a user calls it, with its own folder for tables."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def hocket(folder: Path, *arguments: str, table: Path | None = None) -> subproce
     """Run the command in a folder.
 
     Args:
-        folder: where it runs; its user's tables lie in `cache` there.
-        arguments: of the command.
-        table: what HOCKET_TABLE names.
+        folder: working directory; `cache` in it has the user's tables.
+        arguments: arguments of the command.
+        table: value of HOCKET_TABLE.
     """
     environ = {name: value for name, value in os.environ.items() if name != "HOCKET_TABLE"}
     if table is not None:

@@ -1,4 +1,4 @@
-"""The command as a whole: version, help, how verbs are found, and what is loaded for it."""
+"""The command as a whole: version, help, discovery of verbs, and imported modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hocket bench`: what it prints, how it ends, and what it says of wrong arguments."""
+"""`hocket bench`: its output, its end, and its messages about wrong arguments."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_run_and_report(tmp_path: Path) -> None:
     of_one_launch = hocket("compare", str(path), str(path), "--json")
     assert of_one_launch.returncode == 3 and not json.loads(of_one_launch.stdout)["is_judged"]
     quiet = [tmp_path / "before.json", tmp_path / "after.json"]
-    for seconds, file in zip((1e-6, 1.1e-6), quiet, strict=True):  # as on a machine that nothing disturbs
+    for seconds, file in zip((1e-6, 1.1e-6), quiet, strict=True):  # as on an undisturbed machine
         given = json.loads(path.read_text())
         for each in given["results"]:
             each["samples_s"] = [seconds * (1 + number / 1000) for number in range(18)]

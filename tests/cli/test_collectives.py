@@ -1,4 +1,4 @@
-"""`hocket collectives`: what it prints, and what it says of wrong arguments."""
+"""`hocket collectives`: its output, and its messages about wrong arguments."""
 
 from __future__ import annotations
 

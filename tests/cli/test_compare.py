@@ -1,4 +1,4 @@
-"""`hocket tune compare`: a program's traffic over each library, and over the mix of them."""
+"""`hocket tune compare`: a program's traffic over each library, and over a mix of libraries."""
 
 from __future__ import annotations
 

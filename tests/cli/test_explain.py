@@ -52,7 +52,7 @@ def test_without_a_table(folder: Path) -> None:
 
 
 def test_without_a_size_there_is_a_line_for_each_of_many(folder: Path) -> None:
-    """Where the table has a crossover, between 16 B and 1 MiB, another library is named."""
+    """At the table's crossover, between 16 B and 1 MiB, the named library changes."""
     done = hocket(folder, "explain", "all_reduce", "--table", "here.json", "--json")
     explanations = json.loads(done.stdout)["explanations"]
     assert (explanations[0]["nbytes"], explanations[-1]["nbytes"]) == (4, 64 << 20)
@@ -163,7 +163,7 @@ def test_malformed_table_is_bad_input(folder: Path, name: str) -> None:
 
 def test_table_of_another_machine(folder: Path) -> None:
     save_table(replace(TABLE, machine=replace(TABLE.machine, processor="another one")), folder / "here.json")
-    done = hocket(folder, "explain", "all_reduce", "1MiB", table=folder / "here.json")  # init() takes the model
+    done = hocket(folder, "explain", "all_reduce", "1MiB", table=folder / "here.json")  # init() uses the model
     assert "another machine" in done.stdout + done.stderr
 
 

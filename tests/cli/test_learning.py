@@ -33,7 +33,7 @@ def test_what_was_learned_is_kept_for_next_time(tmp_path: Path, monkeypatch: pyt
     assert done.returncode == 0, done.stderr
     content = json.loads(path.read_text())
     assert content["rules"] and {row["source"] for row in content["rows"]} == {"run"}
-    monkeypatch.setenv("HOCKET_LEARN", "1")  # and by that table
+    monkeypatch.setenv("HOCKET_LEARN", "1")  # and choose by that table
     done = hocket(tmp_path, "run", "-n", "2", "program.py")
     assert done.returncode == 0, done.stderr
 

@@ -1,4 +1,4 @@
-"""`hocket pipeline`: what it prints, and what it says of wrong arguments."""
+"""`hocket pipeline`: its output, and its messages about wrong arguments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Done:
 
 
 def hocket(*arguments: str) -> Done:
-    """The command in this process, which saves a second each time; `test_as_a_command` starts one."""
+    """Run the command in this process, which saves a second; `test_as_a_command` starts a process."""
     with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
         code = run_command_line(["pipeline", *arguments])
     return Done(code, out.getvalue(), err.getvalue())

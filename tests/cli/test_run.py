@@ -95,7 +95,7 @@ def test_json_after_success(folder: Path) -> None:
 
 
 def test_fault_of_the_launcher_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # No folder for temporary files: not bad input, and not ours to print a traceback about.
+    # No folder for temporary files: neither bad input nor a reason for a traceback.
     monkeypatch.setattr("tempfile.tempdir", None)
     program = "import tempfile; tempfile.tempdir = '/no/such/folder'; from hocket.cli._command import main; main()"
     command = [sys.executable, "-c", program, "run", "-n", "1", "train.py"]

@@ -1,4 +1,4 @@
-"""`hocket simulate`: what it prints, and what it says of wrong arguments."""
+"""`hocket simulate`: its output, and its messages about wrong arguments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_model() -> None:
     assert content["num_ranks"] == 16
     simulated = content["simulated"]
     reduced = sum(each["nbytes"] for each in simulated["operations"] if each["kind"] == "all_reduce")
-    assert simulated["seconds"] >= 2 * 15 / 16 * reduced / 1e9  # no algorithm sends less
+    assert simulated["seconds"] >= 2 * 15 / 16 * reduced / 1e9  # the minimum for any algorithm
     assert "16 of 16 ranks" in done.stderr
     text = hocket("dlrm-criteo", "-n", "16").stdout
     assert "dlrm-criteo between 16 ranks, simulated" in text and "(simulated, not measured)" in text

@@ -1,4 +1,4 @@
-"""Every algorithm is proven for all numbers of ranks, and takes as long as its formula says."""
+"""Every algorithm is proven for many numbers of ranks, and its simulated time agrees with its formula."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FREE = Link(1e-6, 1e-9)  # reducing takes no time
 FAST = Link(1e-6, 1e-9, 0.3e-9)
 SLOW = Link(1e-7, 1e-9, 3e-9)
 SAMPLED = (257, 341, 512, 767, 1000, 1023, 1024)
-# In the quick tier the numbers around powers of two stand for those above 25.
+# Above 25, the quick tier only tests numbers around powers of two.
 RANKS = (*range(1, 257), *SAMPLED) if is_full() else (*range(1, 26), 31, 32, 33, 63, 64, 65, 128, 129, 256)
 NUM_BLOCKS = (1, 2, 7, 16, 40)
 
@@ -39,7 +39,7 @@ def test_every_number_of_ranks_is_proven(algorithm: Algorithm) -> None:
     proven = 0
     for num_ranks in RANKS:
         if num_ranks > 512 and algorithm.collective in ("all_to_all", "all_reduce", "reduce_scatter"):
-            continue  # a million transfers each
+            continue  # these have a million transfers
         if algorithm.restriction(num_ranks) is None:
             verify(algorithm.schedule(num_ranks, **parameters_for(algorithm, num_ranks)))
             proven += 1
@@ -64,7 +64,7 @@ def test_circulant_broadcast_is_round_optimal_for_every_number_of_ranks(num_bloc
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("algorithm", ALL, ids=name_of)
-def test_the_simulated_time_is_that_of_the_formula(algorithm: Algorithm) -> None:
+def test_the_simulated_time_agrees_with_the_formula(algorithm: Algorithm) -> None:
     for num_ranks in (*range(1, 40 if is_full() else 18), 64, 100, 127, 129, 256):
         if algorithm.restriction(num_ranks):
             continue
@@ -97,17 +97,17 @@ def test_any_number_of_blocks(collective: str, name: str, num_blocks: int) -> No
 
 @pytest.mark.parametrize("name", ["chain", "circulant"])
 @pytest.mark.parametrize("num_ranks", [3, 8, 100])
-def test_the_best_number_of_blocks_is_that_of_the_paper(name: str, num_ranks: int) -> None:
+def test_the_best_number_of_blocks_agrees_with_the_paper(name: str, num_ranks: int) -> None:
     """n* = sqrt(hops m beta / alpha), arXiv 1707.09414, section 4."""
     link, nbytes = Link.of(2.0, 12.5), 1 << 20
     hops = num_ranks - 2 if name == "chain" else math.ceil(math.log2(num_ranks)) - 1
     optimum = math.sqrt(hops * nbytes * link.beta_s / link.alpha_s)
-    found = find_algorithm("broadcast", name).best_num_blocks(link, num_ranks, nbytes)
-    assert found in (math.floor(optimum), math.ceil(optimum))
+    best = find_algorithm("broadcast", name).best_num_blocks(link, num_ranks, nbytes)
+    assert best in (math.floor(optimum), math.ceil(optimum))
 
 
-def test_traffic_is_that_of_the_literature() -> None:
-    """Every rank of a ring sends 2 (P - 1) / P m; a broadcast without repeats delivers (P - 1) m in all."""
+def test_traffic_agrees_with_the_literature() -> None:
+    """Every rank of a ring sends 2 (P - 1) / P m; a broadcast without repetitions delivers (P - 1) m in total."""
     ring = find_algorithm("all_reduce", "ring").schedule(8)
     assert simulate(ring, 800, FREE).bytes_sent.tolist() == [2 * 7 * 100] * 8
     for each in algorithms("broadcast"):

@@ -1,4 +1,4 @@
-"""What is wrong with a schedule is named; what a schedule says is what it does."""
+"""Errors of schedules are found and named; verified schedules compute the right results."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def without(schedule: Schedule, row: int) -> Schedule:
 
 @pytest.mark.timeout(120)
 def test_a_schedule_with_one_transfer_less_is_refused() -> None:
-    """Each of them is needed: delivery is exactly once."""
+    """Every transfer is needed, since each block is delivered exactly once."""
     refused = 0
     for algorithm in algorithms():
         if algorithm.collective == "barrier":
-            continue  # may be told twice
+            continue  # its notifications may be repeated
         schedule = algorithm.schedule(8)
         for row in range(0, len(schedule), 1 + len(schedule) // 20):
             with pytest.raises(InvalidSchedule):
@@ -59,12 +59,12 @@ def test_a_transfer_done_twice_is_refused() -> None:
 
 @pytest.mark.timeout(120)
 def test_random_wrong_tables_are_refused() -> None:
-    """Of 500 schedules with one number changed, none passes that no longer does its work."""
+    """Of 500 schedules with one changed number, `verify` accepts only those that still compute the right result."""
     random = np.random.default_rng(7)
-    every = [each for each in algorithms() if each.collective != "barrier"]
+    candidates = [each for each in algorithms() if each.collective != "barrier"]
     refused = 0
     for _ in range(500):
-        algorithm = every[random.integers(len(every))]
+        algorithm = candidates[random.integers(len(candidates))]
         schedule = algorithm.schedule(8)
         name = ("sources", "destinations", "blocks", "source_slots", "destination_slots")[random.integers(5)]
         column = getattr(schedule, name).copy()
@@ -80,12 +80,12 @@ def test_random_wrong_tables_are_refused() -> None:
         except InvalidSchedule:
             refused += 1
         else:
-            assert still_right(broken), (algorithm.name, name, row)
+            assert is_correct(broken), (algorithm.name, name, row)
     assert refused > 400
 
 
-def still_right(schedule: Schedule) -> bool:
-    """Run on numbers, with none of the checker's code: every rank's value is a power of three, so sums tell parts."""
+def is_correct(schedule: Schedule) -> bool:
+    """Run a schedule on numbers, independent of `verify`; each rank's value is a power of three, so sums are unique."""
     n = schedule.num_ranks
     values = np.zeros((n, schedule.num_slots), object)
     collective = schedule.collective
@@ -108,8 +108,8 @@ def still_right(schedule: Schedule) -> bool:
     total = sum(3**rank * 1000 for rank in range(n))
     for rank in range(n):
         for slot in range(schedule.num_blocks if collective != "all_to_all" else n):
-            got = values[rank, slot if collective != "all_to_all" else n + slot]
-            want = {
+            computed = values[rank, slot if collective != "all_to_all" else n + slot]
+            expected = {
                 "broadcast": 1000 + slot,
                 "all_gather": 3 ** (slot // max(parts, 1)) * 1000 + slot,
                 "all_to_all": 3**slot * 1000 + rank,
@@ -117,7 +117,7 @@ def still_right(schedule: Schedule) -> bool:
             }.get(collective, total)
             if (collective == "reduce" and rank) or (collective == "reduce_scatter" and slot // parts != rank):
                 continue
-            if got != want:
+            if computed != expected:
                 return False
     return True
 
@@ -126,7 +126,7 @@ def still_right(schedule: Schedule) -> bool:
 def test_numbers_agree_with_the_proof() -> None:
     for algorithm in algorithms():
         if algorithm.collective != "barrier":
-            assert still_right(algorithm.schedule(8)), algorithm.name
+            assert is_correct(algorithm.schedule(8)), algorithm.name
 
 
 def test_messages_name_the_place() -> None:
@@ -183,7 +183,7 @@ def test_rotation_moves_the_root(root: int) -> None:
     assert schedule.sources[first].tolist() == [root]
 
 
-def test_passes_keep_what_a_schedule_does() -> None:
+def test_passes_keep_schedules_correct() -> None:
     chain = find_algorithm("broadcast", "chain").schedule(5, num_blocks=3)
     verify(reverse(chain))
     verify(sequence("all_reduce", reverse(chain), chain))
@@ -206,7 +206,7 @@ def test_hierarchy_of_any_two() -> None:
 
 
 def test_a_block_reduced_into_another_one_is_refused() -> None:
-    """All parts of block 0 are in its slot at the end, and those of block 1 were added in on the way."""
+    """In the end all parts of block 0 are in its slot, but a part of block 1 was added, too."""
     rows = [  # round, source, destination, block, source's slot, destination's slot, reduces
         (0, 0, 0, 1, 1, 2, False),
         (1, 1, 0, 0, 0, 2, True),
@@ -223,18 +223,18 @@ def test_a_block_reduced_into_another_one_is_refused() -> None:
     verify(from_columns("all_reduce", 2, 2, 3, columns))
 
 
-def test_a_schedule_of_the_users_own_is_proven_before_it_is_executed() -> None:
+def test_a_user_schedule_is_proven_before_it_is_executed() -> None:
     schedules = Schedules(lambda num_hosts: Link(1e-6, 1e-9))
-    right = find_algorithm("all_reduce", "ring").schedule(4)
-    assert schedules.build("all_reduce", right, 4)[1] is right
+    correct = find_algorithm("all_reduce", "ring").schedule(4)
+    assert schedules.build("all_reduce", correct, 4)[1] is correct
     with pytest.raises(InvalidSchedule):
-        schedules.build("all_reduce", without(right, 0), 4)
+        schedules.build("all_reduce", without(correct, 0), 4)
 
 
 @pytest.mark.parametrize(
     ("nbytes", "num_blocks", "itemsize", "sizes"),
     [(10, 4, 1, [3, 3, 2, 2]), (28, 4, 4, [8, 8, 8, 4]), (8, 4, 4, [4, 4, 0, 0]), (0, 2, 8, [0, 0])],
 )
-def test_the_first_blocks_are_the_larger_ones(nbytes: int, num_blocks: int, itemsize: int, sizes: list[int]) -> None:
-    """As in the native core; an array that both divide would come out wrong otherwise."""
+def test_the_first_blocks_are_the_largest(nbytes: int, num_blocks: int, itemsize: int, sizes: list[int]) -> None:
+    """The rule must be that of the native core, or operations that mix both would be wrong."""
     assert block_sizes(nbytes, num_blocks, itemsize).tolist() == sizes

@@ -1,4 +1,4 @@
-"""Schedules travel as JSON; what is wrong with a file is named."""
+"""Schedules survive a round trip through JSON; errors of invalid files name the place."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from hocket.sim import Link
 from ..naming import NO_SUCH_FILE, raises
 
 
-def test_there_and_back() -> None:
+def test_round_trip() -> None:
     for algorithm in algorithms():
         schedule = algorithm.schedule(8)
-        back = from_json(to_json(schedule))
-        verify(back)
-        assert repr(back) == repr(schedule)
+        copy = from_json(to_json(schedule))
+        verify(copy)
+        assert repr(copy) == repr(schedule)
         for name in COLUMNS:
-            np.testing.assert_array_equal(getattr(back, name), getattr(schedule, name))
+            np.testing.assert_array_equal(getattr(copy, name), getattr(schedule, name))
 
 
 def changed(**changes: object) -> str:

@@ -1,4 +1,4 @@
-"""A table of calls that cannot work: what each raises on every rank, and that the communicator works right after."""
+"""Runs a table of invalid calls: checks the error of each on every rank, and that the communicator works after it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..naming import is_prose, names_value
 
 @dataclass(frozen=True)
 class BadCall:
-    """`call(comm)` has to raise `error` with a message of one line that names all of `values`."""
+    """`call(comm)` must raise `error` with a message of one line that names all of `values`."""
 
     call: Callable[[hk.Communicator], object]
     error: type[HocketError]
@@ -25,7 +25,7 @@ class BadCall:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a call raised on one rank, and what broke in the all_reduce after it."""
+    """The error of a call on one rank, and the error of the all_reduce after it."""
 
     error: BaseException | None
     afterwards: BaseException | None
@@ -42,7 +42,7 @@ def run_bad_calls(comm: hk.Communicator, calls: Mapping[str, BadCall]) -> dict[s
 
 
 def find_faults(bad_call: BadCall, outcomes: list[Outcome]) -> list[str]:
-    """Return what any rank raised otherwise than it should have, or what broke afterwards."""
+    """Return descriptions of wrong errors, on any rank, and of failures afterwards."""
     faults = []
     for rank, outcome in enumerate(outcomes):
         error, text = outcome.error, str(outcome.error)

@@ -1,4 +1,4 @@
-"""A communicator that was left: every use is an error that says so, leaving again is none."""
+"""A finalized communicator: every use raises an error that says so, except finalizing it again."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _run_uses(comm: hk.Communicator) -> dict[str, BaseException | None]:
     copy.finalize()
     copy.finalize()
     errors = {name: attempt(lambda use=use: use(copy)) for name, use in _USES.items()}
-    errors["child"] = attempt(half.barrier)  # what was made from it is left as well
+    errors["child"] = attempt(half.barrier)  # communicators made from it are finalized as well
     assert [record.op for record in copy.records()] == ["split", "all_reduce"]
     assert repr(copy) == f"<hocket.Communicator dup of world: rank {comm.rank} of 2, finalized>"
     works(comm)
@@ -57,7 +57,7 @@ def test_use_after_finalize() -> None:
 
 
 def _run_again(comm: hk.Communicator) -> list[int]:
-    """The world can be left and made anew."""
+    """The world can be finalized and made again."""
     seen = []
     for generation in range(3):
         works(comm)
@@ -82,7 +82,7 @@ def _run_context(comm: hk.Communicator) -> str:
     x = np.full(1_000_000, 1.0)
     with comm.dup() as copy:
         work = copy.all_reduce(x, async_op=True)
-    work.wait()  # leaving waited for what was in flight
+    work.wait()  # finalize() has waited for operations in flight
     assert work.done and (x == comm.size).all()
     works(comm)
     return "ok"
@@ -94,7 +94,7 @@ def test_context_manager_waits_and_leaves() -> None:
 
 
 def _run_error_in_context(comm: hk.Communicator, in_flight: bool) -> str:
-    """An exception inside is not kept back by operations that will never end; the others learn of it."""
+    """An exception in the block is not delayed by operations that never complete; the other ranks are notified."""
     copy = comm.dup()
     if comm.rank == 0:
         pending = []
@@ -115,6 +115,6 @@ def _run_error_in_context(comm: hk.Communicator, in_flight: bool) -> str:
 def test_error_inside_a_context(in_flight: bool) -> None:
     at_0, at_1 = hk.spawn(_run_error_in_context, 2, in_flight, timeout=20)
     assert at_0.startswith(InvalidState.__name__)
-    # What was in flight was given up; without that the rank has just left.
+    # Aborted if operations were in flight; otherwise the rank has simply left.
     names = (PeerFailure.__name__, Aborted.__name__) if in_flight else PeerFailure.__name__
     assert at_1.startswith(names) and "rank 0" in at_1, at_1

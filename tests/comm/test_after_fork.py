@@ -1,4 +1,4 @@
-"""A child forked after init: every use is an error, and neither its life nor its end is felt by the ranks."""
+"""A child forked after init: every use is an error, and neither its life nor its end affects the ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CHILD_DEADLINE_MS = 15_000
 
 
 def _uses(comm: hk.Communicator, work: hk.Work) -> dict[str, str]:
-    """What each use raises in the child."""
+    """The error of each use in the child."""
     uses = {
         "all_reduce": lambda: comm.all_reduce(np.zeros(2)),
         "barrier": comm.barrier,
@@ -38,7 +38,7 @@ def _uses(comm: hk.Communicator, work: hk.Work) -> dict[str, str]:
 
 
 def _in_child(comm: hk.Communicator, work: hk.Work, ending: str) -> dict[str, str]:
-    """Fork, let the child try everything, and end it in the given way; return what it saw."""
+    """Fork, let the child try everything, and end it in the given way; return its errors."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -71,7 +71,7 @@ def _run(comm: hk.Communicator, ending: str, with_thread: bool) -> dict[str, str
     x = np.full(200_000, 1.0)
     pending = comm.irecv(x, (comm.rank + 1) % comm.size, 9)
     seen = _in_child(comm, pending, ending)
-    # The ranks go on as if nothing had been: those that forked, and those that wait for them.
+    # The ranks continue undisturbed: those that forked, and those that wait for them.
     works(comm)
     send = comm.isend(np.full(200_000, 3.0), (comm.rank - 1) % comm.size, 9)
     pending.wait()
@@ -92,7 +92,7 @@ def test_forked_child(ending: str, with_thread: bool) -> None:
 
 
 def _run_records(comm: hk.Communicator) -> str:
-    """Looking is allowed."""
+    """Reading records is allowed."""
     _native.start_progress_thread()
     works(comm)
     for _ in range(50):  # the thread may hold the core's lock at the moment of the fork

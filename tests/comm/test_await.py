@@ -32,9 +32,9 @@ async def _program(comm: hk.Communicator) -> list[str]:
     await asyncio.gather(*map(wait, works))
     assert (x == comm.size).all() and (y == comm.size - 1).all()
     for work in works:
-        await work  # once more, as often as one likes
+        await work  # again: any number of times is allowed
 
-    # The loop runs on while the other rank does something else.
+    # The loop keeps running while the other rank does something else.
     if comm.rank == 0:
         before = ticks
         await asyncio.sleep(0.2)
@@ -45,7 +45,7 @@ async def _program(comm: hk.Communicator) -> list[str]:
         await comm.barrier(async_op=True)
         assert ticks > before + 10
 
-    # Who stops waiting cancels nothing.
+    # A cancelled wait does not cancel the operation.
     work = comm.all_reduce(x, async_op=True) if comm.rank == 1 else None
     if work is not None:
         with pytest.raises(TimeoutError):
@@ -58,7 +58,7 @@ async def _program(comm: hk.Communicator) -> list[str]:
         await comm.all_reduce(x, async_op=True)
     assert (x == comm.size**2).all()
 
-    # What a wait raises, an await raises.
+    # await raises the same errors as wait().
     texts = []
     try:
         await comm.all_reduce(np.ones(3 + comm.rank), async_op=True)

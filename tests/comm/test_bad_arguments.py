@@ -1,4 +1,4 @@
-"""Ranks, roots, tags, names and times that make no sense."""
+"""Invalid ranks, roots, tags, names and times."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_bad_argument(outcomes: list[dict[str, Outcome]], name: str) -> None:
 
 
 def _run_number_kinds(comm: hk.Communicator) -> list[int]:
-    """NumPy's integers are integers, and infinity is a time."""
+    """NumPy's integers are accepted as integers, and infinity as a time."""
     one = np.int64(1)
     x = np.array([comm.rank])
     comm.broadcast(x, one, timeout=float("inf"))

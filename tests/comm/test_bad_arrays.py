@@ -1,4 +1,4 @@
-"""Arrays that an operation cannot use: one typed error that says why, and nothing was sent."""
+"""Arrays that an operation cannot use: one typed error with the reason, and nothing is sent."""
 
 from __future__ import annotations
 

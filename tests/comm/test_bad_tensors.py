@@ -84,7 +84,7 @@ def test_bad_tensor(outcomes: list[dict[str, Outcome]], name: str) -> None:
 
 
 def _run_grad(comm: hk.Communicator) -> list[float]:
-    """What autograd does not mind: reading, or writing while it is off."""
+    """Uses that autograd allows: reading, or writing while it is off."""
     import torch
 
     x = torch.ones(2, requires_grad=True)

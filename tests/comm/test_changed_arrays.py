@@ -1,4 +1,4 @@
-"""Arrays whose memory is exchanged or resized while an operation is prepared or in flight."""
+"""Arrays that get other memory or another size while an operation is prepared or in flight."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ..naming import raises
 
 pytestmark = pytest.mark.timeout(60)
 
-COUNTS = (4, 1000, 300_000)  # in place, in pieces, in shared memory of its own
+COUNTS = (4, 1000, 300_000)  # in place, in pieces, in separate shared memory
 
 
 def _other_memory(comm: hk.Communicator) -> bool:
-    """The name means another array by now, of the same size: that one is worked on, the old one is left alone."""
+    """The tensor has other memory of the same size now: the operation uses it and does not touch the old memory."""
     torch: Any = importlib.import_module("torch")
     for count in COUNTS:
         for strided in (False, True):
@@ -31,7 +31,7 @@ def _other_memory(comm: hk.Communicator) -> bool:
             for value in (5.0, 7.0):
                 tensor.data = torch.full((count,), value)  # contiguous from now on
                 gc.collect()
-                junk = torch.zeros(count)  # where freed memory would be
+                junk = torch.zeros(count)  # may get the freed memory
                 reduce()
                 assert (tensor == value * comm.size).all()
                 assert (old == comm.size).all()
@@ -73,7 +73,7 @@ def _every_form(comm: hk.Communicator) -> bool:
         receive()
         assert (message == 9).all()
 
-    # out is exchanged for a part of x: what prepare() would refuse, the next call does
+    # out becomes a part of x: prepare() would refuse this, and so does the next call
     x, out = torch.zeros(2 * size), torch.zeros(2)
     scatter = comm.prepare("reduce_scatter", out, x)
     out.data = x[2 * ((rank + 1) % size) :][:2]
@@ -87,7 +87,7 @@ def test_every_form_of_operation_follows() -> None:
 
 
 def _another_kind(comm: hk.Communicator) -> bool:
-    """Size, type or layout have changed: the operation would be another one."""
+    """Size, type or layout have changed, so the operation would be a different one."""
     torch: Any = importlib.import_module("torch")
 
     def check(change: Callable[[Any], object], error: type[Exception], *names: str) -> None:
@@ -135,7 +135,7 @@ _NUMPY: dict[str, Callable[[Any], Any]] = {
 
 
 def _numpy(comm: hk.Communicator) -> bool:
-    """NumPy itself refuses to resize, as long as an operation has the array."""
+    """NumPy refuses to resize while an operation has the array."""
     for make in _NUMPY.values():
         x = np.ones(1000)
         reduce = comm.prepare("all_reduce", given := make(x))
@@ -154,7 +154,7 @@ def _numpy(comm: hk.Communicator) -> bool:
             y.resize(1, refcheck=False)
         work.wait()
         assert np.asarray(make(y))[3] == comm.size
-        y.resize(1, refcheck=False)  # at once: nothing holds it any more
+        y.resize(1, refcheck=False)  # allowed at once, because nothing holds it any longer
     return True
 
 
@@ -163,7 +163,7 @@ def test_numpy_arrays_keep_their_memory() -> None:
 
 
 def _in_flight(comm: hk.Communicator) -> bool:
-    """A tensor gets other memory while its old one is in flight: that one is kept until then, and no longer."""
+    """A tensor gets other memory while its old memory is in use: the old one is kept until the operation ends."""
     torch: Any = importlib.import_module("torch")
     for count in COUNTS:
         tensor = torch.ones(count)

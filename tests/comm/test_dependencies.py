@@ -1,4 +1,4 @@
-"""Operations that wait for others: they begin when all of them are over."""
+"""Operations with dependencies: they begin when all dependencies are complete."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def _sum_of_a_sum(comm: hk.Communicator, is_last: bool) -> list[float]:
-    """What comes of a slow operation is summed again; of the two to wait for, the quick one is over long before."""
+    """The result of a slow operation is summed again; the other dependency, a quick one, completes long before."""
     comm.finalize()
     comm = hk.init(backends=["shm", "mpi", "gloo"], timeout=scaled(30))
     found = []
@@ -37,7 +37,7 @@ def _sum_of_a_sum(comm: hk.Communicator, is_last: bool) -> list[float]:
 
 
 def wait_for_rank_0(comm: hk.Communicator) -> None:
-    """Wait, on rank 1, until rank 0 says that it has issued everything."""
+    """Wait, on rank 1, until rank 0 reports that it has issued everything."""
     if comm.rank == 1:
         comm.recv(np.empty(1), 0)
 

@@ -1,4 +1,4 @@
-"""Names of mpi4py and torch.distributed: they are no attributes, and each is told by ours, or why there is none."""
+"""Names of mpi4py and torch.distributed: they are not attributes, and the error gives hocket's name or a reason."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ pytestmark = pytest.mark.timeout(60)
 
 @pytest.mark.parametrize("name", sorted(HERE))
 def test_what_is_told_is_there(name: str) -> None:
-    told = re.match(r"[a-z_]+", HERE[name])
-    assert told is not None and hasattr(hk.Communicator, told.group())
+    own_name = re.match(r"[a-z_]+", HERE[name])
+    assert own_name is not None and hasattr(hk.Communicator, own_name.group())
     assert not hasattr(hk.Communicator, name)
 
 

@@ -1,4 +1,4 @@
-"""Coalesced, fused and prepared operations give what the plain ones give."""
+"""Coalesced, fused and prepared operations give the same results as plain ones."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_fused() -> None:
 
 
 def _bucket(comm: hk.Communicator, seed: int) -> bool:
-    """Every rank computes and waits at other moments and in another order."""
+    """Every rank computes and waits at different times and in a different order."""
     own = random.Random(f"{seed} {comm.rank}")
     everything: list[Any] = []
     with comm.bucket(max_nbytes=own.choice([500, 20_000]), max_seconds=own.choice([0.0005, 0.01, 0.05])) as bucket:
@@ -140,7 +140,7 @@ def _bucket(comm: hk.Communicator, seed: int) -> bool:
             for x in _given(comm.rank, "float64" if turn % 3 else "int32", turn):
                 pending.append((bucket.all_reduce(x), x, turn))
                 everything.append(x)
-            comm.all_reduce(np.ones(3))  # the bucket has an order of its own
+            comm.all_reduce(np.ones(3))  # the bucket has its own issue order
             if own.random() < 0.2:
                 time.sleep(own.random() * 0.005)
             while pending and own.random() < 0.3:
@@ -165,7 +165,7 @@ def _bucket_sums(comm: hk.Communicator) -> bool:
     xs = _given(comm.rank, "float32")
     handles = [bucket.all_reduce(x) for x in xs]
     begin = time.monotonic()
-    while not all(handle.done for handle in handles):  # nobody waits: the time limit sends them
+    while not all(handle.done for handle in handles):  # without a wait, the time limit sends them
         assert time.monotonic() - begin < 20
         time.sleep(0.001)
     _check_sums(xs, comm.size)

@@ -32,7 +32,7 @@ def _run(comm: hk.Communicator) -> dict[str, BaseException | None]:
     errors = {"twice": attempt(hk.init)}
     comm.finalize()
     errors |= {name: attempt(lambda options=options: hk.init(**options)) for name, (options, _, _) in _BAD.items()}
-    works(hk.init(timeout=20))  # none of them left anything behind
+    works(hk.init(timeout=20))  # the failed calls have left nothing behind
     return errors
 
 

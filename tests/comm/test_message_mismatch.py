@@ -1,4 +1,4 @@
-"""Messages that do not fit what the receiver expects."""
+"""Messages that do not match what the receiver expects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _VERY_LONG = 9 * _native.CONSTANTS["bulk_bytes"]
 
 
 def _run(comm: hk.Communicator, sent: np.ndarray, expected: np.ndarray) -> BaseException | None:
-    """Rank 0 sends to rank 1, which expects something else; then what fits, by the same tag, gets through."""
+    """Rank 0 sends a message that rank 1 does not expect; then one that matches, with the same tag, arrives."""
     if comm.rank == 0:
         error = attempt(lambda: comm.send(sent, 1, 4))
         comm.send(np.arange(5.0), 1, 4)
@@ -59,7 +59,7 @@ def test_message_that_does_not_fit(sent: np.ndarray, expected: np.ndarray) -> No
     assert_names(text, "rank 1", "recv", "rank 0", "tag 4", *values, __file__)
     assert text.count(".py:") == 2 and "\n" not in text, text
     if sent.nbytes < _LONG:
-        assert at_sender is None  # it was gone before the receiver looked
+        assert at_sender is None  # the send had completed before the receiver posted its receive
     else:
         assert type(at_sender) is CollectiveMismatch, at_sender
         text = str(at_sender)
@@ -67,7 +67,7 @@ def test_message_that_does_not_fit(sent: np.ndarray, expected: np.ndarray) -> No
 
 
 def _run_between_others(comm: hk.Communicator) -> list[str]:
-    """One message that does not fit, among many that do."""
+    """One message that does not match, among many that do."""
     sizes = [_LONG, _SHORT, _VERY_LONG, _LONG, _SHORT]
     outcome = []
     if comm.rank == 0:

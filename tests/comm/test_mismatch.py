@@ -1,4 +1,4 @@
-"""Members that disagree: `CollectiveMismatch` on all of them, naming both call sites, and the communicator goes on."""
+"""Members that disagree: `CollectiveMismatch` on all, with both call sites, and the communicator stays usable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Call = Callable[[hk.Communicator], object]
 
 @dataclass(frozen=True)
 class Disagreement:
-    """Rank 1 does the one, all others do the other; `words` name what each of them wanted."""
+    """Rank 1 makes one call, all others make the other; `words` name the two calls."""
 
     of_rank_1: Call
     of_others: Call
@@ -105,9 +105,9 @@ def test_mismatch(outcomes: list[dict[str, Outcome]], name: str) -> None:
     assert len(messages) == 1, messages
     message = messages.pop()
     assert "\n" not in message
-    number, differing, wanted = message.split(": ", 2)  # "operation number 7", "the ranks differ in the root", ...
+    number, differing, calls = message.split(": ", 2)  # "operation number 7", "the ranks differ in the root", ...
     assert number.startswith("operation number ") and " differ in the " in differing
-    others, one = sorted(wanted.split("; "))[::-1]  # "ranks 0 and 2: ...", "rank 1: ..."
+    others, one = sorted(calls.split("; "))[::-1]  # "ranks 0 and 2: ...", "rank 1: ..."
     assert one.startswith("rank 1: ") and of_rank_1 in one, message
     assert others.startswith("ranks 0 and 2: ") and of_others in others, message
     for part in (one, others):
@@ -135,7 +135,7 @@ def test_message_names_both_call_sites() -> None:
 
 
 def _run_order(comm: hk.Communicator) -> list[str | None]:
-    """Two operations in another order here than there: both fail, in their places, and the next one works."""
+    """Two operations in different orders: both fail, at their places, and the next one works."""
     x, y = np.ones(4), np.ones(6)
     if comm.rank == 0:
         works_ = [comm.all_reduce(x, async_op=True), comm.broadcast(y, 0, async_op=True)]
@@ -160,7 +160,7 @@ def test_other_order() -> None:
 
 
 def _run_many(comm: hk.Communicator) -> int:
-    """Disagreeing over and over is no more than that many errors."""
+    """Repeated mismatches raise one error each, and nothing else."""
     failed = 0
     for turn in range(200):
         count = 1 + (comm.rank if turn % 2 else 0) + turn * 11
@@ -176,7 +176,7 @@ def test_mismatches_in_a_row(num_ranks: int) -> None:
 
 
 def _run_split_after(comm: hk.Communicator) -> list[int]:
-    """A split or dup that only some members called counts on none of them."""
+    """A split or dup that only some members called is not counted on any member."""
     sizes = []
     for make in (lambda: comm.split(0), lambda: comm.dup()):
         error = attempt(make if comm.rank == 0 else comm.barrier)

@@ -1,4 +1,4 @@
-"""Seals on objects: what a library's connection brings that no rank sent is not unpickled."""
+"""Seals on objects: bytes on a library's connection that no rank sent are not unpickled."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_numbers_are_those_of_the_library_the_pair_and_the_tag() -> None:
 
 
 class _Harm:
-    """What a stranger would have a rank unpickle."""
+    """An object that an attacker would want a rank to unpickle."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -78,7 +78,7 @@ class _Harm:
         return exec, (f"import os; open({str(self._path)!r} + os.environ['RANK'], 'w')",)
 
 
-_WAYS = {
+_METHODS = {
     "all_gather": lambda comm, obj: comm.all_gather_object(obj, backend="mpi"),
     "gather": lambda comm, obj: comm.gather_object(obj, 0, backend="mpi"),
     "broadcast": lambda comm, obj: comm.broadcast_object(obj, 1, backend="mpi"),
@@ -90,16 +90,16 @@ _WAYS = {
 }
 
 
-def _be_harmed(comm: hk.Communicator, way: str, harm: str) -> str:
-    """Rank 1 does not have the key: it stands for whoever writes to its connection."""
+def _send_forged(comm: hk.Communicator, method: str, harm: str) -> str:
+    """Rank 1 does not have the key: it plays an attacker who writes to its connection."""
     comm.finalize()
     comm = hk.init(backends=["shm", "mpi"], timeout=scaled(30))
-    assert _WAYS[way](comm, "harmless") is not None or comm.rank == 1
+    assert _METHODS[method](comm, "harmless") is not None or comm.rank == 1
     if comm.rank == 1:
-        comm._object_way.seals._key = b"K" * 32
+        comm._object_transport.seals._key = b"K" * 32
     obj: Any = _Harm(Path(harm)) if comm.rank == 1 else "mine"
     try:
-        _WAYS[way](comm, obj)
+        _METHODS[method](comm, obj)
     except AuthenticationError as error:
         return f"refused: {error}"
     finally:
@@ -108,34 +108,34 @@ def _be_harmed(comm: hk.Communicator, way: str, harm: str) -> str:
     return "taken"
 
 
-@pytest.mark.parametrize("way", _WAYS)
-def test_what_no_rank_sent_is_not_unpickled(way: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", _METHODS)
+def test_what_no_rank_sent_is_not_unpickled(method: str, tmp_path: Path) -> None:
     harm = tmp_path / "harm"
-    told = hk.spawn(_be_harmed, 2, way, str(harm), timeout=60)
-    assert told[0].startswith("refused: ")
-    assert "rank 1" in told[0]
+    results = hk.spawn(_send_forged, 2, method, str(harm), timeout=60)
+    assert results[0].startswith("refused: ")
+    assert "rank 1" in results[0]
     assert not Path(f"{harm}0").exists()
 
 
 def _share(comm: hk.Communicator) -> list[Any]:
-    """All forms, with and without a named library; sizes tell whether what travels is sealed."""
+    """All forms, with and without a named library; the sizes show whether the bytes are sealed."""
     sizes: list[int] = []
-    before = objects._room
+    before = objects.empty_bytes
 
-    def room(told: Any) -> bytearray:
-        sizes.append(sum(map(abs, told)))
-        return before(told)
+    def recorded(of_objects: Any) -> bytearray:
+        sizes.append(sum(map(abs, of_objects)))
+        return before(of_objects)
 
     comm.finalize()
     comm = hk.init(backends=["shm", "mpi"], timeout=scaled(30))
-    objects._room = room  # type: ignore[assignment]
+    objects.empty_bytes = recorded  # type: ignore[assignment]
     try:
         for backend in (None, "shm", "mpi"):
             assert comm.all_gather_object(comm.rank, backend=backend) == [0, 1]
             with pytest.raises(InvalidType):
                 comm.all_gather_object(lambda: 3, backend=backend)
     finally:
-        objects._room = before
+        objects.empty_bytes = before
     comm.finalize()
     return sizes
 
@@ -148,4 +148,4 @@ def test_shared_memory_needs_no_seals() -> None:
 
 def test_a_size_that_nobody_can_have() -> None:
     with raises(ResourceExhausted, names=(str(1 << 62),)):
-        objects._room(np.array([1 << 62]))
+        objects.empty_bytes(np.array([1 << 62]))

@@ -1,4 +1,4 @@
-"""Objects between ranks, and what happens to those that cannot be pickled."""
+"""Objects between ranks, also those that cannot be pickled."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ..naming import assert_names, names_value, raises
 def _round_trips(comm: hk.Communicator) -> bool:
     rank, size = comm.rank, comm.size
     mine: Any = [{"rank": rank}, np.arange(rank * 1000), None, "x" * (100_000 if rank == 1 else 3)][rank % 4]
-    everyone = comm.all_gather_object(mine)
-    assert len(everyone) == size and everyone[0] == {"rank": 0}
-    np.testing.assert_array_equal(everyone[1], np.arange(1000))
+    gathered = comm.all_gather_object(mine)
+    assert len(gathered) == size and gathered[0] == {"rank": 0}
+    np.testing.assert_array_equal(gathered[1], np.arange(1000))
     for root in range(size):
         gathered = comm.gather_object((rank, root), root)
         assert gathered == ([(each, root) for each in range(size)] if rank == root else None)
@@ -90,7 +90,7 @@ def test_not_to_be_pickled() -> None:
 
 
 def _meets_an_array(comm: hk.Communicator, operation: str) -> None:
-    """Rank 0 has an object, rank 1 an array of as many bytes as the object's size is sent as."""
+    """Rank 0 has an object, rank 1 an array with as many bytes as the header that holds the object's size."""
     x, both = np.zeros(1, np.int64), np.zeros(2, np.int64)
     calls: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         "broadcast": (lambda: comm.broadcast_object("it", 0), lambda: comm.broadcast(x, 0)),

@@ -1,4 +1,4 @@
-"""Arrays overlap where they have a byte in common, not where their spans do."""
+"""Arrays overlap if they have a byte in common, not if only their spans overlap."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Grid = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def _random_view(random: np.random.Generator, base: Grid) -> Grid:
-    """Return a view of a base, its axes cut, stepped, turned round and permuted; some at one index."""
+    """Return a view of a base: its axes are cut, stepped, reversed and permuted, some fixed at one index."""
     cuts = []
     for extent in base.shape:
         begin, end = sorted(random.integers(0, extent + 1, 2))
@@ -29,7 +29,7 @@ def _random_view(random: np.random.Generator, base: Grid) -> Grid:
 
 def _against_numpy(comm: hk.Communicator) -> tuple[int, int]:
     random = np.random.default_rng(7)
-    told = {True: 0, False: 0}
+    counts = {True: 0, False: 0}
     for _ in range(1500):
         base = np.zeros(random.integers(2, 7, random.integers(1, 4)))
         # a view of the same memory in another shape has other steps
@@ -44,8 +44,8 @@ def _against_numpy(comm: hk.Communicator) -> tuple[int, int]:
             overlap = True
         assert overlap == np.shares_memory(x, y), (x.__array_interface__, y.__array_interface__)
         if np.may_share_memory(x, y):
-            told[overlap] += 1
-    return told[True], told[False]
+            counts[overlap] += 1
+    return counts[True], counts[False]
 
 
 def test_it_is_what_numpy_says() -> None:
@@ -55,7 +55,7 @@ def test_it_is_what_numpy_says() -> None:
 
 
 def _halo(comm: hk.Communicator) -> bool:
-    """Each rank has columns of a grid and, on both sides, one of its neighbours': the classic exchange."""
+    """Each rank has columns of a grid and, on both sides, one column of its neighbour: a halo exchange."""
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     grid = np.full((50, 6), float(comm.rank))
     grid[:, 0] = grid[:, -1] = -1

@@ -1,4 +1,4 @@
-"""Messages to and from nobody, as at the edge of a grid: MPI's MPI_PROC_NULL."""
+"""Messages to and from PROC_NULL, as at the edge of a grid; MPI's MPI_PROC_NULL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(60)
 def _every_form(comm: hk.Communicator, backends: list[str]) -> int:
     comm.finalize()
     comm = hk.init(backends=backends, timeout=scaled(50))
-    nobody, other = hk.PROC_NULL, 1 - comm.rank
+    null, other = hk.PROC_NULL, 1 - comm.rank
     kept = np.arange(6.0).reshape(3, 2)
     for backend in [*comm.backends, None]:
         for x in (
@@ -28,31 +28,29 @@ def _every_form(comm: hk.Communicator, backends: list[str]) -> int:
             kept.copy()[:, 1],
             np.empty(0),
             kept.astype(np.float32),
-        ):  # also one that has to be copied
+        ):  # also one that must be copied
             before = x.copy()
-            comm.send(x, nobody, 3, backend=backend)
-            comm.recv(x, nobody, backend=backend)
-            works = [comm.isend(x, nobody, backend=backend), comm.irecv(x, nobody, 5, backend=backend)]
-            works += comm.batch([hk.Send(x, nobody), hk.Recv(x, nobody)], backend=backend)
+            comm.send(x, null, 3, backend=backend)
+            comm.recv(x, null, backend=backend)
+            works = [comm.isend(x, null, backend=backend), comm.irecv(x, null, 5, backend=backend)]
+            works += comm.batch([hk.Send(x, null), hk.Recv(x, null)], backend=backend)
             assert all(work.done and work.test() and work.exception() is None for work in works)
             hk.wait_all(works)
             assert hk.wait_any(works) == 0 and "PROC_NULL" in repr(works[0])
             out = x.copy()
-            comm.sendrecv(x, nobody, out, nobody, backend=backend)
+            comm.sendrecv(x, null, out, null, backend=backend)
             np.testing.assert_array_equal(x, before)
             np.testing.assert_array_equal(out, before)
         # One end only: rank 0 has no neighbour to the left, rank 1 none to the right.
         row, halo = np.full(1000, comm.rank), np.full(1000, -7)
-        comm.sendrecv(
-            row, other if comm.rank == 0 else nobody, halo, other if comm.rank == 1 else nobody, backend=backend
-        )
+        comm.sendrecv(row, other if comm.rank == 0 else null, halo, other if comm.rank == 1 else null, backend=backend)
         np.testing.assert_array_equal(halo, 0 if comm.rank == 1 else -7)
-    neighbours = np.array([nobody, other])  # as programs for grids have them
+    neighbours = np.array([null, other])  # as in programs for grids
     comm.send(row, neighbours[0])
-    comm.send_object({"a": 1}, nobody)
-    assert comm.recv_object(nobody) is None and comm.isend_object(1, nobody).done
+    comm.send_object({"a": 1}, null)
+    assert comm.recv_object(null) is None and comm.isend_object(1, null).done
     with comm.coalesced():
-        comm.send(row, nobody)
+        comm.send(row, null)
     num_messages = sum(record.op in ("send", "recv") for record in comm.records())
     comm.finalize()
     return num_messages
@@ -60,7 +58,7 @@ def _every_form(comm: hk.Communicator, backends: list[str]) -> int:
 
 @pytest.mark.parametrize("backends", [["shm"], ["shm", "mpi"]])
 def test_nothing_is_sent_and_nothing_written(backends: list[str]) -> None:
-    # Of the messages that went, there is one event on either rank for each backend and for none named.
+    # Only real messages leave events: on each rank one per backend, and one for no named backend.
     assert hk.spawn(_every_form, 2, backends, timeout=50) == [len(backends) + 1] * 2
 
 
@@ -99,7 +97,7 @@ def test_the_rest_of_a_call_is_checked_all_the_same() -> None:
 
 
 def _diffuse(comm: hk.Communicator, rows: np.ndarray, steps: int) -> np.ndarray:
-    """The heat equation on a part of the rows, as programs for mpi4py have it."""
+    """The heat equation on a part of the rows, as in programs for mpi4py."""
     mine = np.array_split(rows, comm.size)[comm.rank]
     u = np.zeros((len(mine) + 2, rows.shape[1]))
     u[1:-1] = mine

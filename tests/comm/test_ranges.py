@@ -1,4 +1,4 @@
-"""Which range of a policy a size is in: that of which it is the largest one, as in the native core."""
+"""The range of a policy that contains a size: the upper limit belongs to the range, as in the native core."""
 
 from __future__ import annotations
 

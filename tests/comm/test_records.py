@@ -1,4 +1,4 @@
-"""What a communicator remembers of its operations."""
+"""The records of a communicator's operations."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_work() -> None:
 
 
 def _lose_time(comm: hk.Communicator) -> tuple[float, float, float]:
-    """Rank 1 comes half a second late: who waits at once loses that, who computes meanwhile does not."""
+    """Rank 1 is half a second late: a rank that waits at once loses this time, one that computes does not."""
     x = np.zeros(4)
     comm.barrier()
     for waits_at_once in (True, False):

@@ -1,4 +1,4 @@
-"""Messages that go together: sendrecv and batch."""
+"""Messages that are issued together: sendrecv and batch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _ring(comm: hk.Communicator, backends: list[str]) -> bool:
             np.testing.assert_array_equal(out, left)
             comm.sendrecv(x, left, out, right, 3 + comm.rank, 3 + right, backend=backend)
             np.testing.assert_array_equal(out, right)
-            # All at once, the receives behind the sends, waited for in the order of the list.
+            # All at once: the receives after the sends, waited for in the order of the list.
             outs = [np.empty(count, np.int32) for _ in range(comm.size)]
             sends = [hk.Send(x + peer, peer, tag=7) for peer in range(comm.size)]
             receives = [hk.Recv(outs[peer], peer, tag=7) for peer in range(comm.size)]
@@ -63,7 +63,7 @@ def _wrong(comm: hk.Communicator) -> list[str]:
         with pytest.raises(hk.HocketError) as caught:
             call()
         seen.append(f"{type(caught.value).__name__}: {caught.value}")
-    # Nothing of any of them was sent: this message is the first.
+    # None of them was sent: this message is the first.
     comm.sendrecv(np.full(4, comm.rank), other, got := np.empty(4, int), other)
     np.testing.assert_array_equal(got, other)
     assert not [record for record in comm.records() if record.op in ("send", "recv")][2:]

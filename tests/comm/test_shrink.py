@@ -1,4 +1,4 @@
-"""Who is left after a failure goes on."""
+"""The survivors of a failure continue."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ..tier import full, sample
 pytestmark = pytest.mark.timeout(120)
 _OTHERS = [("kill", "tcp,self"), ("leave", "all"), ("leave", "tcp,self")]
 
-# Ranks sum ones step by step; some end in the middle of it, killed or by leaving. The others shrink, agree on the step
-# that all of them have done, and go on.
+# Ranks sum ones step by step; some are killed or leave meanwhile. The others shrink, agree on the last step that all of
+# them have completed, and continue.
 PROGRAM = r"""
 import json, os, signal, sys
 import numpy as np
@@ -71,7 +71,7 @@ else:
 
 
 def _wait_for_who_has_left(comm: hk.Communicator, mark: str) -> list[int]:
-    """Rank 0, which would make the group's memory, never calls; rank 1 leaves; rank 2 waits for both."""
+    """Rank 0, which would allocate the group's memory, never calls; rank 1 leaves; rank 2 waits for both."""
     if comm.rank == 0:
         while not Path(mark).exists():
             time.sleep(0.01)
@@ -99,7 +99,7 @@ def _run(tmp_path: Path, size: int, dies_at: dict[int, int], how: str, backends:
     job = hocket(*command, environment=environment, timeout_s=100)
     assert job.returncode == 0 and job.stdout, (
         job.stdout + job.stderr
-    )  # with --keep-going one that left is enough for 0
+    )  # with --keep-going, one rank that has left is enough for exit code 0
     return job.stdout.splitlines()
 
 
@@ -137,7 +137,7 @@ def test_ucx_goes_on_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 
 def _exclude(comm: hk.Communicator) -> list[int]:
     if comm.rank == 1:
-        time.sleep(1.5)  # hangs, as far as the others know
+        time.sleep(1.5)  # for the others, this rank hangs
         return []
     with pytest.raises(hk.CommTimeout):
         comm.all_reduce(np.ones(3), timeout=0.3)
@@ -145,7 +145,7 @@ def _exclude(comm: hk.Communicator) -> list[int]:
     x = np.array([comm.rank])
     out = np.empty((2, 1), x.dtype)
     rest.all_gather(out, x)
-    # without a death as well, and again
+    # also without a death, and once more
     again = rest.shrink().shrink()
     again.barrier()
     assert again.size == 2 and again.rank == rest.rank

@@ -1,4 +1,4 @@
-"""What help() and inspect.signature() say of the operations, which are native: the same as the stubs and the calls."""
+"""help() and inspect.signature() of the native operations agree with the stubs and with the calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPERATIONS = [
 
 
 def in_stubs(name: str) -> tuple[list[str], list[str]]:
-    """Names of an operation's positional arguments, and of those by keyword alone."""
+    """Names of an operation's positional arguments, and of its keyword-only arguments."""
     (body,) = (node.body for node in STUBS.body if isinstance(node, ast.ClassDef) and node.name == "Communicator")
     function = next(each for each in body if isinstance(each, ast.FunctionDef) and each.name == name)
     arguments = function.args

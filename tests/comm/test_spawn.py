@@ -1,4 +1,4 @@
-"""`hocket.spawn`: results in rank order, and the first failure raised here."""
+"""`hocket.spawn`: results in rank order, and the first failure raised in the caller."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from ..load import scaled
 from ..naming import Given, assert_names, raises
 from ..prefork.program import start_fresh_program
 
-pytestmark = pytest.mark.own_ranks  # the launcher's own time limit and reports, not those of ranks that live on
+pytestmark = pytest.mark.own_ranks  # with the launcher's own time limit and reports; reused ranks have others
 
 
 class _Unpicklable(Exception):
-    """Carries what cannot travel."""
+    """Holds a value that cannot be pickled."""
 
     def __init__(self) -> None:
         super().__init__("the lock is mine")
@@ -123,7 +123,7 @@ def test_a_rank_that_ends_by_itself_is_the_cause(how: str) -> None:
     with pytest.raises(RemoteError) as raised:
         hk.spawn(_end_alone, 2, how, timeout=20)
     assert_names(str(raised.value), "rank 1", how)
-    assert isinstance(raised.value.__cause__, PeerFailure)  # what rank 0 saw of it
+    assert isinstance(raised.value.__cause__, PeerFailure)  # the consequence on rank 0
 
 
 def _return_unpicklable(comm: hk.Communicator) -> Any:
@@ -225,7 +225,7 @@ def test_more_ranks_than_there_is_room_for_are_refused() -> None:
 
 @pytest.mark.timeout(30)
 def test_code_keeps_its_file_where_cloudpickle_leaves_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As cloudpickle 3.1.3 does; a traceback without files is of no use."""
+    """Like cloudpickle 3.1.3; a traceback without files would be useless."""
     import cloudpickle
 
     reduce_code = cloudpickle.CloudPickler.dispatch_table[CodeType]

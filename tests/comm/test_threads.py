@@ -1,4 +1,4 @@
-"""Threads: two in one communicator are an error, waiting for a Work is free to any."""
+"""Threads: two in one communicator are an error, but any thread may wait for a Work."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from .bad_calls import attempt, works
 def _run_two_inside(comm: hk.Communicator) -> list[str]:
     signal = comm.dup()
     if comm.rank == 1:
-        signal.barrier()  # rank 0 has seen what it wanted
+        signal.barrier()  # rank 0 has finished its checks
         comm.send(np.ones(3), 0)
         works(comm)
         return []
     x, errors = np.zeros(3), []
     receiver = threading.Thread(target=lambda: comm.recv(x, 1))
     receiver.start()
-    # A call that fails on its arguments, until it fails on the thread that is inside.
+    # The call fails because of its arguments, until it fails because of the thread that is inside.
     while isinstance(error := attempt(lambda: comm.send(x, 99)), InvalidArgument):
         pass
     errors.append(error)
     errors += [attempt(lambda: comm.all_reduce(np.zeros(2))), attempt(comm.barrier), attempt(lambda: comm.irecv(x, 1))]
     errors.append(attempt(lambda: comm.split(0)))
-    signal.barrier()  # another communicator is free
+    signal.barrier()  # another communicator can be used
     receiver.join()
     assert x.tolist() == [1, 1, 1]
     works(comm)
@@ -49,7 +49,7 @@ def test_two_threads_in_one_communicator() -> None:
 
 
 def _run_waits(comm: hk.Communicator) -> int:
-    """Works of one communicator are waited for by several threads, the same one too, while the main thread issues."""
+    """Several threads wait for works of one communicator, also for the same work, while the main thread issues."""
     done = 0
     with ThreadPoolExecutor(6) as pool:
         for turn in range(40):
@@ -72,7 +72,7 @@ def test_waiting_from_other_threads(num_ranks: int) -> None:
 
 
 def _run_own_communicators(comm: hk.Communicator) -> str:
-    """A communicator per thread: no order between them."""
+    """One communicator per thread: no order between them is needed."""
     teams = [comm.dup() for _ in range(4)]
 
     def use(number: int) -> None:

@@ -1,4 +1,4 @@
-"""What was never answered: `CommTimeout` in time, naming who is missing."""
+"""Operations that are never answered: `CommTimeout` in time, which names the missing ranks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SOON_S = 0.2
 
 
 def _run_recv(comm: hk.Communicator) -> list[tuple[str, str, tuple[int, ...]]]:
-    """A receive that nobody noticed can be given up: the communicator stays usable."""
+    """A receive that no other rank has seen can be given up, and the communicator stays usable."""
     seen = []
     if comm.rank == 0:
         for call in (
@@ -54,13 +54,13 @@ def test_receive_that_nobody_answers() -> None:
 
 
 def _run_collective(comm: hk.Communicator) -> tuple[list[str], tuple[int, ...]]:
-    """Ranks 0 and 1 are in a collective that rank 2 stays away from; the communicator is lost, the world is not."""
+    """Rank 2 does not join a collective of ranks 0 and 1: the communicator is broken, the world is not."""
     copy = comm.dup()
     error = None
     if comm.rank == 0:
         error = attempt(lambda: copy.all_reduce(np.zeros(3), timeout=_SOON_S))
     elif comm.rank == 1:
-        error = attempt(lambda: copy.all_reduce(np.zeros(3)))  # learns it from rank 0
+        error = attempt(lambda: copy.all_reduce(np.zeros(3)))  # rank 0 has notified this rank
     comm.barrier()
     later = attempt(copy.barrier)
     works(comm)

@@ -1,4 +1,4 @@
-"""What is said of a backend that a communicator does not have."""
+"""Messages about a backend that a communicator does not have."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def test_one_that_was_not_asked_for_can_be_brought_up() -> None:
 
 def test_one_that_is_not_installed_either_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(find_backends()["gloo"], "find_obstacle", classmethod(lambda cls: "gloo-obstacle"))
-    told = why_unavailable("gloo", ["shm"], {"gloo": NOT_ASKED_FOR})
-    assert_names(told, "gloo-obstacle")
-    assert "hk.init" not in told
+    message = why_unavailable("gloo", ["shm"], {"gloo": NOT_ASKED_FOR})
+    assert_names(message, "gloo-obstacle")
+    assert "hk.init" not in message
 
 
 def test_one_that_was_left_out_has_its_reason() -> None:
@@ -31,18 +31,18 @@ def test_one_that_was_left_out_has_its_reason() -> None:
 
 
 def test_one_that_nobody_spoke_of_is_not_meant_otherwise() -> None:
-    told = why_unavailable("nccl", ["shm"], {})
-    assert_names(told, "'nccl'", "nccl")
-    assert "?" not in told
+    message = why_unavailable("nccl", ["shm"], {})
+    assert_names(message, "'nccl'", "nccl")
+    assert "?" not in message
 
 
-@pytest.mark.parametrize("wanted", [3, b"shm", ["shm"]])
-def test_what_is_no_name_is_shown(wanted: object) -> None:
-    assert_names(why_unavailable(wanted, ["shm"], {}), repr(wanted), "'shm'")
+@pytest.mark.parametrize("backend", [3, b"shm", ["shm"]])
+def test_what_is_no_name_is_shown(backend: object) -> None:
+    assert_names(why_unavailable(backend, ["shm"], {}), repr(backend), "'shm'")
 
 
 class _Entering:
-    """Its repr enters hocket, as a collection during it may."""
+    """A name whose repr enters hocket, as a garbage collection during the repr may."""
 
     def __init__(self, comm: hk.Communicator) -> None:
         self._comm = comm
@@ -62,5 +62,5 @@ def _name_what_enters(comm: hk.Communicator) -> str:
 
 
 def test_code_of_the_program_runs_without_the_lock() -> None:
-    for told in hk.spawn(_name_what_enters, 2, timeout=50):
-        assert_names(told, "entering")
+    for message in hk.spawn(_name_what_enters, 2, timeout=50):
+        assert_names(message, "entering")

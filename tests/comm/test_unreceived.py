@@ -1,4 +1,4 @@
-"""Messages that nobody receives, of which the rank that leaves is told."""
+"""Messages that are never received: the leaving receiver gets a warning."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def _leave(comm: hk.Communicator, sends: list[tuple[int, int]], received: int) -> list[str]:
-    """Rank 0 sends messages of (items, tag), of which rank 1 receives some; return what rank 1 hears as it leaves."""
+    """Rank 0 sends messages of (items, tag), and rank 1 receives some; return the warnings as rank 1 leaves."""
     part = comm.dup()
     x: Any = np.ones(1 << 16)
     if comm.rank == 0:
@@ -32,19 +32,19 @@ def _leave(comm: hk.Communicator, sends: list[tuple[int, int]], received: int) -
         comm.barrier()
         for num_items, tag in sends[:received]:
             part.recv(x[:num_items], 0, tag)
-    heard = []
+    warned = []
     if comm.rank == 1:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             part.finalize()
-        heard = [str(each.message) for each in caught]
+        warned = [str(each.message) for each in caught]
     comm.barrier()
     if comm.rank == 0:
         try:
             part.finalize()
         except hk.PeerFailure:  # a long message waits for its receive
             pass
-    return heard
+    return warned
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,8 @@ def _leave(comm: hk.Communicator, sends: list[tuple[int, int]], received: int) -
     ],
 )
 def test_they_are_named(sends: list[tuple[int, int]], received: int, names: tuple[str, ...]) -> None:
-    _, (told,) = hk.spawn(_leave, 2, sends, received, timeout=50)
-    assert_names(told, *names)
+    _, (warning,) = hk.spawn(_leave, 2, sends, received, timeout=50)
+    assert_names(warning, *names)
 
 
 def test_nothing_is_said_where_all_are_received() -> None:
@@ -66,33 +66,33 @@ def test_nothing_is_said_where_all_are_received() -> None:
 
 
 def _leave_objects(comm: hk.Communicator) -> list[str]:
-    """Rank 0 sends two objects and an array with the same tag, of which rank 1 receives the first."""
+    """Rank 0 sends two objects and an array with the same tag; rank 1 receives the first."""
     part = comm.dup()
     if comm.rank == 0:
         for obj in ("a", ["b"]):
             part.send_object(obj, 1, 5)
         part.send(np.ones(3, np.int64), 1, 5)
     comm.barrier()
-    heard = []
+    warned = []
     if comm.rank == 1:
         assert part.recv_object(0, 5) == "a"
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             part.finalize()
-        heard = [str(each.message) for each in caught] + [each.filename for each in caught]
+        warned = [str(each.message) for each in caught] + [each.filename for each in caught]
     comm.barrier()
-    return heard
+    return warned
 
 
 def test_an_object_is_one_message() -> None:
-    _, (told, file) = hk.spawn(_leave_objects, 2, timeout=50)
-    assert_names(told, "object", "24 bytes int64")
-    assert told.count("tag 5") == 2
+    _, (warning, file) = hk.spawn(_leave_objects, 2, timeout=50)
+    assert_names(warning, "object", "24 bytes int64")
+    assert warning.count("tag 5") == 2
     assert file == __file__
 
 
 def _leave_a_full_ring(comm: hk.Communicator) -> list[int]:
-    """Rank 0 sends more than there is room for; rank 1 leaves. Return how many were sent before that, and after it."""
+    """Rank 0 sends more than fits into the ring; rank 1 leaves. Return the number sent before that, and after it."""
     part = comm.dup()
     sent = []
     if comm.rank == 0:
@@ -110,7 +110,7 @@ def _leave_a_full_ring(comm: hk.Communicator) -> list[int]:
             part.finalize()
         return sent
     comm.barrier()
-    comm.barrier()  # rank 0 has sent what there is room for
+    comm.barrier()  # rank 0 has filled the ring
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         part.finalize()
@@ -124,7 +124,7 @@ def test_a_sender_is_not_told_that_they_were_received() -> None:
 
 
 def test_a_long_path_is_cut_at_its_beginning(tmp_path: Path) -> None:
-    """Messages have room for a part of the call site; it is the end that tells where it is."""
+    """A message has room for a part of the call site only; the end of it is kept, because it has file and line."""
     program = tmp_path / ("ä" * 60) / "sends_at.py"
     program.parent.mkdir()
     program.write_text(

@@ -1,4 +1,4 @@
-"""Reductions by a function of the user's, against what NumPy makes of it."""
+"""User-defined reductions, compared with NumPy."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import hocket as hk
 from ..load import scaled
 from ..naming import raises
 
-pytestmark = pytest.mark.own_ranks  # reductions that were registered cannot be taken back
+pytestmark = pytest.mark.own_ranks  # registered reductions cannot be removed
 
 
 def _larger_magnitude(a: Any, b: Any) -> Any:
-    """Not commutative: of two of equal size the first stays."""
+    """Not commutative: of two values with equal magnitude, the first is kept."""
     where = importlib.import_module("torch").where if hasattr(a, "new_empty") else np.where
     return where(abs(b) > abs(a), b, a)
 
@@ -40,7 +40,7 @@ def _run(comm: hk.Communicator, backend: str) -> bool:
     rank, size = comm.rank, comm.size
     for name, function in {"larger magnitude": _larger_magnitude, "digits": _in_place}.items():
         hk.register_reduction(name, function)
-        hk.register_reduction(name, function)  # again: the same
+        hk.register_reduction(name, function)  # again, with the same function
         op: Any = name
         for count in (0, 3, 20_000):
             given = [_values(each, count * size) for each in range(size)]
@@ -132,7 +132,7 @@ def _is_done_with_its_result(comm: hk.Communicator) -> bool:
     op: Any = "added"
     work = comm.all_reduce(x, op, async_op=True)
     assert work is not None
-    comm.barrier()  # comes later in the issue order: all arrays are gathered by now
+    comm.barrier()  # later in the issue order, so all arrays are gathered now
     assert not work.done or (x == 3).all()
     work.wait(timeout=20)
     assert work.done and (x == 3).all()

@@ -1,4 +1,4 @@
-"""Errors of ranks that disagree say in what they differ, and what each of them gave."""
+"""Errors of ranks that disagree name the difference, and the value on each rank."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(60)
 f32 = np.float32
 Call = Callable[[hk.Communicator, int], Any]
 CALLS: dict[str, tuple[Call, tuple[str, ...], tuple[str, ...]]] = {
-    # what both ranks do, in what they differ, and what else stands in the error
+    # the calls of both ranks, the difference, and other values in the error
     "size": (lambda c, r: c.all_reduce(np.ones((4, 3 + r), f32)), ("size",), ("(4, 3)", "(4, 4)", "48", "64")),
     "a vector": (lambda c, r: c.all_reduce(np.ones(3 + r, f32)), ("size",), ("(3,)", "(4,)")),
     "a number": (lambda c, r: c.all_reduce(np.ones((2,) * r, f32)), ("size",), ("()", "(2,)")),
@@ -55,7 +55,7 @@ def _call(comm: hk.Communicator, name: str) -> str:
         CALLS[name][0](comm, comm.rank)
     except hk.CollectiveMismatch as error:
         return str(error)
-    except hk.InvalidArgument as error:  # what a rank alone finds wrong
+    except hk.InvalidArgument as error:  # an error that one rank finds by itself
         return f"InvalidArgument {error}"
     return "nothing"
 
@@ -84,7 +84,7 @@ def test_virtual_ranks_say_it_too(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "differing"),
+    ("calls", "differing"),
     [
         (["operation=a\nsize=8", "operation=a\nsize=9"], ["size"]),
         (["operation=a\nsize=8", "operation=b"], ["operation"]),
@@ -92,11 +92,11 @@ def test_virtual_ranks_say_it_too(name: str) -> None:
         (["operation=a", "operation=a\nalgorithm=ring"], ["algorithm"]),
         (["operation=a", "operation=a"], []),
         ([], []),
-        (["", "=", "\n\n", "no equals sign"], None),  # from another rank: anything
+        (["", "=", "\n\n", "no equals sign"], None),  # another rank may send anything
     ],
 )
-def test_the_head_of_a_mismatch(wanted: list[str], differing: list[str] | None) -> None:
-    head = _native.mismatch_head(7, wanted)
+def test_the_head_of_a_mismatch(calls: list[str], differing: list[str] | None) -> None:
+    head = _native.mismatch_head(7, calls)
     assert head.startswith("operation number 7: ")
     if differing is not None:
         assert [each for each in ALL if f"the {each}" in head] == sorted(differing, key=ALL.index)
@@ -153,5 +153,5 @@ def _suggest(comm: hk.Communicator) -> list[str]:
 
 def test_names_of_other_libraries_are_understood() -> None:
     (seen,) = hk.spawn(_suggest, 1, timeout=50)
-    wanted = ["avg", "sum", "max", "prod", "avg", "shm", "all_reduce", "all_reduce"]
-    assert [each.strip(" '?") for each in seen] == wanted
+    meant = ["avg", "sum", "max", "prod", "avg", "shm", "all_reduce", "all_reduce"]
+    assert [each.strip(" '?") for each in seen] == meant

@@ -1,4 +1,4 @@
-"""Values far from any that can work get hocket's own errors, which name them, and not those of Python below."""
+"""Values that are far from valid raise hocket's errors, which name them, and not errors of Python."""
 
 from __future__ import annotations
 

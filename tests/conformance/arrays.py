@@ -1,4 +1,4 @@
-"""Runs every operation on arrays laid out in a given way and compares with NumPy."""
+"""Runs every operation on arrays with a given layout, and compares with NumPy."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .data import Array, make_items, reduce_in_rank_order
 from .outcome import check
 
 Holder = Any
-"""What is handed to hocket: a NumPy array, a torch tensor, a memoryview."""
+"""An array that is passed to hocket: a NumPy array, a torch tensor, a memoryview."""
 
-# make(shape, dtype) -> (what to hand to hocket, a NumPy view of its items, a NumPy view of the memory around it).
+# make(shape, dtype) -> (array to pass to hocket, NumPy view of its items, NumPy view of the memory around it).
 Layout = Callable[[tuple[int, ...], np.dtype], tuple[Holder, Array, Array]]
 
 
@@ -36,7 +36,7 @@ class Arrays:
         return make_items(self._dtype.name, int(np.prod(shape)), rank).reshape(shape)
 
     def run(self, what: str, initial: Array, expected: Array, call: Callable[[Holder], Any], reduced: bool) -> None:
-        """Call with an array of the layout, then compare it, and that the memory between its items is as it was."""
+        """Call with an array of the layout; then compare the items, and check the memory between them."""
         holder, view, memory = self._layout(initial.shape, self._dtype)
         view[...] = initial
         before = memory.copy()
@@ -57,7 +57,7 @@ class Arrays:
 def run_all_operations(
     comm: hk.Communicator, dtype: np.dtype, shape: tuple[int, ...], layout: Layout, name: str
 ) -> int:
-    """Every operation, blocking and asynchronous, with all its arrays in the layout; return how many."""
+    """Run every operation, blocking and asynchronous, with all arrays in the layout; return the number of calls."""
     arrays = Arrays(comm, dtype, shape, layout)
     rank, size = comm.rank, comm.size
     op = "max"

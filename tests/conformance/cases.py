@@ -15,7 +15,7 @@ KIB64 = 64 << 10
 _LINE = _native.CONSTANTS["line_bytes"]
 _ODD_ITEMS = (0, 1, 3, 17, 251)
 _Shape = tuple[str, str, int, str, int]
-_DIVIDED = ("reduce_scatter", "all_to_all")  # what counts for the core is the array of all blocks
+_DIVIDED = ("reduce_scatter", "all_to_all")  # the core chooses by the size of the array of all blocks
 
 
 @dataclass(frozen=True)
@@ -39,17 +39,17 @@ class Case:
 
 
 def border_bytes(num_ranks: int) -> list[int]:
-    """Sizes up to 64 KiB at which the core changes what it does: line, eager, slice, ring and chunk borders."""
+    """Sizes up to 64 KiB at which the core changes its method: line, eager, slice, ring and chunk borders."""
     constants = _native.CONSTANTS
     borders = {constants[name] for name in ("inline_bytes", "line_bytes", "eager_bytes", "ring_message_bytes")}
     borders |= {constants[name] for name in constants if name.endswith("chunk_bytes") and constants[name] <= KIB64}
-    # A slice per rank begins on a line: one line each, two lines for some, and the first ones beyond the eager size.
+    # Each rank's slice begins on a line: one line each, two lines for some, and the first sizes above the eager size.
     borders |= {num_ranks * _LINE, (num_ranks + 1) * _LINE, (constants["eager_bytes"] // _LINE + num_ranks) * _LINE}
     return sorted(borders | {KIB64})
 
 
 def item_counts(dtype: str, num_ranks: int, blocks: int = 1) -> list[int]:
-    """Counts of items per block, such that `blocks` of them come to each border, one less and one more."""
+    """Numbers of items per block for which `blocks` blocks have each border size, one item less and one more."""
     itemsize = DTYPES[dtype].itemsize
     counts = set(_ODD_ITEMS)
     for border in border_bytes(num_ranks):
@@ -76,7 +76,7 @@ def all_cases(num_ranks: int, seed: int = 0) -> list[Case]:
 
 
 def large_cases(num_ranks: int, seed: int = 0) -> list[Case]:
-    """Every pair of an operation and a size around the chunk borders; data type, reduction and root change along."""
+    """Every pair of an operation and a size around the chunk borders, with varying data type, reduction and root."""
     chunk = _native.chunk_bytes(num_ranks)
     constants = _native.CONSTANTS
     broadcast = constants["broadcast_most_chunk_bytes"]

@@ -1,7 +1,7 @@
-"""What every rank gives to an operation, and what NumPy says comes out: vectorised, from (seed, data type, rank).
+"""The inputs of every rank, and the results by NumPy: vectorised, from (seed, data type, rank).
 
-An element of a result depends on the elements at the same place only. So a pool per rank and its reduction are made
-once, and every case takes a window of them at an offset of its own: no two cases look alike, stale data is seen.
+An element of a result depends only on the elements at the same index. So a pool per rank and its reduction are computed
+once, and every case uses a window at its own offset: all cases have different data, so stale data is detected.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOST_OFFSET = 509
 
 
 def reductions_of(dtype: str) -> tuple[str, ...]:
-    """Names of the reductions that the data type has."""
+    """Names of the reductions that the data type supports."""
     if dtype == "bool":
         return ("min", "max")
     return REDUCTIONS if dtype in FLOATS else REDUCTIONS[:-1]
@@ -49,7 +49,7 @@ def make_items(dtype: str, count: int, *seed: int) -> Array:
 
 
 def reduce_in_rank_order(arrays: list[Array], reduction: str) -> Array:
-    """The oracle: in rank order, 16-bit floats in float32 rounded once, avg divided once, min and max keep NaN."""
+    """Expected result: in rank order, 16-bit floats in float32 rounded once, avg divided once, NaN propagates."""
     kind = arrays[0].dtype
     accumulator: DTypeLike = np.float32 if kind.itemsize == 2 and kind.kind in "fV" else kind
     with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""Compares results to the bit and says what differed."""
+"""Compares results bit by bit and reports the difference."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .data import Array
 
 
 class WrongResult(AssertionError):
-    """An operation gave another result than NumPy; the message names case, rank, index, what came and what should."""
+    """The result of an operation differs from NumPy's; the message names case, rank, index and both values."""
 
 
 def as_bits(array: Array) -> Array:
@@ -19,9 +19,10 @@ def as_bits(array: Array) -> Array:
 def check(
     got: Array, expected: Array, case: object, rank: int, *, reduced: bool = False, signed_zeros: bool = True
 ) -> None:
-    """Raise `WrongResult` unless all bits are equal; of a reduction only the positions of NaN have to be.
+    """Raise `WrongResult` unless all bits are equal; for NaN in a reduction only the positions must be equal.
 
-    Without `signed_zeros` a reduction may take either zero: which one min and max keep depends on the operands' order.
+    Without `signed_zeros` a reduction may return either zero: the one that min and max keep depends on the order of
+    the operands.
     """
     if got.shape != expected.shape or got.dtype != expected.dtype:
         raise WrongResult(f"{case}: rank {rank}: {got.dtype}{got.shape} instead of {expected.dtype}{expected.shape}")

@@ -1,6 +1,6 @@
-"""Runs cases on one rank: prepares the arrays, issues the operation, compares with what NumPy says.
+"""Runs cases on one rank: prepares the arrays, issues the operation, and compares the result with NumPy.
 
-Every array that an operation may write lies between guard items, and what it must not write is compared as well.
+Every array that an operation may write is surrounded by guard items; arrays that it must not write are compared, too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOST_IN_FLIGHT = 12
 
 @dataclass
 class Ready:
-    """A case with its arrays: `issue(async_op)` returns the Works; then `written` has to equal `expected`."""
+    """A case with its arrays: `issue(async_op)` returns the Works; then `written` must equal `expected`."""
 
     case: Case
     issue: Callable[[bool], list[hk.Work]]
@@ -43,7 +43,7 @@ class Ready:
 
 
 class Cases:
-    """Makes `Ready` cases for one rank of a communicator whose ranks give what the pools of `seed` say."""
+    """Makes `Ready` cases for one rank of a communicator; the inputs come from the pools of `seed`."""
 
     def __init__(self, comm: hk.Communicator, cases: Sequence[Case], seed: int = 0) -> None:
         self._comm = comm
@@ -58,7 +58,7 @@ class Cases:
         return self._pools[case.dtype]
 
     def given(self, case: Case, rank: int, blocks: int = 1) -> Array:
-        """The items that `rank` brings: a window of the pool, not to be written."""
+        """The input of `rank`: a window of its pool, which must not be written."""
         begin = Pool.offset(case.number)
         return self.pool(case).ranks[rank][begin : begin + case.count * blocks]
 
@@ -108,7 +108,7 @@ class Cases:
         return self._into_out(case, self.given(case, rank, size), expected, self._comm.all_to_all)
 
     def send_recv(self, case: Case) -> Ready:
-        """Around the ring: everyone sends to the right and receives from the left."""
+        """A ring: every rank sends to the right and receives from the left."""
         rank, size, tag = self._comm.rank, self._comm.size, case.number % 7
         x = self.given(case, rank).copy()
         expected = self.given(case, (rank - 1) % size)
@@ -134,17 +134,17 @@ _PREPARE: dict[str, Callable[[Cases, Case], Ready]] = {
 
 
 def some_cases(num_ranks: int) -> list[Case]:
-    """All cases in the full tier, else a sample of them."""
+    """All cases in the full tier, otherwise a sample of them."""
     return sample(all_cases(num_ranks), 600 if num_ranks < 8 else 200)
 
 
 def some_large_cases(num_ranks: int) -> list[Case]:
-    """All large cases in the full tier, else a sample of them."""
+    """All large cases in the full tier, otherwise a sample of them."""
     return sample(large_cases(num_ranks), 10 if num_ranks < 8 else 4)
 
 
 def run_blocking(comm: hk.Communicator, cases: Sequence[Case], seed: int = 0) -> int:
-    """Run the cases one after the other; return how many."""
+    """Run the cases one after another; return their number."""
     maker = Cases(comm, cases, seed)
     for case in cases:
         ready = maker.prepare(case)
@@ -154,7 +154,7 @@ def run_blocking(comm: hk.Communicator, cases: Sequence[Case], seed: int = 0) ->
 
 
 def run_async(comm: hk.Communicator, cases: Sequence[Case], seed: int = 0) -> int:
-    """Run the cases several at a time, waited for in random order; which ones, every rank decides for itself."""
+    """Run several cases at a time, and wait for them in an order that every rank draws for itself."""
     maker = Cases(comm, cases, seed)
     rng = random.Random(comm.rank)
     begin = 0
@@ -173,7 +173,7 @@ def run_async(comm: hk.Communicator, cases: Sequence[Case], seed: int = 0) -> in
 
 
 def _guarded(initial: Array) -> tuple[Array, tuple[tuple[Array, Array], ...]]:
-    """Copy `initial` to between guard items; return it and the guards with what they have to stay."""
+    """Copy `initial` between guard items; return the copy, and the guards with their expected content."""
     size = initial.size
     whole = np.empty(size + 2 * _GUARD, initial.dtype)
     whole.view(np.uint8).reshape(-1)[:] = 0x01

@@ -1,4 +1,4 @@
-"""Arrays that are not NumPy's: torch tensors, bytearray, array.array, memoryview, ctypes arrays."""
+"""Other arrays than NumPy's: torch tensors, bytearray, array.array, memoryview, ctypes arrays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Made = tuple[Holder, Array, Array]
 
 
 def _view(tensor: Holder, dtype: np.dtype) -> Array:
-    """NumPy's view of a tensor's items; of bfloat16, which torch does not hand to NumPy, through its bits."""
+    """NumPy's view of a tensor's items; for bfloat16, which torch does not convert to NumPy, through its bits."""
     import torch
 
     if dtype == np.dtype(ml_dtypes.bfloat16):
@@ -75,7 +75,7 @@ def _run_torch_facts(comm: hk.Communicator) -> None:
     x = torch.ones(4)
     version = x._version
     comm.all_reduce(x)
-    assert x._version > version, "autograd was not told that the tensor was written"
+    assert x._version > version, "the tensor was written without a mark for autograd"
     sent = torch.ones(4)
     version = sent._version
     out = torch.zeros(comm.size, 4)
@@ -91,7 +91,7 @@ def _run_torch_facts(comm: hk.Communicator) -> None:
         z = torch.ones(2, requires_grad=True)
         comm.all_reduce(z)
         assert z.tolist() == [comm.size] * 2
-    # One rank may bring a tensor, the other an array: what counts are type and bytes.
+    # One rank may pass a tensor and the other an array: only type and bytes matter.
     mixed = torch.ones(3) if comm.rank else np.ones(3, np.float32)
     comm.all_reduce(mixed)
     assert list(mixed) == [comm.size] * 3

@@ -1,4 +1,4 @@
-"""The same product over foreign libraries. Between two ranks their sums are bitwise those of NumPy, too."""
+"""The same product over foreign libraries. Between two ranks their sums are bitwise equal to NumPy's, too."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ def _run(shm_only: hk.Communicator, backend: str, form: str) -> Counter[str]:
 @pytest.mark.parametrize("backend", [name for name in ALL if name != "shm"])
 def test_product(backend: str, form: str) -> None:
     for used in hk.spawn(_run, 2, backend, form, timeout=280):
-        # What the library would compute otherwise than promised goes to shm: avg of 16-bit floats, int16 for gloo.
+        # shm carries operations that the library would compute differently: avg of 16-bit floats, int16 for gloo.
         assert set(used) <= {backend, "shm"}
         assert used[backend] > 0.7 * used.total()

@@ -19,14 +19,14 @@ def _run(comm: hk.Communicator, board_path: str) -> int:
     delays = random.Random(comm.rank)
     for turn in range(1, _ROUNDS + 1):
         if delays.random() < 0.05:
-            time.sleep(delays.random() * 0.005)  # the others have to wait for this one
+            time.sleep(delays.random() * 0.005)  # the other ranks must wait for this one
         board[comm.rank] = turn
         if turn % 3:
             comm.barrier()
         else:
             comm.barrier(async_op=True).wait()
         entered = board[: comm.size].copy()
-        # Nobody is two rounds ahead, for that needs this rank.
+        # No rank is two rounds ahead, because that needs this rank.
         assert ((entered == turn) | (entered == turn + 1)).all(), f"round {turn}: {entered.tolist()} have entered"
     return int(board[comm.rank])
 

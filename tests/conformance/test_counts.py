@@ -1,4 +1,4 @@
-"""Operations with blocks of different sizes against NumPy, over every backend."""
+"""Operations with blocks of different sizes, compared with NumPy, over every backend."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 
 def _counts(seed: list[int], size: int, most: int) -> list[int]:
-    """Draw the items of every rank's block: some nothing, one of them `most`."""
+    """Draw the number of items of every rank's block: some are 0, and one is `most`."""
     rng = np.random.default_rng(seed)
     counts = [0 if rng.random() < 0.3 else int(rng.integers(0, most + 1)) for _ in range(size)]
     counts[rng.integers(size)] = most
@@ -129,7 +129,7 @@ def test_staged_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _gaps(comm: hk.Communicator) -> bool:
-    """Arrays with gaps are worked on in a copy, which is written back."""
+    """Operations use a copy of an array with gaps, and write it back."""
     counts = [3, 5]
     x = np.arange(16)[::2][: counts[comm.rank]] + 100 * comm.rank
     out = np.zeros(16, int)[::2]
@@ -148,7 +148,7 @@ def test_gaps() -> None:
 
 
 def _mismatch(comm: hk.Communicator, backend: str) -> list[str]:
-    """The sizes that sender and receiver mean differ, in one pair of ranks only."""
+    """Sender and receiver pass different sizes, in one pair of ranks only."""
     if backend != "shm":
         comm.finalize()
         comm = hk.init(backends=["shm", backend], timeout=20)
@@ -213,7 +213,7 @@ def _wrong_calls(comm: hk.Communicator) -> list[str]:
         comm.all_gatherv(y, y[1:5], [4, 4])
     with raises(hk.InvalidArgument, names="overlap"):
         comm.all_to_allv(y, y, [4, 4], [4, 4])
-    comm.barrier()  # nothing was issued by any of them
+    comm.barrier()  # none of the ranks issued anything before
     return seen
 
 
@@ -250,7 +250,7 @@ def _choices(comm: hk.Communicator) -> list[str]:
     comm = hk.init(backends=["shm", "mpi"], timeout=scaled(30))
     comm.policy = Policy.fixed({"all_to_allv": "mpi", "all_gatherv": "mpi", "*": "shm"})
     counts = [2, 40_000]
-    sends = [1, 2] if comm.rank == 0 else [50_000, 3]  # sizes of its own on every rank (rule R8)
+    sends = [1, 2] if comm.rank == 0 else [50_000, 3]  # different sizes on every rank (rule R8)
     receives = [1, 50_000] if comm.rank == 0 else [2, 3]
     comm.all_to_allv(np.zeros(sum(receives)), np.zeros(sum(sends)), receives, sends)
     comm.all_gatherv(np.zeros(sum(counts)), np.zeros(counts[comm.rank]), counts)

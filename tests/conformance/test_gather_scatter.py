@@ -1,4 +1,4 @@
-"""gather and scatter against NumPy, over every backend, at the borders of the core's ways of doing things."""
+"""gather and scatter, compared with NumPy on every backend, at the sizes where the core changes its method."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_against_numpy(backend: str, num_ranks: int) -> None:
 
 
 def _two_ways(comm: hk.Communicator) -> bool:
-    """Arrays with gaps are worked on in a copy, which is written back."""
+    """Operations use a copy of an array with gaps, and write it back."""
     x = (np.arange(3 * 40).reshape(3, 40) + comm.rank)[:, ::2]
     out = np.full((comm.size, 3, 40), -1)[:, :, ::2]
     comm.gather(out if comm.rank == 0 else None, x, 0)
@@ -102,7 +102,7 @@ def _wrong_calls(comm: hk.Communicator) -> list[tuple[str, str]]:
         with pytest.raises(hk.HocketError) as caught:
             call()
         seen.append((type(caught.value).__name__, str(caught.value)))
-    comm.gather(blocks if is_root else None, x, 0)  # nothing was issued by any of them
+    comm.gather(blocks if is_root else None, x, 0)  # none of the ranks issued anything before
     return seen
 
 

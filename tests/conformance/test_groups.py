@@ -1,4 +1,4 @@
-"""Communicators made by split, group and dup give the same results, also while several of them are busy."""
+"""Communicators made by split, group and dup give the same results, even while several of them are busy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _run_group(comm: hk.Communicator) -> None:
         group = comm.group(order)
         assert (group.rank, group.size) == (order.index(comm.rank), 3)
         run_blocking(group, _some_cases(3, 4))
-        again = comm.group(order)  # a second one of the same ranks is another one
+        again = comm.group(order)  # a second group of the same ranks is a separate communicator
         run_async(again, _some_cases(3, 5))
     comm.barrier()
 
@@ -72,7 +72,7 @@ def _run_interleaved(comm: hk.Communicator) -> None:
 
 
 def _run_many_short_lived(comm: hk.Communicator) -> None:
-    """Made, used and left one after the other, by each rank at its own pace."""
+    """Made, used and finalized one after another, by each rank at its own pace."""
     for turn in range(150):
         with comm.dup() as copy:
             x = np.full(5, turn)

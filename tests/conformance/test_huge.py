@@ -1,4 +1,4 @@
-"""Arrays of 64 MiB and a little, and of more than 2 GiB."""
+"""Arrays of slightly more than 64 MiB, and of more than 2 GiB."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .product import run_blocking
 
 _MIB64 = 64 << 20
 _GIB = 1 << 30
-# Not a divisor of any power of two: what lands 2**31 or 2**32 bytes off does not look right.
+# Not a divisor of any power of two, so data that is 2**31 or 2**32 bytes off is detected.
 _PERIOD = (1 << 22) + 9
 
 
@@ -46,7 +46,7 @@ def test_64_mib_and_3_items() -> None:
 
 
 def _pattern(dtype: str, rank: int) -> Array:
-    """One period of what `rank` gives; small integers, so that sums are exact in every type."""
+    """One period of the input of `rank`; small integers, so that sums are exact in every type."""
     return np.random.default_rng(rank).integers(0, 100, _PERIOD, dtype=np.uint8).astype(dtype)
 
 

@@ -1,4 +1,4 @@
-"""NumPy arrays however they lie in memory: worked on, written back, and nothing beside them touched."""
+"""NumPy arrays with all memory layouts: results are written back, and the memory between items is not touched."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_layouts(dtype: str) -> None:
 
 
 def _run_inputs(comm: hk.Communicator) -> None:
-    """What is only read may repeat its items or be read-only."""
+    """An array that is only read may repeat its items or be read-only."""
     row = np.arange(5.0) + comm.rank
     repeated = np.broadcast_to(row, (3, 5))
     assert not repeated.flags.writeable

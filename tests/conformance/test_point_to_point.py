@@ -1,4 +1,4 @@
-"""Messages: matched by sender and tag in the order of issue, however they cross."""
+"""Messages: matched by sender and tag in issue order, even if they cross."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _same_tag_keeps_its_order(comm: hk.Communicator) -> None:
 
 
 def _many_outstanding(comm: hk.Communicator, seed: int) -> None:
-    """Everyone to everyone, itself included: all sizes and types, issued and waited for in random orders."""
+    """Every rank to every rank, including itself: all sizes and types, issued and waited for in random orders."""
     sizes = [0, 1, _SHORT, _CONSTANTS["ring_message_bytes"], _CONSTANTS["ring_message_bytes"] + 1, _LONG]
     plan = random.Random(seed)
     messages = [
@@ -113,7 +113,7 @@ def _to_itself(comm: hk.Communicator) -> None:
 
 
 def _beside_collectives(comm: hk.Communicator) -> None:
-    """A message neither waits for collectives nor takes a place among them."""
+    """A message does not wait for collectives, and has no place in their order."""
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     for turn in range(20):
         out, total = np.zeros(_LONG, np.uint8), np.full(50_000, comm.rank, np.int64)
@@ -159,7 +159,7 @@ def test_messages(run: Callable[[hk.Communicator], None], num_ranks: int, backen
 
 
 def _all_send_first(comm: hk.Communicator) -> int:
-    """Everyone sends to the right before it receives from the left, messages of all kinds of length."""
+    """Every rank sends to the right before it receives from the left, with messages of many lengths."""
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     counts = [1, 8192, 8193, 100_000, 3_000_000, 7]
     sent = [np.full(count, comm.rank + i, np.uint8) for i, count in enumerate(counts)]

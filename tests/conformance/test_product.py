@@ -1,4 +1,4 @@
-"""Every operation with every data type, reduction, root and border size, one job per number of ranks and form."""
+"""Every operation with every data type, reduction, root and border size; one job per number of ranks and form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reductions of bits, of truth, of complex and unsigned numbers, and scan, against NumPy, over every backend."""
+"""Bitwise and logical reductions, complex and unsigned numbers, and scan, compared with NumPy on every backend."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _values(seed: list[int], count: int, dtype: str) -> Array:
     if kind.kind in "iu":
         x = rng.integers(np.iinfo(kind).min, np.iinfo(kind).max, count, dtype, endpoint=True)
         return np.where(rng.random(count) < 0.3, 0, x).astype(kind)
-    x = rng.integers(-9, 10, count).astype(kind)  # exact: whatever order a library sums in
+    x = rng.integers(-9, 10, count).astype(kind)  # exact for every order of summation
     return x + 1j * rng.integers(-9, 10, count).astype(x.real.dtype) if kind.kind == "c" else x
 
 
@@ -96,7 +96,7 @@ def test_against_numpy(backend: str, num_ranks: int) -> None:
 
 
 def _scan(comm: hk.Communicator, backend: str) -> bool:
-    """scan of every other type, up to many chunks; 16-bit floats accumulate in 32 bits."""
+    """scan of every second type, up to many chunks; 16-bit floats accumulate in 32 bits."""
     limit_threads(backend)
     comm.finalize()
     comm = hk.init(backends=["shm", backend], timeout=scaled(60))

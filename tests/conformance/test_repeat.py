@@ -1,4 +1,4 @@
-"""The same sum 200 times, whoever comes when: the same bits each time and everywhere."""
+"""The same sum 200 times, with ranks arriving in different orders: the same bits every time and on every rank."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _run(comm: hk.Communicator, dtype: str, count: int) -> set[bytes]:
     for run in range(_RUNS):
         x = inputs[comm.rank].copy()
         if delays.random() < 0.3:
-            time.sleep(delays.random() * 0.003)  # others come first
+            time.sleep(delays.random() * 0.003)  # other ranks arrive first
         if run % 2:
             comm.all_reduce(x)
         else:

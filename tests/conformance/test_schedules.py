@@ -1,4 +1,4 @@
-"""Operations executed by schedules against NumPy, over every backend; and the bytes that they send."""
+"""Operations executed by schedules, compared with NumPy, over every backend; and the bytes that they send."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _values(seed: list[int], count: int, dtype: str) -> Array:
 
 
 def _check_case(comm: hk.Communicator, collective: str, turn: int, count: int, **how: Any) -> int:
-    """Run one operation and check its result; returns the bytes of what its formula calls m."""
+    """Run one operation and check its result; return the size in bytes that its formula calls m."""
     rank, size, dtype = comm.rank, comm.size, DTYPES[turn % len(DTYPES)]
     root = turn % size
     given = [_values([turn, count, each], count, dtype) for each in range(size)]
@@ -96,7 +96,7 @@ def _check_case(comm: hk.Communicator, collective: str, turn: int, count: int, *
 
 
 def _check_record(comm: hk.Communicator, algorithm: Algorithm, turn: int, nbytes: int) -> None:
-    """What a rank has sent is what it sends in the simulation."""
+    """A rank sends the same bytes as in the simulation."""
     record = comm.records()[-1]
     assert (record.op, record.state) == (algorithm.collective, "completed")
     found, parameters = parse_algorithm(algorithm.collective, record.algorithm)
@@ -108,7 +108,7 @@ def _check_record(comm: hk.Communicator, algorithm: Algorithm, turn: int, nbytes
 
 
 def _turns(number: int) -> list[int]:
-    """Numbers of the counts that an algorithm is tried with: all in the full tier, else one that goes round."""
+    """Indices of the counts that an algorithm is tested with: all in the full tier, otherwise one in turn."""
     return list(range(len(COUNTS))) if is_full() else [number % len(COUNTS)]
 
 
@@ -140,7 +140,7 @@ def test_every_algorithm_against_numpy(backend: str, num_ranks: int) -> None:
 
 
 def _counts(comm: hk.Communicator, backend: str) -> bool:
-    """Blocks of sizes of their own, some of them nothing."""
+    """Blocks of different sizes, some of them empty."""
     comm = _start(comm, backend)
     rank, size = comm.rank, comm.size
     for turn, most in enumerate((3, 40_000)):
@@ -177,7 +177,7 @@ def test_blocks_of_different_sizes(backend: str, num_ranks: int) -> None:
 
 
 def _order(comm: hk.Communicator) -> bool:
-    """The order of the ranks, whatever the number of blocks: bitwise a loop over them."""
+    """Reduced in rank order for any number of blocks: bitwise equal to a loop over the ranks."""
     given = [np.random.default_rng(each).standard_normal(10_001).astype(np.float32) for each in range(comm.size)]
     expected = functools.reduce(np.add, given)
     for num_blocks in (1, 3, 16):
@@ -189,8 +189,8 @@ def _order(comm: hk.Communicator) -> bool:
             x = given[comm.rank].copy()
             comm.all_reduce(x, algorithm=algorithm.name)
             np.testing.assert_allclose(x, expected, rtol=1e-4, atol=1e-4)
-            everyone = comm.all_gather_object(x.tobytes())
-            assert everyone.count(everyone[0]) == comm.size, algorithm.name
+            results = comm.all_gather_object(x.tobytes())
+            assert results.count(results[0]) == comm.size, algorithm.name
     x = given[comm.rank].astype(np.float64)
     comm.all_reduce(x, "avg", algorithm="ring")
     np.testing.assert_allclose(x, np.mean(given, axis=0, dtype=np.float64), rtol=1e-6)
@@ -209,7 +209,7 @@ def test_order_of_reductions(num_ranks: int) -> None:
 
 
 def _in_flight(comm: hk.Communicator, backend: str) -> bool:
-    """Several at once, mixed with the library's own and with messages of the program, in any order of waiting."""
+    """Several at the same time, mixed with the library's own and with messages, waited for in any order."""
     comm = _start(comm, backend)
     names = ("ring", "native", "circulant", "recursive_doubling", "segmented_ring(num_segments=3)", "native")
     xs = [np.full(20_000, float(number + comm.rank)) for number in range(len(names))]
@@ -252,7 +252,7 @@ def _disagree(comm: hk.Communicator, backend: str) -> list[str]:
             comm.all_reduce(x, backend=backend, algorithm=one if comm.rank == 0 else other, timeout=10)
         except hk.CollectiveMismatch as error:
             texts.append(str(error))
-        comm.all_reduce(x, backend=backend)  # it goes on
+        comm.all_reduce(x, backend=backend)  # the communicator still works
     comm.finalize()
     return texts
 
@@ -293,7 +293,7 @@ def test_a_policy_names_algorithms() -> None:
 
 
 def _own_schedule(comm: hk.Communicator) -> bool:
-    """A schedule of the user's; and the same over nothing but messages."""
+    """A user-defined schedule; and the same schedule over messages only."""
     n = comm.size
     ring = make_schedule("broadcast", n, 2, [[Transfers(r, r + 1, b)] for r in range(n - 1) for b in range(2)])
     x = np.arange(11.0) * (comm.rank == 2)

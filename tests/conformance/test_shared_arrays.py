@@ -1,4 +1,4 @@
-"""Collectives on arrays in shared memory, against NumPy; which of them are done in place, the records say."""
+"""Collectives on arrays in shared memory, compared with NumPy; the records show which of them ran in place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _values(dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
 
 
 class _Ranks:
-    """What the ranks of a communicator give, and what has to come out."""
+    """The inputs of all ranks of a communicator, and the expected results."""
 
     def __init__(self, comm: hk.Communicator, dtype: str, count: int, is_shared: bool) -> None:
         self.comm, self.dtype, self.is_shared = comm, dtype, is_shared
@@ -120,7 +120,7 @@ class _Ranks:
 
 
 def _run(comm: hk.Communicator, cases: list[tuple[str, int, bool]]) -> int:
-    comm.all_reduce(comm.empty(EAGER, "uint8"))  # the first one makes that all ranks have mapped the memory
+    comm.all_reduce(comm.empty(EAGER, "uint8"))  # after the first operation all ranks have mapped the memory
     comm.all_reduce(comm.empty(2 * EAGER, "uint8"))
     for dtype, count, is_shared in cases:
         ranks = _Ranks(comm, dtype, count, is_shared)
@@ -139,7 +139,7 @@ def test_every_collective(num_ranks: int) -> None:
 
 
 def _mixed(comm: hk.Communicator) -> bool:
-    """Where one rank's array is not shared, all of them stage; sub-communicators see the same memory."""
+    """If one rank's array is not shared, all ranks stage; sub-communicators use the same memory."""
     comm.all_reduce(comm.empty(2 * EAGER))
     n = 100_000
     x = comm.empty(n) if comm.rank else np.zeros(n, np.float32)
@@ -172,7 +172,7 @@ def test_mixed_memory() -> None:
 
 
 def _bitwise(comm: hk.Communicator) -> bytes:
-    """The same bits as staged: sums of floats in the order of the ranks."""
+    """The same bits as with staging: sums of floats in rank order."""
     given = np.random.default_rng(comm.rank).standard_normal(200_003).astype(np.float32)
     staged, shared = given.copy(), comm.symmetric_like(given)
     comm.all_reduce(staged)
@@ -198,7 +198,7 @@ def _messages(comm: hk.Communicator) -> bool:
         for sends_shared, receives_shared in product((True, False), repeat=2):
             x = comm.symmetric_like(given) if sends_shared else given.copy()
             out = comm.zeros(count) if receives_shared else np.zeros(count, np.float32)
-            # All send first: what nobody receives yet is taken in, out of the sender's array.
+            # All send first: a message without a receive is copied out of the sender's array.
             comm.send(x, right, tag=3)
             x[...] = -1
             comm.recv(out, left, tag=3)
@@ -209,7 +209,7 @@ def _messages(comm: hk.Communicator) -> bool:
             for work in works:
                 work.wait()
             np.testing.assert_array_equal(out, expected)
-            # Several at once, matched by tag, and one that is taken out of the middle.
+            # Several at the same time, matched by tag; one is received out of order.
             parts = [comm.symmetric_like(given + each) for each in range(3)]
             sent = [comm.isend(each, right, tag=10 + number) for number, each in enumerate(parts)]
             for number in (2, 0, 1):
@@ -217,7 +217,7 @@ def _messages(comm: hk.Communicator) -> bool:
                 np.testing.assert_array_equal(out, expected + number)
             for work in sent:
                 work.wait()
-    # The receive is there first: a message that is taken in before is over for its sender, like a short one.
+    # The receive is posted first: a message that was copied out before is complete for its sender, like a short one.
     small = np.zeros(100_000, np.float32)
     awaited = comm.irecv(small, left, tag=5)
     comm.barrier()
@@ -239,11 +239,11 @@ def test_messages(num_ranks: int) -> None:
 
 def _schedules(comm: hk.Communicator) -> bool:
     given = np.random.default_rng(comm.rank).integers(0, 99, 400_000).astype(np.float64)
-    everyone = [np.random.default_rng(each).integers(0, 99, 400_000).astype(np.float64) for each in range(comm.size)]
+    inputs = [np.random.default_rng(each).integers(0, 99, 400_000).astype(np.float64) for each in range(comm.size)]
     for algorithm in ("ring", "recursive_doubling", "circulant", "double_tree"):
         x = comm.symmetric_like(given)
         comm.all_reduce(x, algorithm=algorithm)
-        np.testing.assert_array_equal(x, np.sum(everyone, axis=0))
+        np.testing.assert_array_equal(x, np.sum(inputs, axis=0))
     return True
 
 

@@ -1,4 +1,4 @@
-"""Data read out of its owner's memory, and the staged way where the kernel does not allow that: the same results."""
+"""Reading data from its owner's memory, or staging it if the kernel forbids that, gives the same results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hocket import _native
 from ..tier import sample
 
 LEAST = _native.CONSTANTS["least_direct_bytes"]
-# Around every border of the choice (native/shm/direct.cpp, point_to_point_lane.cpp), and odd ones.
+# Around every border of the choice (native/shm/direct.cpp, point_to_point_lane.cpp), and odd sizes.
 SIZES = [
     LEAST - 8, LEAST, LEAST + 8, 400 << 10, (640 << 10) - 8, 640 << 10, (1 << 20) + 24, (2560 << 10) - 8, 2560 << 10,
     (8 << 20) + 8,
@@ -42,11 +42,11 @@ def _run(comm: hk.Communicator, sizes: list[int]) -> str:
             own = x[rank][:count].copy()
             comm.broadcast(own, root)
             if rank == root:
-                own.fill(-1)  # who returns may write at once
+                own.fill(-1)  # after the return the array may be written at once
             else:
                 np.testing.assert_array_equal(own, x[root][:count])
 
-        # More messages than a pair keeps in mind, received in another order than sent.
+        # More messages than a pair of ranks can track, received in another order than sent.
         messages = [np.arange(count) + 7 * tag + rank for tag in range(3 if nbytes > 1 << 20 else 40)]
         sends = [comm.isend(each, right, tag) for tag, each in enumerate(messages)]
         outs = [np.empty(count, np.int64) for _ in messages]

@@ -1,4 +1,4 @@
-"""The same product on virtual ranks, and schedules on them against what the simulation of a schedule says."""
+"""The same product on virtual ranks, and schedules on them, compared with the simulation of a schedule."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_product(num_ranks: int) -> None:
 
 
 def _call(comm: hk.Communicator, schedule: Schedule, num_items: int) -> None:
-    """Carry out what a schedule is for, on numbers that tell who gave what."""
+    """Run the collective of a schedule on numbers that show which rank each value comes from."""
     kind, rank, size = schedule.collective, comm.rank, comm.size
     each = num_items // size
     given = [np.random.default_rng(peer).integers(0, 99, num_items).astype(np.float32) for peer in range(size)]
@@ -69,10 +69,10 @@ def test_executing_a_schedule_takes_what_simulating_it_says(num_ranks: int) -> N
         schedule = algorithm.schedule(num_ranks)
         seconds = hk.simulate(_call, num_ranks, schedule, num_items, fabric=_LINK).seconds
         nbytes = 0 if schedule.collective == "barrier" else 4 * num_items
-        says = simulate(schedule, nbytes, _LINK, itemsize=4).seconds
+        predicted_s = simulate(schedule, nbytes, _LINK, itemsize=4).seconds
         if schedule.ports == 1:
-            assert seconds == pytest.approx(says, rel=1e-9), algorithm
+            assert seconds == pytest.approx(predicted_s, rel=1e-9), algorithm
             compared += 1
         else:  # a connection carries one message at a time here
-            assert seconds >= says * (1 - 1e-9), algorithm
+            assert seconds >= predicted_s * (1 - 1e-9), algorithm
     assert compared > 20

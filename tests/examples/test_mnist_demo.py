@@ -1,4 +1,4 @@
-"""The demo: its driver with real processes, its report on made-up results."""
+"""The demo: its driver with real processes, and its report of made-up results."""
 
 import html
 import html.parser
@@ -28,7 +28,7 @@ EXAMPLE = ROOT / "examples" / "mnist_ddp"
 
 @pytest.fixture
 def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The example's folder on the path, as for a script that lies in it; its modules gone again afterwards."""
+    """Put the example's folder on the path, as for a script in it; remove its modules afterwards."""
     before = set(sys.modules)
     monkeypatch.syspath_prepend(str(EXAMPLE))
     yield
@@ -43,7 +43,7 @@ def make_demo(
     speed_up: tuple[float, float, float] = (1.5, 1.4, 1.6),
     too_busy: bool = False,
 ) -> Any:
-    """A result as the two jobs leave it, small and made up."""
+    """Return a small made-up result in the form that the jobs write."""
     losses = [2.0 / step for step in range(1, 61)]
     records = [{"op": "all_reduce", "nbytes": 208_552, "dtype": "float32", "seconds": 4e-5}] * 60
     records += [{"op": "broadcast", "nbytes": 0, "dtype": "int64", "seconds": 2e-6}]
@@ -83,7 +83,7 @@ class Page(html.parser.HTMLParser):
 
 
 @pytest.mark.usefixtures("example")
-def test_report_is_self_contained_and_says_the_same_everywhere(tmp_path: Path) -> None:
+def test_report_is_self_contained_and_consistent(tmp_path: Path) -> None:
     import report
     import results
 
@@ -100,8 +100,8 @@ def test_report_is_self_contained_and_says_the_same_everywhere(tmp_path: Path) -
     assert (tmp_path / "new" / "folder" / "report.png").read_bytes().startswith(b"\x89PNG")
 
 
-def shown(demo: Any, folder: Path) -> tuple[str, str]:
-    """What the terminal and the page show, without the pictures, which would take seconds to draw."""
+def rendered(demo: Any, folder: Path) -> tuple[str, str]:
+    """Return the text of the terminal and of the page, without the pictures, which would take seconds to draw."""
     import report
     from rich.console import Console
 
@@ -118,7 +118,7 @@ def shown(demo: Any, folder: Path) -> tuple[str, str]:
 def test_a_share_of_communication_is_never_negative(tmp_path: Path) -> None:
     import results
 
-    for text in shown(make_demo(results), tmp_path):
+    for text in rendered(make_demo(results), tmp_path):
         assert "at most 10%" in text and "40%" in text and "-1%" not in text and "-1 %" not in text
 
 
@@ -127,7 +127,7 @@ def test_a_share_of_communication_is_never_negative(tmp_path: Path) -> None:
     [((1.5, 1.4, 1.6), True, "1.50x"), ((0.82, 0.67, 0.99), False, "0.82x"), ((1.2, 0.9, 1.5), False, None)],
 )
 @pytest.mark.usefixtures("example")
-def test_only_who_is_faster_beyond_doubt_is_shown_as_the_winner(
+def test_only_a_significantly_faster_backend_is_highlighted(
     tmp_path: Path, speed_up: tuple[float, float, float], wins: bool, figure: str | None
 ) -> None:
     import report
@@ -135,7 +135,7 @@ def test_only_who_is_faster_beyond_doubt_is_shown_as_the_winner(
 
     demo = make_demo(results, speed_up=speed_up)
     assert (report.tables(demo)[0].rows[1].style == "bold") is wins
-    for text in shown(demo, tmp_path):
+    for text in rendered(demo, tmp_path):
         assert (figure or "no clear difference") in text and ("1.20x" in text) is False
     page = (tmp_path / "report.html").read_text()
     assert ('class="won"' in page) is wins and ('<tr class="strong">' in page) is wins
@@ -150,7 +150,7 @@ def test_times_of_a_busy_machine_are_withheld(tmp_path: Path) -> None:
 
     demo = make_demo(results, too_busy=True)
     assert report.tables(demo)[0].rows[1].style == "" and "30%" in demo.caution
-    for text in shown(demo, tmp_path):
+    for text in rendered(demo, tmp_path):
         assert "withheld" in text and not re.search(r"1\.50|1\.00 ms|\b40 ?%|at most", text)
     assert demo.caution in html.unescape((tmp_path / "report.html").read_text())
     for name in ("step_time", "rounds"):
@@ -161,11 +161,11 @@ def test_times_of_a_busy_machine_are_withheld(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("example")
-def test_readmes_table_and_picture_are_of_one_run() -> None:
+def test_table_and_picture_of_the_pages_are_from_one_run() -> None:
     from PIL import Image
 
     table = Image.open(ROOT / "docs" / "images" / "demo.png").info["Description"]
-    assert table in (ROOT / "README.md").read_text()
+    assert table in (ROOT / "docs/performance.md").read_text()
 
 
 @pytest.mark.usefixtures("example")
@@ -224,14 +224,14 @@ def test_failing_child_shows_its_error_and_exits_1(
 
 
 def marked_processes(mark: str) -> set[int]:
-    """Living processes that inherited the mark in their environment, whatever group or session they moved to."""
+    """Return the running processes that inherited the mark in their environment, in any group or session."""
     found = set()
     for environment in Path("/proc").glob("[0-9]*/environ"):
         try:
             if mark.encode() in environment.read_bytes().split(b"\0"):
                 found.add(int(environment.parent.name))
         except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue  # it ended meanwhile, or is someone else's
+            continue  # the process has ended, or belongs to another user
     return found
 
 

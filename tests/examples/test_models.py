@@ -1,4 +1,4 @@
-"""The examples that train models: two ranks compute what one does, and what they sent can be read back."""
+"""The examples that train models: two ranks compute the same as one, and their traffic file can be read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..tier import full, sample
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
-# With a capacity for all tokens nothing is dropped; which tokens are would depend on the number of ranks.
+# Capacity for all tokens: otherwise the number of ranks would change which tokens are dropped.
 OPTIONS = {"gpt": [], "moe": ["--capacity-factor", "8"], "dlrm": []}
 
 LEARNED: dict[str, Callable[[dict[str, Any]], bool]] = {
@@ -40,7 +40,7 @@ TOTALS = {
 
 
 def run(name: str, num_ranks: int, *options: str) -> dict[str, Any]:
-    """Run five steps and return what the example says of them; one rank is started without a launcher."""
+    """Run five steps and return the example's JSON result; a single rank is started without a launcher."""
     launcher = ["-m", "hocket.cli", "run", "-n", str(num_ranks)] if num_ranks > 1 else []
     ended = run_python(*launcher, str(EXAMPLES / f"{name}.py"), "--steps", "5", "--json", *options, timeout_s=100)
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -55,8 +55,8 @@ def test_two_ranks_train_as_one(name: str, tmp_path: Path) -> None:
     alone = run(name, 1, *OPTIONS[name])
     together = run(name, 2, *OPTIONS[name], "--traffic", str(tmp_path / "traffic.json"))
     assert len(alone["losses"]) == 5 and len(set(alone["losses"])) == 5
-    # Only the order of sums differs. A gradient that is off by the number of ranks shows as 1e-4 in every example but
-    # gpt, where Adam forgives a factor: there the traffic below tells.
+    # Only the order of sums differs. A gradient wrong by the factor num_ranks changes the losses by 1e-4, except
+    # in gpt, as Adam is invariant to a factor; there the traffic below shows it.
     assert together["losses"] == pytest.approx(alone["losses"], rel=1e-5)
     for key in alone.keys() - {"example", "ranks", "losses"}:
         assert together[key] == pytest.approx(alone[key], rel=0.02), key

@@ -1,4 +1,4 @@
-"""Every short example runs and prints what it is about."""
+"""Every short example runs and prints its result."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ..tier import full
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 CASES = {
-    "bench.py": (None, "times the time of MPICH"),
-    "all_reduce.py": (4, "ranks of my pair add up to 5"),
-    "messages.py": (3, "rank 2: my token came home"),
+    "bench.py": (None, "times as long as MPICH"),
+    "all_reduce.py": (4, "the ranks of my pair sum to 5"),
+    "messages.py": (3, "rank 2: my token is back"),
     "measure.py": (2, "ratio"),
     "pipeline.py": (None, "MissingAction: rank 0, action 3"),
-    "simulate.py": (None, "100 Gbit/s:   100 ms a step"),
-    "train.py": (2, "of 1,000 digits never seen before, 9"),
-    "spawn.py": (None, "both ranks say the same: True"),
+    "simulate.py": (None, "100 Gbit/s:   100 ms per step"),
+    "train.py": (2, "accuracy on 1,000 held-out digits: 9"),
+    "spawn.py": (None, "both ranks have the same result: True"),
 }
-LONG = {"bench.py", "simulate.py", "train.py"}  # ten seconds and more; their rooms test what they show
+LONG = {"bench.py", "simulate.py", "train.py"}  # take 10 s or more; other tests cover the features that they show
 
 
 def test_all_are_listed() -> None:

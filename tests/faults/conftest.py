@@ -1,4 +1,4 @@
-"""Starts real jobs that go wrong on purpose, and looks at what they leave behind."""
+"""Run real jobs with deliberate faults, and check that nothing is left of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PRELUDE = Path(__file__).parent / "prelude.py"
 
 @dataclass
 class Job:
-    """A job that has ended, or is about to."""
+    """A started job: its processes, and their output once they have ended."""
 
     folder: Path
     mark: str
@@ -48,7 +48,7 @@ class Job:
         return self.return_codes[0]
 
     def finish(self) -> Job:
-        """Wait for the end of what was started; then nothing of it may be left."""
+        """Wait for the end of all processes and collect their output."""
         outputs = [process.communicate(timeout=DEADLINE_S) for process in self.processes]
         self.ended_s = time.monotonic()
         self.return_codes = [process.returncode for process in self.processes]
@@ -56,21 +56,21 @@ class Job:
         self.stderr = "".join(errors for _, errors in outputs)
         return self
 
-    def notes(self, what: str | None = None) -> list[dict[str, Any]]:
-        """What the ranks have noted, in the order of time; `what` selects."""
+    def notes(self, event: str | None = None) -> list[dict[str, Any]]:
+        """Return the notes of the ranks (see `prelude.note`) ordered by time, optionally of one event."""
         lines = [line for path in self.folder.glob("notes-*") for line in path.read_text().splitlines()]
         notes = sorted((json.loads(line) for line in lines), key=lambda note: note["time_s"])
-        return [note for note in notes if what is None or note["what"] == what]
+        return [note for note in notes if event is None or note["event"] == event]
 
     def records(self) -> dict[int, Any]:
-        """The failure records by rank."""
+        """Return the failure records by rank."""
         paths = (self.folder / "records").glob("rank-*.json")
         return {int(path.stem.removeprefix("rank-")): json.loads(path.read_text()) for path in paths}
 
-    def wait_for_note(self, what: str, count: int = 1) -> None:
+    def wait_for_note(self, event: str, count: int = 1) -> None:
         deadline = time.monotonic() + scaled(DEADLINE_S)
-        while len(self.notes(what)) < count:
-            assert time.monotonic() < deadline, f"no note {what!r}"
+        while len(self.notes(event)) < count:
+            assert time.monotonic() < deadline, f"no note {event!r}"
             assert any(process.poll() is None for process in self.processes), "".join(
                 process.communicate()[1] for process in self.processes
             )
@@ -78,7 +78,7 @@ class Job:
 
 
 class Jobs:
-    """Starts jobs and checks, when the test is over, that nothing of them is left."""
+    """Starts jobs; after the test, checks that they left no processes, files or shared memory."""
 
     def __init__(self, folder: Path, launcher_command: Callable[[str], list[str]], is_fresh: bool) -> None:
         self._folder = folder
@@ -90,15 +90,15 @@ class Jobs:
         self._shared_memory = set(os.listdir("/dev/shm"))
 
     def run(self, script: str, num_ranks: int, *args: str, **options: Any) -> Job:
-        """Run a script to its end under ``hocket run``."""
+        """Run a script under ``hocket run`` until it ends."""
         return self.start(script, num_ranks, *args, **options).finish()
 
     def start(
         self, script: str, num_ranks: int, *args: str, torchrun: bool = False, open_mpi: bool = False, **env: str
     ) -> Job:
-        """Start a script, which finds the names of prelude.py, under a launcher; ``hocket run`` by default."""
+        """Start a script, with the names of prelude.py, under a launcher; the default is ``hocket run``."""
         if open_mpi:
-            # It is told to leave the survivors of a rank alone, as `hocket run` does until they have had their say.
+            # Keep the survivors of a rank running, as `hocket run` does until they have reported.
             command = [*self._launcher_command("open mpi")[:-1], "--runtime-options", "recover", sys.executable]
             self._uses_open_mpi = True
         elif torchrun:
@@ -108,7 +108,7 @@ class Jobs:
         return self._start(script, [(command, {})], args, env)
 
     def start_on_hosts(self, script: str, num_local: int, *args: str, num_hosts: int = 2, **env: str) -> Job:
-        """Start a script on some hosts, which are this machine under other names: `num_local` ranks on each."""
+        """Start a script on several simulated hosts, all on this machine, with `num_local` ranks each."""
         port = self._reserve_port()
         command = [sys.executable, "-m", "hocket.cli", "run", "-n", str(num_local)]
         command += ["--nnodes", str(num_hosts), "--master-addr", "127.0.0.1", "--master-port", str(port)]
@@ -116,7 +116,7 @@ class Jobs:
         return self._start(script, starts, args, env)
 
     def start_ranks(self, script: str, places: Sequence[tuple[int, int]], *args: str, **env: str) -> Job:
-        """Start one process for each (rank, world size) without any launcher."""
+        """Start one process for each (rank, world size) without a launcher."""
         common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self._reserve_port()), "HOCKET_JOB": uuid.uuid4().hex}
         starts = [([sys.executable], {**common, "RANK": str(rank), "WORLD_SIZE": str(size)}) for rank, size in places]
         return self._start(script, starts, args, env)
@@ -150,7 +150,7 @@ class Jobs:
         return job
 
     def _start_process(self, command: list[str], folder: Path, environment: dict[str, str]) -> Running:
-        """Start a command: by the fork server, where it is a Python program, this is the quick tier and it may be."""
+        """Start a command; in the quick tier, Python programs use the fork server unless the test needs fresh ranks."""
         if command[0] != sys.executable or self._is_fresh:
             return start_fresh_program(command, folder=folder, environment=environment)
         return start_python(*command[1:], folder=folder, environment=environment)
@@ -162,13 +162,13 @@ class Jobs:
                 assert time.monotonic() < deadline, f"still running: {left}"
                 time.sleep(0.02)
             left = os.listdir(job.folder / "temporary")
-            own = ("torchelastic_", "torchinductor_")  # torchrun keeps its logs, and torch a cache
+            own = ("torchelastic_", "torchinductor_")  # logs of torchrun, and a cache of torch
             assert [name for name in left if not name.startswith(own)] == []
-        # Ours would stay; names that other programs of this machine use come and go.
+        # Leaked segments would stay; those of other programs on this machine appear and disappear.
         deadline = time.monotonic() + 5
         while left := [name for name in set(os.listdir("/dev/shm")) - self._shared_memory if not _is_in_use(name)]:
-            # Open MPI leaves those of ranks that were killed; UCX, which takes a name off as soon as it has made it,
-            # leaves the one of a rank, of whichever job, that was killed between the two.
+            # Open MPI leaves the segments of killed ranks. UCX unlinks a name right after creation, but leaves it if
+            # the rank is killed in between.
             foreign = ("ucx_shm_posix_", *(["sm_segment."] if self._uses_open_mpi else []))
             for name in left:
                 if name.startswith(foreign):
@@ -182,7 +182,7 @@ class Jobs:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
                 process.communicate()
-            for pid in _processes_of(job):  # ranks have process groups of their own
+            for pid in _processes_of(job):  # ranks have separate process groups
                 os.kill(pid, signal.SIGKILL)
         for port in self._ports:
             port.close()
@@ -193,23 +193,23 @@ class Jobs:
 
 
 def _processes_of(job: Job) -> list[int]:
-    """Every process that has inherited the job's mark, as a variable or as its name, whoever its parent is now."""
+    """Return all processes that inherited the job's mark, as a variable or as a name, whatever their parent is."""
     mark, process = f"{MARK}={job.mark}".encode(), process_name(job.mark)
-    found = []
+    pids = []
     for name in os.listdir("/proc"):
         try:
             if not name.isdigit():
                 continue
             folder = Path("/proc", name)
             if (folder / "comm").read_bytes().strip() == process or mark in (folder / "environ").read_bytes():
-                found.append(int(name))
+                pids.append(int(name))
         except OSError:
-            continue  # ended meanwhile, or another user's
-    return found
+            continue  # the process has ended, or belongs to another user
+    return pids
 
 
 def _is_in_use(name: str) -> bool:
-    """Whether some process, none of ours any more, has the shared memory mapped: then it is another program's."""
+    """Return whether a process maps the shared memory; all of ours have ended, so it belongs to another program."""
     for pid in os.listdir("/proc"):
         try:
             if pid.isdigit() and f"/dev/shm/{name}" in Path(f"/proc/{pid}/maps").read_text():
@@ -233,11 +233,11 @@ def jobs(
 
 @pytest.fixture
 def run_job(jobs: Jobs) -> Callable[..., Job]:
-    """Return run(script, num_ranks, *args, torchrun=False, **environment) -> Job, which has ended."""
+    """Return run(script, num_ranks, *args, torchrun=False, **environment) -> Job; the job has ended."""
     return jobs.run
 
 
 @pytest.fixture
 def run_on_hosts(jobs: Jobs) -> Callable[..., Job]:
-    """Return run(script, num_local, *args, num_hosts=2, **environment) -> Job, which has ended."""
+    """Return run(script, num_local, *args, num_hosts=2, **environment) -> Job; the job has ended."""
     return lambda *args, **options: jobs.start_on_hosts(*args, **options).finish()

@@ -1,5 +1,5 @@
 # ruff: noqa: F401
-"""What every script of these tests begins with: ``from prelude import *``, modules included."""
+"""Names and modules for all scripts of these tests, which start with ``from prelude import *``."""
 
 import json
 import os
@@ -16,14 +16,14 @@ _NAMES = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE") if "RANK" not in os.en
 RANK, SIZE = (int(os.environ[name]) for name in _NAMES)
 
 
-def note(what, **facts):
-    """Leave a line for the test; the clock is one for all processes."""
+def note(event, **facts):
+    """Write a line for the test; all processes share the clock."""
     with open(f"notes-{RANK}-{os.getpid()}", "a") as file:
-        file.write(json.dumps({"what": what, "rank": RANK, "time_s": time.monotonic(), **facts}) + "\n")
+        file.write(json.dumps({"event": event, "rank": RANK, "time_s": time.monotonic(), **facts}) + "\n")
 
 
 def wait_until(condition, limit_s=40.0):
-    """Look until it is true, or end: no test hangs."""
+    """Poll until the condition is true; exit after the limit, so that no test hangs."""
     deadline = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > deadline:
@@ -32,29 +32,30 @@ def wait_until(condition, limit_s=40.0):
         time.sleep(0.005)
 
 
-def tell(name):
-    with open(f"told-{name}.part", "w") as file:
+def set_flag(name):
+    """Set a flag that all processes of the job can see: a file with the pid of this process."""
+    with open(f"flag-{name}.part", "w") as file:
         file.write(str(os.getpid()))
-    os.rename(f"told-{name}.part", f"told-{name}")
+    os.rename(f"flag-{name}.part", f"flag-{name}")
 
 
-def await_told(*names):
-    wait_until(lambda: all(os.path.exists(f"told-{name}") for name in names))
+def await_flags(*names):
+    wait_until(lambda: all(os.path.exists(f"flag-{name}") for name in names))
 
 
 def start_together():
-    """Interpreters start at their own speed; short timeouts begin after that."""
-    tell(f"started-{RANK}")
-    await_told(*(f"started-{rank}" for rank in range(SIZE)))
+    """Wait until all interpreters run, before short timeouts begin."""
+    set_flag(f"started-{RANK}")
+    await_flags(*(f"started-{rank}" for rank in range(SIZE)))
 
 
 def pid_of(rank):
-    with open(f"told-started-{rank}") as file:
+    with open(f"flag-started-{rank}") as file:
         return int(file.read())
 
 
-def is_struck(pid):
-    """Whether the process is stopped or has ended."""
+def is_stopped_or_dead(pid):
+    """Return whether the process is stopped or has ended."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] in "TZX"
@@ -63,16 +64,16 @@ def is_struck(pid):
 
 
 def is_in_flight(comm, op):
-    return any(each.op == op and each.state in ("issued", "started") for each in comm.records())
+    return any(record.op == op and record.state in ("issued", "started") for record in comm.records())
 
 
-def is_meeting():
-    """Whether the main thread is inside of the native part of hk.init, or one step before it."""
+def is_bootstrapping():
+    """Return whether the main thread is in the native part of hk.init, or about to enter it."""
     return sys._current_frames()[threading.main_thread().ident].f_code.co_name == "_connect"
 
 
 def caught(call, *args, **kwargs):
-    """Return the error of a call, noted, or None."""
+    """Return the error of a call and note it, or return None."""
     entered_s = time.monotonic()
     try:
         call(*args, **kwargs)

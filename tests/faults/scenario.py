@@ -1,4 +1,4 @@
-"""One random scenario, as told by the JSON in the first argument."""
+"""One random scenario, described by the JSON in the first argument."""
 
 import json
 import os
@@ -10,15 +10,15 @@ import numpy as np
 from prelude import (
     RANK,
     SIZE,
-    await_told,
+    await_flags,
     caught,
+    is_bootstrapping,
     is_in_flight,
-    is_meeting,
-    is_struck,
+    is_stopped_or_dead,
     note,
     pid_of,
+    set_flag,
     start_together,
-    tell,
     wait_until,
 )
 
@@ -30,8 +30,8 @@ IS_VICTIM = RANK == VICTIM
 LARGE = 3_000_001
 
 
-def strike():
-    note("strike")
+def fail():
+    note("failure")
     if HOW == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if HOW == "stop":
@@ -41,34 +41,34 @@ def strike():
     sys.exit(3)
 
 
-def strike_when(condition):
-    """Strike the main thread of this process from another one, once it is inside of what it will not leave."""
-    signal.signal(signal.SIGUSR1, lambda *_: strike())
+def fail_when(condition):
+    """Fail from another thread, once the main thread is in a call that does not return."""
+    signal.signal(signal.SIGUSR1, lambda *_: fail())
 
     def watch():
         wait_until(condition)
         if HOW in ("raise", "exit"):
             os.kill(os.getpid(), signal.SIGUSR1)
         else:
-            strike()
+            fail()
 
     threading.Thread(target=watch, daemon=True).start()
 
 
-def meet():
-    timeout = 2.0 if WHERE in ("init", "meeting", "split", "split-open", "group") else 30.0
+def connect():
+    timeout = 2.0 if WHERE in ("init", "bootstrap", "split", "split-open", "group") else 30.0
     if WHERE == "init" and IS_VICTIM:
-        strike()
-    if WHERE == "meeting":
+        fail()
+    if WHERE == "bootstrap":
         if IS_VICTIM:
-            strike_when(is_meeting)
+            fail_when(is_bootstrapping)
         elif RANK != (VICTIM + 1) % SIZE or SIZE == 2:
-            wait_until(lambda: is_struck(pid_of(VICTIM)))  # so that the meeting cannot be complete before
+            wait_until(lambda: is_stopped_or_dead(pid_of(VICTIM)))  # so that the bootstrap cannot complete before
     return hk.init(timeout=timeout, progress=PLAN["progress"])
 
 
 def filled(shape, value, dtype="float64"):
-    """An array, in memory that the ranks share where the plan says so."""
+    """Return a filled array, in shared memory if the plan requires it."""
     if not PLAN["shared"]:
         return np.full(shape, value, dtype)
     x = comm.empty(shape, dtype)
@@ -77,7 +77,7 @@ def filled(shape, value, dtype="float64"):
 
 
 def before(op):
-    """The operations that go well; their results are checked."""
+    """Run an operation before the failure and check its result."""
     total = SIZE * (SIZE + 1) / 2
     if op == "barrier":
         comm.barrier(timeout=30)
@@ -98,7 +98,7 @@ def before(op):
 
 
 def use(where):
-    """Take part in the operation at which it happens; every wait has 2 seconds."""
+    """Run the operation during which the failure happens; every wait has a timeout of 2 s."""
     if where == "small":
         comm.all_reduce(np.ones(4), timeout=2)
     elif where == "large":
@@ -108,7 +108,7 @@ def use(where):
         for work in works:
             work.wait(2)
     elif where == "p2p":
-        # The victim's long message to its successor is never read to its end; the others wait for what it never sends.
+        # The victim's successor never reads its long message to the end; the others wait for a message it never sends.
         if IS_VICTIM:
             comm.recv(filled(LARGE, 1), (VICTIM + 1) % SIZE, tag=5, timeout=60)
         else:
@@ -118,7 +118,7 @@ def use(where):
     elif where == "split-open":
         comm._gather_ints("split", (0, 0))
         if IS_VICTIM:
-            strike()
+            fail()
         comm._child(list(range(SIZE)), "split", "split", 0)
     elif where == "group":
         comm.group(PLAN["members"])
@@ -127,48 +127,48 @@ def use(where):
 
 
 start_together()
-if WHERE in ("init", "meeting"):
-    if (error := caught(meet)) is not None:
+if WHERE in ("init", "bootstrap"):
+    if (error := caught(connect)) is not None:
         raise error
     sys.exit("init went well")
-comm = meet()
+comm = connect()
 for op in PLAN["before"]:
     before(op)
 
 if IS_VICTIM:
     if not LATE:
-        await_told(*(f"there-{rank}" for rank in range(SIZE) if rank != VICTIM))
+        await_flags(*(f"there-{rank}" for rank in range(SIZE) if rank != VICTIM))
     if WHERE == "finalize":
         work = comm.irecv(np.ones(3), (VICTIM + 1) % SIZE, tag=9)
-        strike_when(lambda: is_in_flight(comm, "recv"))
+        fail_when(lambda: is_in_flight(comm, "recv"))
         comm.finalize()
         sys.exit("finalize did not wait")
     if LATE and WHERE in ("small", "large", "async", "p2p", "split"):
         kind = {"p2p": "recv", "split": "split"}.get(WHERE, "all_reduce")
-        strike_when(lambda: is_in_flight(comm, kind))
+        fail_when(lambda: is_in_flight(comm, kind))
         if WHERE == "p2p":
             comm.isend(filled(LARGE, 1), (VICTIM + 1) % SIZE, tag=7)
         use(WHERE)
     elif WHERE == "split-open":
         use(WHERE)
     elif WHERE == "large":
-        work = comm.all_reduce(filled(LARGE, 1, "float32"), async_op=True)  # dies in the middle of it
+        work = comm.all_reduce(filled(LARGE, 1, "float32"), async_op=True)  # fails while this runs
     elif WHERE == "async":
         works = [comm.all_reduce(filled(n, 1), async_op=True) for n in (2, 100_000)]
     elif WHERE == "p2p":
         comm.isend(filled(LARGE, 1), (VICTIM + 1) % SIZE, tag=7)
-    strike()
+    fail()
     wait_until(lambda: False)
 
 if LATE and WHERE != "split-open":
     wait_until(
         lambda: (
-            is_struck(pid_of(VICTIM))
+            is_stopped_or_dead(pid_of(VICTIM))
             or (HOW in ("raise", "exit") and os.path.exists(f"notes-{VICTIM}-{pid_of(VICTIM)}"))
         )
     )
-tell(f"there-{RANK}")
-# A victim that leaves in order still takes part in what it had entered: then the next operation fails.
+set_flag(f"there-{RANK}")
+# A victim that leaves in an orderly way completes the operation that it entered; then the next one fails.
 error = caught(use, WHERE) or caught(comm.barrier, timeout=2)
 if error is None:
     sys.exit("nothing was raised")

@@ -1,4 +1,4 @@
-"""Which ranks a line of a job's summary is about: "ranks 0-2, 4: PeerFailure: rank 5 died"."""
+"""Parse the ranks of a line of a job's summary: "ranks 0-2, 4: PeerFailure: rank 5 died"."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _HEAD = re.compile(r"ranks? (\d+(?:-\d+)?(?:, \d+(?:-\d+)?)*)(?=:| )")
 
 
 def ranks_of(line: str) -> list[int]:
-    """Return the ranks that a line begins with; none where it is no line of a summary."""
+    """Return the ranks at the start of a line; empty for other lines."""
     head = _HEAD.match(line)
     if head is None:
         return []

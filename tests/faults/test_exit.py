@@ -1,4 +1,4 @@
-"""The end of the interpreter with threads, callbacks and operations still about."""
+"""The exit of the interpreter with threads, callbacks and operations still active."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 from ..naming import assert_names
 from ..tier import is_full, sample
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.fresh_ranks]  # a forked child leaves out most of such an end
+pytestmark = [pytest.mark.timeout(120), pytest.mark.fresh_ranks]  # a forked child skips most of the interpreter's exit
 
 IS_SOAK = bool(os.environ.get("HOCKET_SOAK"))
 NUM_RUNS = 50 if IS_SOAK else 25 if is_full() else 5
 
-# All is imported once; every run is a forked child with a start and an end of its own. How it ends differs.
+# Modules are imported once; every run is a forked child that starts and exits. The end of a run depends on its number.
 TORCH_RUNS = """
 import torch
 import torch.distributed as dist
@@ -33,17 +33,17 @@ def work(run):
         return issue_another
     kept = [dist.all_reduce(torch.ones(n), async_op=True).get_future() for n in (2, 5000, 200_000)]
     kept += [future.then(lambda future: sum(range(1000))) for future in kept]
-    way = run % 5
-    if way == 1:
+    ending = run % 5
+    if ending == 1:
         dist.destroy_process_group()
-        torch.futures.collect_all(kept).wait()  # all of them come to their end
-    elif way == 2:
+        torch.futures.collect_all(kept).wait()  # all of them complete
+    elif ending == 2:
         kept[0].wait()
-    elif way == 3:
+    elif ending == 3:
         late = dist.all_reduce(torch.ones(3), async_op=True)
         dist.destroy_process_group()
-        late.get_future().then(lambda future: sum(range(1000)))  # asked for when all is over
-    elif way == 4:
+        late.get_future().then(lambda future: sum(range(1000)))  # requested after the end of the group
+    elif ending == 4:
         kept.append(dist.all_reduce(torch.ones(4), async_op=True).get_future().then(chain(50)))
 
 for run in range(int(sys.argv[1])):
@@ -62,21 +62,22 @@ def test_torch_jobs_that_end_right_after_their_last_operation(run_job: Callable[
     assert (job.return_code, job.stderr) == (0, "")
 
 
-# The same for hocket alone: each statement is the last of a program.
+# The same with hocket only: each entry is the end of a program.
 ENDS = {
     "pending in caller": "works = [comm.all_reduce(np.ones(n), async_op=True) for n in (3, 5000, 300_000)]",
     "dropped": "comm.all_reduce(np.ones(300_000), async_op=True)",
     "finalized": "work = comm.all_reduce(np.ones(300_000), async_op=True)\ncomm.finalize()\nassert work.done",
     "daemon in a wait": (
         "thread = threading.Thread(target=lambda: caught(comm.recv, np.ones(3), 1 - RANK), daemon=True)\n"
-        "thread.start()\nwait_until(lambda: is_in_flight(comm, 'recv'))\ntell(f'in-{RANK}')\nawait_told('in-0', 'in-1')"
+        "thread.start()\nwait_until(lambda: is_in_flight(comm, 'recv'))\n"
+        "set_flag(f'in-{RANK}')\nawait_flags('in-0', 'in-1')"
     ),
     "thread in operations": (
         "copy = comm.dup()\n"
-        "def go_on():\n"
+        "def repeat():\n"
         "    while caught(copy.all_reduce, np.ones(10)) is None:\n"
-        "        tell(f'in-{RANK}')\n"
-        "threading.Thread(target=go_on, daemon=True).start()\nawait_told('in-0', 'in-1')"
+        "        set_flag(f'in-{RANK}')\n"
+        "threading.Thread(target=repeat, daemon=True).start()\nawait_flags('in-0', 'in-1')"
     ),
     "callbacks": (
         "works = [comm.all_reduce(np.ones(n), async_op=True) for n in (3, 5000, 300_000)]\n"
@@ -94,8 +95,8 @@ def test_end_of_a_program(run_job: Callable[..., Any], end: str, progress: str) 
     assert (job.return_code, job.stderr) == (0, "")
 
 
-# Nobody waits for an operation that fails: the program fails. By name: what is its last statement on rank 0 and on
-# rank 1, which of them fail, and what is said.
+# A failed operation without a wait makes the program fail. Values: the end of the program on rank 0 and on rank 1, the
+# ranks that fail, and words of the error.
 UNSEEN: dict[str, tuple[str, str, set[int], tuple[str, ...]]] = {
     "never joined": ("comm.all_reduce(x, async_op=True)", "pass", {0}, ("PeerFailure", "all_reduce(sum)", "rank 1")),
     "mismatch": (
@@ -134,7 +135,7 @@ UNSEEN: dict[str, tuple[str, str, set[int], tuple[str, ...]]] = {
         *({0}, ("PeerFailure", "all_reduce(sum)")),
     ),
     "aborted by the other": (
-        *("comm.irecv(x, 1)\nawait_told('over')", "comm.abort('enough')\ntell('over')"),
+        *("comm.irecv(x, 1)\nawait_flags('over')", "comm.abort('enough')\nset_flag('over')"),
         *({0}, ("Aborted", "recv", "enough")),
     ),
 }
@@ -142,7 +143,7 @@ UNSEEN: dict[str, tuple[str, str, set[int], tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("progress", ["caller", "thread"])
 @pytest.mark.parametrize("end", sample(UNSEEN, 3, always=["never joined", "mismatch"]))
-def test_a_failure_that_nobody_waited_for_fails_the_program(
+def test_a_failed_operation_without_a_wait_fails_the_program(
     run_job: Callable[..., Any], end: str, progress: str
 ) -> None:
     first, second, failing, names = UNSEEN[end]
@@ -155,7 +156,7 @@ def test_a_failure_that_nobody_waited_for_fails_the_program(
     assert_names(job.stderr, *names, "script.py", *(f"rank {rank}" for rank in failing))
 
 
-# The program knows already, or asked for it: the end says nothing more.
+# The program has seen the failure, or caused it: the exit does not report it again.
 SEEN = {
     "waited for": "assert caught(comm.all_reduce(x, async_op=True).wait)",
     "tested": ("work = comm.all_reduce(x, async_op=True)\nwait_until(lambda: caught(work.test) is not None)"),
@@ -170,7 +171,7 @@ SEEN = {
 
 
 @pytest.mark.parametrize("end", sample(SEEN, 2))
-def test_a_failure_that_the_program_knows_is_not_told_again(run_job: Callable[..., Any], end: str) -> None:
+def test_a_failure_that_the_program_has_seen_is_not_reported_again(run_job: Callable[..., Any], end: str) -> None:
     script = (
         "comm = hk.init(timeout=5)\ncopy = comm.dup()\nx = np.ones(3)\ncomm.barrier()\n"
         f"if RANK == 0:\n{textwrap.indent(SEEN[end], '    ')}\n"
@@ -225,20 +226,20 @@ for cycle in range(int(sys.argv[2])):
 
 @pytest.mark.timeout(90)
 def test_wait_that_ends_with_the_interpreter(run_job: Callable[..., Any]) -> None:
-    """Threads that wait in torch for messages come back when the peer is gone, and find no interpreter."""
+    """Threads that wait in torch for messages return when the peer has died, after the interpreter's exit."""
     script = """
 import builtins, importlib
 importlib.import_module("torch").set_num_threads(1)
 comm = hk.init(backends=["shm", "gloo"], timeout=30, progress="caller")
 comm.barrier(backend="gloo")
 if RANK == 1:
-    await_told("ending")
+    await_flags("ending")
     os._exit(0)
 
 class Late:
     mkdir, sleep = os.mkdir, time.sleep
-    def __del__(self):  # the last thing that the interpreter lets go of
-        type(self).mkdir("told-ending")
+    def __del__(self):  # the last object that the interpreter deletes
+        type(self).mkdir("flag-ending")
         type(self).sleep(1)
 
 builtins.late = Late()
@@ -251,11 +252,11 @@ _ = [work.test() for work in works]
     assert "terminate" not in job.stderr
 
 
-def test_what_is_in_flight_at_the_end_of_a_program_arrives(run_job: Callable[..., Any]) -> None:
+def test_messages_in_flight_at_the_end_of_a_program_arrive(run_job: Callable[..., Any]) -> None:
     script = """
 import hocket.session.world as world
 
-world._EXIT_DRAIN_S = 30.0  # so that a busy machine has the time
+world._EXIT_DRAIN_S = 30.0  # enough time on a busy machine
 comm = hk.init(timeout=30, progress="caller")
 x = np.full(1_000_000, float(RANK))
 if RANK == 0:
@@ -265,7 +266,7 @@ if RANK == 0:
     assert (x == 1).all()
 else:
     comm.barrier()
-    comm.isend(x, 0)  # is not waited for
+    comm.isend(x, 0)  # without a wait
 """
     job = run_job(script, 2)
     assert (job.return_code, job.stderr) == (0, "")

@@ -1,6 +1,6 @@
-"""Faults while an operation is inside of MPI, gloo or UCX: hocket watches where the library would wait for ever.
+"""Faults during an operation of MPI, gloo or UCX: hocket detects them where the library would wait forever.
 
-Also with two MPIs in each process: the first one named carries what goes wrong, the other one is up beside it.
+Also with two MPI libraries in each process: the fault happens in the first one, the other one is also initialised.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hocket.backends import declarations
 if "torch" in declarations()[BACKEND].requires.modules:
     importlib.import_module("torch").set_num_threads(1)
 comm = hk.init(backends=["shm", BACKEND, *others], timeout=30, progress="caller")
-x = np.ones(1 << 20, np.float32)  # beyond what any library sends without the other's help
+x = np.ones(1 << 20, np.float32)  # larger than any eager message of a library
 for other in others:
     comm.all_reduce(np.ones(10), backend=other)
 comm.all_reduce(x, backend=BACKEND)
@@ -35,17 +35,17 @@ if RANK == 1:
     note("dead")
     os.kill(os.getpid(), signal.SIGKILL)
 """,
-    "inside of the operation": """
+    "inside the operation": """
 if RANK == 1:
     comm.all_reduce(x, backend=BACKEND, async_op=True)
-    tell("first")  # all agree only when the other one issues, and this rank drives nothing any more
-    wait_until(lambda: os.path.exists("told-issued"))
+    set_flag("first")  # the operation is agreed on only when the other rank issues it; this rank makes no progress now
+    wait_until(lambda: os.path.exists("flag-issued"))
     note("dead")
     os.kill(os.getpid(), signal.SIGKILL)
 """,
     "before it sends": """
 if RANK == 1:
-    await_told("issued")
+    await_flags("issued")
     note("dead")
     os.kill(os.getpid(), signal.SIGKILL)
 """,
@@ -54,13 +54,13 @@ if RANK == 1:
 SURVIVOR = """
 if RANK == 0:
     if sys.argv[2] == "inside":
-        await_told("first")
+        await_flags("first")
     call = (lambda: comm.irecv(x, 1, backend=BACKEND)) if sys.argv[2] == "message" else (
         lambda: comm.all_reduce(x, backend=BACKEND, async_op=True))
     work = call()
     for _ in range(1000):
         work.done or comm.records()
-    tell("issued")
+    set_flag("issued")
     error = caught(work.wait)
     assert isinstance(error, (hk.PeerFailure, hk.Aborted)), error
     later = caught(comm.all_reduce, x, backend="shm")
@@ -71,7 +71,7 @@ if RANK == 0:
 
 @pytest.mark.parametrize("death", DEATHS)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_death_is_noticed_inside_of_a_library(run_job: Callable[..., Any], backend: str, death: str) -> None:
+def test_death_is_detected_inside_a_library(run_job: Callable[..., Any], backend: str, death: str) -> None:
     kind = "message" if "sends" in death else "inside" if "inside" in death else "before"
     job = run_job(START + DEATHS[death] + SURVIVOR, 2, backend, kind, open_mpi="beside" in backend)
     assert len(job.notes("over")) == 1, job.stderr
@@ -83,15 +83,15 @@ def test_death_is_noticed_inside_of_a_library(run_job: Callable[..., Any], backe
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_deadline_holds_inside_of_a_library(run_job: Callable[..., Any], backend: str) -> None:
+def test_deadline_holds_inside_a_library(run_job: Callable[..., Any], backend: str) -> None:
     script = """
 if RANK == 0:
     error = caught(comm.all_reduce, x, backend=BACKEND, timeout=1.0)
     assert isinstance(error, hk.CommTimeout) and error.ranks == (1,), error
     assert isinstance(caught(comm.barrier), hk.Aborted)
-    tell("over")
+    set_flag("over")
 else:
-    await_told("over")
+    await_flags("over")
     assert isinstance(caught(comm.all_reduce, x, backend=BACKEND), hk.Aborted)
 """
     job = run_job(START + script, 2, backend, open_mpi="beside" in backend)
@@ -109,10 +109,10 @@ if RANK == 0:
     threading.Thread(target=interrupt).start()
     work = comm.all_reduce(x, backend=BACKEND, async_op=True)
     assert isinstance(caught(work.wait), KeyboardInterrupt) and not work.done
-    tell("interrupted")
+    set_flag("interrupted")
     work.wait()
 else:
-    await_told("interrupted")
+    await_flags("interrupted")
     comm.all_reduce(x, backend=BACKEND)
 assert (x == SIZE**2).all()
 comm.barrier(backend=BACKEND)
@@ -125,10 +125,10 @@ comm.barrier(backend=BACKEND)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_mismatch_does_not_reach_the_library(run_job: Callable[..., Any], backend: str) -> None:
     script = """
-for turn in range(20):
-    own = np.ones(1000 + (RANK if turn % 3 == 0 else 0), np.float32)
+for index in range(20):
+    own = np.ones(1000 + (RANK if index % 3 == 0 else 0), np.float32)
     error = caught(comm.all_reduce, own, backend=BACKEND)
-    assert (type(error) is hk.CollectiveMismatch) == (turn % 3 == 0), error
+    assert (type(error) is hk.CollectiveMismatch) == (index % 3 == 0), error
     assert (own == (1 if error else SIZE)).all()
 comm.all_reduce(x, backend=BACKEND)
 assert (x == SIZE**2).all()

@@ -1,4 +1,4 @@
-"""Children that a rank forks after init: they have no part in the job, and the rank goes on."""
+"""Children forked by a rank after init cannot use the job, and do not disturb the rank."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ if RANK == 0:
         exec(sys.argv[2])
     status = os.waitpid(child, 0)[1]
     note("child", status=status)
-    tell("waited")
-await_told("waited")
+    set_flag("waited")
+await_flags("waited")
 for each in (comm, half):
     for n in (3, 5000, 300_000):
         x = np.full(n, RANK + 1.0)
         each.all_reduce(x)
         assert (x == 3).all()
-# The child has not left in its parent's name: a wait that lasts until lives are looked at goes on.
+# The child's exit does not count as the exit of its parent: a wait longer than a liveness check still succeeds.
 if RANK == 1:
-    tell("waits")
+    set_flag("waits")
     comm.recv(x, 0)
     comm.send(np.zeros(3), 0, tag=5)
 else:
-    await_told("waits")
-    time.sleep(0.2)  # nothing to wait for but the time: rank 1 looks at lives every 50 ms
+    await_flags("waits")
+    time.sleep(0.2)  # rank 1 checks liveness every 50 ms
     comm.send(x, 1)
     pending.wait()
 """

@@ -1,4 +1,4 @@
-"""Faults in a job on two hosts, where ranks hear of each other over a connection and not through shared memory."""
+"""Faults in a job on two hosts, where ranks detect them over connections instead of shared memory."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ comm.all_reduce(x, **how)
 assert (x == SIZE).all()
 comm.barrier()
 """
-WAYS = pytest.mark.parametrize("algorithm", ["native", "hierarchical"])
+ALGORITHMS = pytest.mark.parametrize("algorithm", ["native", "hierarchical"])
 BETWEEN_HOSTS = pytest.mark.parametrize("backend", backends.BETWEEN_HOSTS)
 
 
 @BETWEEN_HOSTS
-@WAYS
+@ALGORITHMS
 @pytest.mark.parametrize("victim", [0, 3])
 def test_death(run_on_hosts: Callable[..., Any], backend: str, algorithm: str, victim: int) -> None:
     script = f"""
 victim = {victim}
 if RANK == victim:
-    tell("ready")
-    await_told(*(f"issued-{{rank}}" for rank in range(SIZE) if rank != victim))
+    set_flag("ready")
+    await_flags(*(f"issued-{{rank}}" for rank in range(SIZE) if rank != victim))
     note("dead")
     os.kill(os.getpid(), signal.SIGKILL)
 work = comm.all_reduce(x, async_op=True, **how)
-tell(f"issued-{{RANK}}")
+set_flag(f"issued-{{RANK}}")
 error = caught(work.wait)
 assert isinstance(error, hk.PeerFailure) and error.ranks == (victim,), error
 assert isinstance(caught(comm.barrier), (hk.PeerFailure, hk.Aborted))
@@ -58,15 +58,15 @@ note("over")
 
 
 @BETWEEN_HOSTS
-def test_who_gives_up_and_leaves_at_once_is_understood(run_on_hosts: Callable[..., Any], backend: str) -> None:
+def test_abort_followed_by_finalize_is_reported(run_on_hosts: Callable[..., Any], backend: str) -> None:
     script = """
 for number in range(4):
-    given_up = comm.dup()
+    aborted = comm.dup()
     if RANK == 3:
-        given_up.abort(f"reason {number}")
-        given_up.finalize()
+        aborted.abort(f"reason {number}")
+        aborted.finalize()
     else:
-        error = caught(given_up.recv, np.ones(3), 3) if number % 2 else caught(given_up.all_reduce, np.ones(3))
+        error = caught(aborted.recv, np.ones(3), 3) if number % 2 else caught(aborted.all_reduce, np.ones(3))
         assert isinstance(error, hk.Aborted) and str(error).endswith(f"reason {number}"), error
 note("over")
 comm.barrier()
@@ -77,19 +77,19 @@ comm.barrier()
 
 @BETWEEN_HOSTS
 def test_leaving(run_on_hosts: Callable[..., Any], backend: str) -> None:
-    """Who finalizes took part in all that was issued before; what comes after fails by name, and at once."""
+    """A rank that finalizes completes all earlier operations; later ones fail at once and name this rank."""
     script = """
 if RANK == 0:
     comm.finalize()
     note("left")
-    tell("left")
-    await_told("over")
+    set_flag("left")
+    await_flags("over")
 else:
-    await_told("left")
+    await_flags("left")
     error = caught(comm.all_reduce, x)
     assert isinstance(error, hk.PeerFailure) and error.ranks == (0,), error
     assert "left" in str(error), error
-    tell("over")
+    set_flag("over")
 """
     job = run_on_hosts(START + script, 1, backend)
     assert job.return_codes == [0, 0], job.stderr
@@ -98,20 +98,20 @@ else:
 
 
 @BETWEEN_HOSTS
-@WAYS
-def test_deadline_names_who_is_missing(run_on_hosts: Callable[..., Any], backend: str, algorithm: str) -> None:
+@ALGORITHMS
+def test_deadline_names_the_missing_rank(run_on_hosts: Callable[..., Any], backend: str, algorithm: str) -> None:
     script = """
 if RANK == 2:
-    await_told("over-0", "over-1", "over-3")
-    # Or what it hears first: that the others have left.
-    # The word of it may be later than what gloo still had of the others.
+    await_flags("over-0", "over-1", "over-3")
+    # This rank may first detect that the others have left. gloo may still hold data of the others, so the first call
+    # may succeed.
     error = caught(comm.all_reduce, x, **how) or caught(comm.all_reduce, x, **how)
     assert isinstance(error, (hk.Aborted, hk.PeerFailure)), error
 else:
     error = caught(comm.all_reduce, x, timeout=1.0, **how)
-    # Whose time is over first tells the others, who wait for the same.
+    # The first rank that times out notifies the others, which wait for the same rank.
     assert isinstance(error, hk.CommTimeout) and error.ranks == (2,), (error, error.ranks)
-    tell(f"over-{RANK}")
+    set_flag(f"over-{RANK}")
 """
     job = run_on_hosts(START + script, 2, backend, algorithm)
     assert job.return_codes == [0, 0], job.stderr
@@ -130,13 +130,13 @@ assert caught(comm.barrier) is not None
     assert all(error["time_s"] - error["entered_s"] < 3 for error in job.notes("error")[:2])
 
 
-def test_mismatch_that_goes_through(run_on_hosts: Callable[..., Any]) -> None:
-    """MPI reduces with two operations at once, and does not notice."""
+def test_mismatch_without_a_stall(run_on_hosts: Callable[..., Any]) -> None:
+    """MPI reduces with two different operations without an error."""
     script = """
 def run():
-    for turn in range(5000):
-        comm.all_reduce(x[:100], "max" if (turn, RANK) == (200, 1) else "sum")
-        time.sleep(0.01 if turn > 300 else 0)  # it is found within moments, not at once
+    for index in range(5000):
+        comm.all_reduce(x[:100], "max" if (index, RANK) == (200, 1) else "sum")
+        time.sleep(0.01 if index > 300 else 0)  # detected with a short delay
 error = caught(run)
 assert type(error) is hk.CollectiveMismatch, error
 for word in ("number 203", "rank 0", "all_reduce(sum)", "400 bytes", "float32", "mpi", "rank 1", "all_reduce(max)"):
@@ -163,19 +163,19 @@ else:
 def test_uncaught_exception(run_on_hosts: Callable[..., Any], backend: str) -> None:
     script = """
 if RANK == 1:
-    raise RuntimeError("this rank has had enough")
+    raise RuntimeError("failure-of-1")
 error = caught(comm.all_reduce, x)
 assert isinstance(error, (hk.PeerFailure, hk.Aborted)), error
 assert "1" in str(error), error
 """
     job = run_on_hosts(START + script, 1, backend)
     assert sorted(job.return_codes) == [0, 1], job.stderr
-    assert "this rank has had enough" in job.stderr
+    assert "failure-of-1" in job.stderr
 
 
-def test_again_after_finalize(run_on_hosts: Callable[..., Any]) -> None:
+def test_init_again_after_finalize(run_on_hosts: Callable[..., Any]) -> None:
     script = """
-for turn in range(3):
+for _ in range(3):
     comm.finalize()
     comm = hk.init(backends=[sys.argv[1]], timeout=30)
     comm.all_reduce(x)
@@ -185,20 +185,20 @@ for turn in range(3):
 
 
 def test_forked_children_keep_no_connection(run_on_hosts: Callable[..., Any]) -> None:
-    """A data loader's worker that lives on does not hide the death of its rank."""
+    """A surviving worker process of a data loader does not hide the death of its rank."""
     script = """
 if RANK == 1:
     child = os.fork()
     if child == 0:
-        os.setsid()  # out of the reach of the launcher, which ends what is left of a rank's group
-        tell("forked")
-        await_told("over")
+        os.setsid()  # not in the process group that the launcher ends
+        set_flag("forked")
+        await_flags("over")
         os._exit(0)
-    await_told("forked")
+    await_flags("forked")
     os.kill(os.getpid(), signal.SIGKILL)
-await_told("forked")
+await_flags("forked")
 error = caught(comm.all_reduce, x)
-tell("over")
+set_flag("over")
 assert isinstance(error, hk.PeerFailure) and "died" in str(error), error
 """
     job = run_on_hosts(START + script, 1, "gloo")
@@ -206,14 +206,14 @@ assert isinstance(error, hk.PeerFailure) and "died" in str(error), error
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_who_never_arrives_is_named(run_on_hosts: Callable[..., Any], rank: int) -> None:
+def test_a_rank_that_never_arrives_is_named(run_on_hosts: Callable[..., Any], rank: int) -> None:
     script = """
 if RANK == int(sys.argv[1]):
-    await_told("over")
+    await_flags("over")
     sys.exit()
 error = caught(hk.init, backends=["gloo"], timeout=2.0)
 assert isinstance(error, hk.CommTimeout) and error.ranks == (int(sys.argv[1]),), error
-tell("over")
+set_flag("over")
 """
     job = run_on_hosts(script, 1, str(rank))
     assert job.return_codes == [0, 0], job.stderr
@@ -240,7 +240,7 @@ assert type(error) is hk.BackendUnavailable and "'shm'" in str(error), error
 
 @pytest.mark.parametrize("victim", [0, 3])
 def test_shrink(run_on_hosts: Callable[..., Any], victim: int) -> None:
-    """gloo goes on without any rank, rank 0 included."""
+    """gloo continues without any rank, including rank 0."""
     script = f"""
 victim = {victim}
 if RANK == victim:
@@ -262,7 +262,7 @@ note("over")
 @BETWEEN_HOSTS
 @pytest.mark.parametrize("progress", ["caller", "thread"])
 def test_interrupts_belong_to_the_program(run_on_hosts: Callable[..., Any], backend: str, progress: str) -> None:
-    """Whoever of hocket is in Python when a signal comes: the operation goes on, and the program gets the exception."""
+    """A signal during any Python code of hocket: the operation continues, and the program gets the exception."""
     script = """
 if RANK == 0:
     work = comm.all_reduce(x, async_op=True, **how)
@@ -271,10 +271,10 @@ if RANK == 0:
         error = caught(lambda: (watcher.start(), work.wait()))
         assert isinstance(error, KeyboardInterrupt), error
         watcher.join()
-    tell("interrupted")
+    set_flag("interrupted")
     work.wait()
 else:
-    await_told("interrupted")
+    await_flags("interrupted")
     comm.all_reduce(x, **how)
 assert (x == SIZE * SIZE).all()
 comm.barrier()

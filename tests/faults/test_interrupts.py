@@ -1,4 +1,4 @@
-"""Signals to a rank that waits inside of hocket."""
+"""Signals to a rank that waits in hocket."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ entered = threading.Event()
 
 def interrupted(call, *args):
     def watch():
-        # The main thread is inside once it has given up the GIL for the wait, which lets this thread run.
+        # This thread runs once the main thread has released the GIL for its wait.
         entered.wait()
         note("sent")
         os.kill(os.getpid(), signal.SIGINT)
@@ -41,14 +41,14 @@ if RANK == 0:
     assert not work.done
     interrupted(comm.recv, received, 1)
     assert [each.state for each in comm.records()].count("completed") == 0
-    tell("interrupted")
+    set_flag("interrupted")
 else:
-    await_told("interrupted")
+    await_flags("interrupted")
     for x in arrays:
         comm.all_reduce(x)
     comm.barrier()
     comm.send(np.arange(100_000.0), 0)
-# The next operations are right on both, and so are those that were interrupted.
+# On both ranks, the next operations and the interrupted ones have correct results.
 y = np.full(1000, RANK + 1.0)
 comm.all_reduce(y)
 comm.barrier()
@@ -56,8 +56,8 @@ assert (y == 3).all()
 for x in arrays:
     assert (x == 3).all()
 if RANK == 0:
-    back = np.zeros(1)
-    comm.recv(back, 1, tag=3)
+    reply = np.zeros(1)
+    comm.recv(reply, 1, tag=3)
     assert (received == np.arange(100_000.0)).all()
 else:
     comm.send(np.ones(1), 0, tag=3)
@@ -75,23 +75,23 @@ def test_interrupt_leaves_the_operation_pending(run_job: Callable[..., Any], pro
     assert max(delays) < 2, delays
 
 
-def test_handler_of_sigterm_that_returns_does_not_disturb_a_wait(run_job: Callable[..., Any]) -> None:
+def test_sigterm_handler_that_returns_does_not_disturb_a_wait(run_job: Callable[..., Any]) -> None:
     script = """
 comm = hk.init(timeout=30)
 x = np.full(5, RANK + 1.0)
 if RANK == 0:
-    signal.signal(signal.SIGTERM, lambda *_: tell("heard"))
+    signal.signal(signal.SIGTERM, lambda *_: set_flag("handled"))
     threading.Thread(target=lambda: (wait_until(lambda: is_in_flight(comm, "all_reduce")),
                                      os.kill(os.getpid(), signal.SIGTERM))).start()
 else:
-    await_told("heard")  # written while rank 0 waits
+    await_flags("handled")  # set while rank 0 waits
 comm.all_reduce(x)
 assert (x == 3).all()
 """
     assert run_job(script, 2).return_code == 0
 
 
-def test_handler_of_sigterm_that_exits(run_job: Callable[..., Any]) -> None:
+def test_sigterm_handler_that_exits(run_job: Callable[..., Any]) -> None:
     script = """
 comm = hk.init(timeout=30)
 if RANK == 0:

@@ -1,4 +1,4 @@
-"""What stays in a process after communicators are gone: no descriptors, no mappings, no shared pages."""
+"""Communicators leave no file descriptors, mappings or shared pages in a process."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ for _ in range(int(sys.argv[2])):
     cycle()
 note("counts", before=before, after=counts())
 assert segment_bytes() == 0
-wait_until(lambda: len(os.listdir("/proc/self/task")) == threads)  # one that was joined may still be on its way out
+wait_until(lambda: len(os.listdir("/proc/self/task")) == threads)  # a joined thread may still be exiting
 """
     job = run_job(COUNTS + script, 3, progress, str(50 if is_full() else 10))
     assert (job.return_code, job.stderr) == (0, "")
@@ -70,7 +70,7 @@ def cycle(number):
     part = (lambda: comm.split(0), comm.dup, lambda: comm.group([1, 0]))[number % 3]()
     use(part)
     if number % 2:
-        part.finalize()  # else it is only dropped
+        part.finalize()  # otherwise only garbage-collected
 
 for number in range(6):
     cycle(number)
@@ -80,7 +80,7 @@ pages = segment_bytes()
 for number in range(int(sys.argv[1])):
     cycle(number)
 comm.barrier()
-# The last member to leave gives the pages back, and may be a moment later than this one.
+# The last member to leave frees the pages, perhaps a moment after this rank.
 wait_until(lambda: segment_bytes() <= pages)
 note("counts", before=before, after=counts())
 comm.barrier()
@@ -107,7 +107,7 @@ assert counts() == before
     assert (job.return_code, job.stderr) == (0, "")
 
 
-def test_arrays_are_let_go(run_job: Callable[..., Any]) -> None:
+def test_arrays_are_released(run_job: Callable[..., Any]) -> None:
     script = """
 comm = hk.init(timeout=30, progress=sys.argv[1])
 references = lambda: [sys.getrefcount(x) for x in arrays]
@@ -121,7 +121,7 @@ for _ in range(3):
     for x in arrays:
         comm.all_reduce(x)
     del x
-    # Handles that nobody waits for: the next calls let go what their operations held.
+    # Handles without a wait: the next calls release the arrays of their operations.
     for index in range(3):
         comm.all_reduce(arrays[index], async_op=True)
     comm.barrier()

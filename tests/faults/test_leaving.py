@@ -1,4 +1,4 @@
-"""Members that die or leave, and communicators that go on without them."""
+"""Members that die or leave, and communicators that continue without them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run_well(run_job: Callable[..., Any], script: str, num_ranks: int, *args: st
 
 @pytest.mark.parametrize("how", ["kill", "exit"])
 @pytest.mark.parametrize("progress", ["caller", "thread"])
-def test_groups_without_the_dead_rank_go_on(run_job: Callable[..., Any], how: str, progress: str) -> None:
+def test_groups_without_the_dead_rank_continue(run_job: Callable[..., Any], how: str, progress: str) -> None:
     script = """
 comm = hk.init(timeout=30, progress=sys.argv[2])
 halves = comm.split(RANK // 2)
@@ -31,7 +31,7 @@ group = comm.group([3, 0]) if RANK in (0, 3) else None
 copy = comm.dup()
 if RANK == 2:
     if sys.argv[1] == "kill":
-        note("strike")
+        note("failure")
         os.kill(os.getpid(), signal.SIGKILL)
     sys.exit(0)
 error = caught(comm.all_reduce, np.ones(3))
@@ -47,16 +47,18 @@ for n in (3, 5000, 300_000):
 if RANK == 3:
     assert isinstance(caught(halves.recv, np.ones(3), 0), hk.PeerFailure)
 if RANK < 2:
-    assert halves.split(0).size == 2  # new ones can be made as well
-    tell(f"done-{RANK}")
+    assert halves.split(0).size == 2  # new communicators work, too
+    set_flag(f"done-{RANK}")
 """
     job = run_job(script, 4, how, progress)
     assert job.return_code == (137 if how == "kill" else 0), job.stderr
-    assert job.stderr.count("\n") == (2 if how == "kill" else 0), job.stderr  # who was killed, and where records lie
+    assert job.stderr.count("\n") == (2 if how == "kill" else 0), (
+        job.stderr
+    )  # the killed rank, and the path of the records
     assert sorted(job.records()) == [0, 1, 3]
     if how == "kill":
         first = min(error["time_s"] for error in job.notes("error"))
-        assert first - job.notes("strike")[0]["time_s"] < WITHIN_S
+        assert first - job.notes("failure")[0]["time_s"] < WITHIN_S
 
 
 def test_member_that_finalizes_early(run_job: Callable[..., Any]) -> None:
@@ -64,13 +66,13 @@ def test_member_that_finalizes_early(run_job: Callable[..., Any]) -> None:
 comm = hk.init(timeout=30)
 x = np.full(9, RANK + 1.0)
 if RANK == 2:
-    comm.send(x, 0)  # is received, although its sender has left long before
+    comm.send(x, 0)  # is received after its sender has left
     comm.finalize()
-    tell("left")
-    await_told("over-0", "over-1")
+    set_flag("left")
+    await_flags("over-0", "over-1")
     sys.exit(0)
-await_told("left")
-# Who does not wait for it is not disturbed.
+await_flags("left")
+# Ranks that do not wait for it are not disturbed.
 if RANK == 0:
     comm.recv(x, 2)
     assert (x == 3).all()
@@ -79,14 +81,14 @@ else:
     y = np.zeros(1_000_000)
     comm.recv(y, 0)
     assert y.sum() == 1_000_000
-tell(f"well-{RANK}")
-await_told("well-0", "well-1")
+set_flag(f"well-{RANK}")
+await_flags("well-0", "well-1")
 if RANK == 0:
     error = caught(comm.recv, x, 2)
 else:
     error = caught(comm.barrier)
 assert isinstance(error, hk.PeerFailure) and error.ranks == (2,) and "left" in str(error), error
-tell(f"over-{RANK}")
+set_flag(f"over-{RANK}")
 """
     run_well(run_job, script, 3)
 
@@ -96,21 +98,21 @@ def test_group_with_a_member_that_has_left(run_job: Callable[..., Any]) -> None:
 comm = hk.init(timeout=30)
 if RANK == 1:
     comm.finalize()
-    tell("left")
-    await_told("over-0", "over-2")
+    set_flag("left")
+    await_flags("over-0", "over-2")
     sys.exit(0)
-await_told("left")
+await_flags("left")
 for members in ([1, 0, 2], [0, 1, 2]):
     error = caught(comm.group, members)
     assert isinstance(error, hk.PeerFailure) and error.ranks == (members.index(1),), error
 group = comm.group([2, 0])
 group.barrier()
-tell(f"over-{RANK}")
+set_flag(f"over-{RANK}")
 """
     run_well(run_job, script, 3)
 
 
-def test_what_the_dead_rank_has_completed_is_delivered(run_job: Callable[..., Any]) -> None:
+def test_completed_operations_of_a_dead_rank_are_delivered(run_job: Callable[..., Any]) -> None:
     script = """
 start_together()
 comm = hk.init(timeout=30, progress="caller")
@@ -118,7 +120,7 @@ if RANK == 1:
     comm.all_reduce(np.full(4, 5.0), async_op=True)
     comm.isend(np.full(4, 6.0), 0)
     os.kill(os.getpid(), signal.SIGKILL)
-wait_until(lambda: is_struck(pid_of(1)))
+wait_until(lambda: is_stopped_or_dead(pid_of(1)))
 x, y = np.ones(4), np.zeros(4)
 comm.recv(y, 1)
 comm.all_reduce(x)
@@ -131,14 +133,14 @@ assert isinstance(error, hk.PeerFailure) and error.ranks == (1,), error
     assert [error["type"] for error in job.notes("error")] == ["PeerFailure"], job.stderr
 
 
-def test_eight_ranks_of_which_one_is_killed(run_job: Callable[..., Any]) -> None:
+def test_one_of_eight_ranks_is_killed(run_job: Callable[..., Any]) -> None:
     script = """
 start_together()
 comm = hk.init(timeout=60)
 comm.barrier()
 if RANK == 5:
     work = comm.all_reduce(np.ones(2_000_000), async_op=True)
-    note("strike")
+    note("failure")
     os.kill(os.getpid(), signal.SIGKILL)
 error = caught(comm.all_reduce, np.ones(2_000_000))
 raise error
@@ -148,43 +150,43 @@ raise error
     errors = job.notes("error")
     assert [error["type"] for error in errors] == ["PeerFailure"] * 7
     assert all(error["ranks"] == [5] for error in errors)
-    strike_s = job.notes("strike")[0]["time_s"]
-    assert all(error["time_s"] - max(strike_s, error["entered_s"]) < WITHIN_S for error in errors)
-    assert job.ended_s - strike_s < 8
+    failure_s = job.notes("failure")[0]["time_s"]
+    assert all(error["time_s"] - max(failure_s, error["entered_s"]) < WITHIN_S for error in errors)
+    assert job.ended_s - failure_s < 8
     lines = job.stderr.splitlines()
     assert lines[0] == "rank 5 was killed by SIGKILL"
     assert sorted(rank for line in lines[1:] for rank in ranks_of(line)) == [0, 1, 2, 3, 4, 6, 7]
 
 
-def test_polling_and_a_progress_thread_notice_a_death(run_job: Callable[..., Any]) -> None:
+def test_polling_and_a_progress_thread_detect_a_death(run_job: Callable[..., Any]) -> None:
     script = """
 start_together()
 comm = hk.init(timeout=30, progress="thread" if RANK == 0 else "caller")
 comm.barrier()
 if RANK == 2:
-    note("strike")
+    note("failure")
     os.kill(os.getpid(), signal.SIGKILL)
 work = comm.all_reduce(np.ones(4), async_op=True)
 if RANK == 0:
-    wait_until(lambda: work.done)  # this alone drives nothing
+    wait_until(lambda: work.done)  # makes no progress by itself
     note("seen")
     assert isinstance(work.exception(), hk.PeerFailure)
 assert isinstance(caught(wait_until, work.test), hk.PeerFailure)
 """
     job = run_job(script, 3)
     assert job.return_code == 137, job.stderr
-    strike_s = job.notes("strike")[0]["time_s"]
+    failure_s = job.notes("failure")[0]["time_s"]
     assert [error["type"] for error in job.notes("error")] == ["PeerFailure"] * 2
-    assert all(each["time_s"] - strike_s < WITHIN_S for each in [*job.notes("error"), *job.notes("seen")])
+    assert all(each["time_s"] - failure_s < WITHIN_S for each in [*job.notes("error"), *job.notes("seen")])
 
 
 def test_exception_in_one_rank_while_others_are_in_a_collective(run_job: Callable[..., Any]) -> None:
     script = """
 comm = hk.init(timeout=30)
 if RANK == 1:
-    await_told("there-0", "there-2")
+    await_flags("there-0", "there-2")
     raise KeyError("the cause")
-tell(f"there-{RANK}")
+set_flag(f"there-{RANK}")
 comm.all_reduce(np.ones(1_000_000))
 """
     job = run_job(script, 3)
@@ -203,7 +205,7 @@ def test_exception_with_an_operation_in_flight_does_not_wait_for_it(run_job: Cal
 comm = hk.init(timeout=30)
 if RANK == 0:
     work = comm.irecv(np.zeros(3), 1)
-    note("strike")
+    note("failure")
     raise ValueError("the cause")
 raise caught(comm.barrier)
 """
@@ -212,4 +214,4 @@ raise caught(comm.barrier)
     assert_names(first, "rank 0")
     assert second.startswith("Traceback")
     assert job.notes("error")[0]["type"] in ("Aborted", "PeerFailure")
-    assert job.notes("error")[0]["time_s"] - job.notes("strike")[0]["time_s"] < WITHIN_S
+    assert job.notes("error")[0]["time_s"] - job.notes("failure")[0]["time_s"] < WITHIN_S

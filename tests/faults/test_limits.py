@@ -1,4 +1,4 @@
-"""Limits of the process: too few file descriptors, and limits of the size of files, which count for shared memory."""
+"""Process limits: too few file descriptors, and file size limits, which also apply to shared memory."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ..naming import assert_names
 pytestmark = pytest.mark.timeout(120)
 DEADLINE_S = 60.0
 
-# Rank argv[2] may open argv[1] descriptors more than it has.
+# Rank argv[2] may open argv[1] more descriptors than it has open.
 _FEW = """
 import os, resource, sys, time
 import numpy as np
 import hocket as hk
-rank, init = int(os.environ["RANK"]), hk.init  # Python opens files, too, when it is named first
+rank, init = int(os.environ["RANK"]), hk.init  # looked up here, because the lazy import opens files
 if rank == int(sys.argv[2]):
     most = len(os.listdir("/proc/self/fd")) - 1 + int(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -47,7 +47,7 @@ comm.all_reduce(x)
 y = comm.empty(1 << 20, np.float64)
 y[:] = 1
 comm.all_reduce(y)
-for _ in range(300):  # places of communicators that have ended are used again
+for _ in range(300):  # slots of finalized communicators are reused
     child = comm.dup()
     child.barrier()
     child.finalize()
@@ -65,10 +65,10 @@ def run(folder: Path, num_ranks: int, program: str, *args: str, shell: str = "")
     return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment)
 
 
-@pytest.mark.parametrize("who", [0, 1, 2])
+@pytest.mark.parametrize("victim", [0, 1, 2])
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20])
-def test_who_lacks_descriptors_is_named_on_all_ranks(tmp_path: Path, count: int, who: int) -> None:
-    done = run(tmp_path, 3, _FEW, str(count), str(who))
+def test_the_rank_without_descriptors_is_named_on_all_ranks(tmp_path: Path, count: int, victim: int) -> None:
+    done = run(tmp_path, 3, _FEW, str(count), str(victim))
     lines = done.stdout.splitlines()
     assert done.returncode == 0, done.stderr
     if lines == ["works"] * 3:
@@ -78,18 +78,18 @@ def test_who_lacks_descriptors_is_named_on_all_ranks(tmp_path: Path, count: int,
     for line in lines:
         _, seconds, text = line.split(" ", 2)
         assert float(seconds) < 10
-        assert_names(text, f"rank {who}", "ulimit -n")
+        assert_names(text, f"rank {victim}", "ulimit -n")
     assert len(lines) == 3
 
 
 @pytest.mark.parametrize("kib", [10 << 20, 1 << 20])
-def test_a_limit_of_files_that_leaves_room(tmp_path: Path, kib: int) -> None:
+def test_a_sufficient_file_size_limit(tmp_path: Path, kib: int) -> None:
     done = run(tmp_path, 2, _PLAIN, shell=f"ulimit -f {kib}")
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("kib", [1000, 100_000])
-def test_a_limit_of_files_that_leaves_none(tmp_path: Path, kib: int) -> None:
+def test_a_file_size_limit_that_is_too_small(tmp_path: Path, kib: int) -> None:
     done = run(tmp_path, 2, _PLAIN, shell=f"ulimit -f {kib}")
     assert done.returncode != 0
     assert_names(done.stderr, "ResourceExhausted", "ulimit -f", str(kib * 1024))

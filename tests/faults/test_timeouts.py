@@ -1,4 +1,4 @@
-"""Deadlines of single calls and waits, and what is usable after them."""
+"""Deadlines of single calls and waits, and the state of communicators afterwards."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ def run_well(run_job: Callable[..., Any], script: str, num_ranks: int, *args: st
     return job
 
 
-def test_collective_names_who_is_missing_and_reports_the_stall_once(run_job: Callable[..., Any]) -> None:
+def test_collective_names_missing_ranks_and_reports_the_stall_once(run_job: Callable[..., Any]) -> None:
     script = """
 comm = hk.init(timeout=30)
 comm.barrier()
 if RANK in (1, 3):
-    await_told("late-0", "late-2")
-    # All contributions to the first one lie there. In the next one it is not this rank that has timed out.
+    await_flags("late-0", "late-2")
+    # All contributions to the first collective are there. In the next one, another rank has timed out.
     error = caught(comm.all_reduce, np.ones(4)) or caught(comm.barrier)
     assert isinstance(error, hk.Aborted), error
 else:
     error = caught(comm.all_reduce, np.ones(4), timeout=2)
     assert isinstance(error, hk.CommTimeout) and isinstance(error, TimeoutError) and error.ranks == (1, 3)
     assert isinstance(caught(comm.barrier), hk.Aborted)
-    tell(f"late-{RANK}")
+    set_flag(f"late-{RANK}")
 """
     job = run_well(run_job, script, 4)
     timed_out = [error for error in job.notes("error") if error["type"] == "CommTimeout"]
@@ -46,15 +46,15 @@ else:
         assert_names(line, "ranks 1 and 3", "all_reduce(sum)")
 
 
-@pytest.mark.parametrize("handler", ["hears", "raises", "hears errors alone"])
-def test_a_stall_is_told_to_the_logger(run_job: Callable[..., Any], handler: str) -> None:
-    """Where nobody hears it, it is on standard error; a handler that fails ends neither the wait nor the rank."""
+@pytest.mark.parametrize("handler", ["handles", "raises", "handles errors only"])
+def test_a_stall_is_reported_to_the_logger(run_job: Callable[..., Any], handler: str) -> None:
+    """Without a handler, the report goes to standard error; a failing handler ends neither the wait nor the rank."""
     script = """
 import logging
-heard = []
+handled = []
 class Handler(logging.Handler):
     def emit(self, record):
-        heard.append(record.getMessage())
+        handled.append(record.getMessage())
         if sys.argv[1] == "raises":
             raise RuntimeError
 comm = hk.init(timeout=30)
@@ -62,15 +62,15 @@ if RANK == 0:
     logging.getLogger("hocket").addHandler(Handler(logging.ERROR if "errors" in sys.argv[1] else logging.WARNING))
     error = caught(comm.recv, np.ones(4), 1, timeout=2)
     assert isinstance(error, hk.CommTimeout), error
-    print(*(text for text in heard if "still waiting" in text), flush=True)
-    tell("over")
+    print(*(text for text in handled if "still waiting" in text), flush=True)
+    set_flag("over")
 else:
-    await_told("over")
+    await_flags("over")
 """
     job = run_well(run_job, script, 2, handler)
     assert_names(job.stderr if "errors" in handler else job.stdout, "rank 0", "recv", "rank 1", "prelude.py:")
     lines = [line for line in job.stderr.splitlines() if line.startswith("hocket:")]
-    assert len(lines) == (handler != "hears")
+    assert len(lines) == (handler != "handles")
     assert ("RuntimeError" in job.stderr) == (handler == "raises")
 
 
@@ -97,11 +97,11 @@ if RANK == 0:
     work = comm.irecv(x, 1, tag=4)
     error = caught(work.wait, 0.3)
     assert isinstance(error, hk.CommTimeout)
-    tell("late")
+    set_flag("late")
     comm.recv(x, 1, tag=4)
     assert (x == 7).all()
 else:
-    await_told("late")
+    await_flags("late")
     comm.send(np.full(5, 7.0), 0, tag=4)
 comm.all_reduce(x)
 comm.barrier()
@@ -111,7 +111,7 @@ comm.barrier()
 
 @pytest.mark.parametrize("mode", ["recv", "send", "wait"])
 def test_long_message_that_stops_in_the_middle(run_job: Callable[..., Any], mode: str) -> None:
-    # The partner has begun and then does nothing more: this cannot be taken back, so the communicator is over.
+    # The peer starts the message and then stalls: this cannot be undone, so the communicator is aborted.
     script = """
 comm = hk.init(timeout=30, progress="caller")
 x = np.zeros(1_000_000)
@@ -127,18 +127,18 @@ if RANK == 0:
         call = lambda: comm.irecv(x, 1).wait(0.5)
     assert isinstance(caught(call), hk.CommTimeout)
     assert isinstance(caught(comm.barrier), hk.Aborted)
-    tell("over")
+    set_flag("over")
 else:
     work = comm.irecv(x, 0) if sys.argv[1] == "send" else comm.isend(x, 0)
     comm.barrier()
-    await_told("over")
+    await_flags("over")
     assert caught(work.wait) is not None
 """
     run_well(run_job, script, 2, mode)
 
 
 def test_wait_with_a_timeout_and_poll_with_a_deadline(run_job: Callable[..., Any]) -> None:
-    # `test` never waits, but who looks again and again learns that the time is over.
+    # `test` never waits, but polling detects that the deadline has passed.
     script = """
 comm = hk.init(timeout=30, progress="caller")
 pair = comm.dup()
@@ -150,8 +150,8 @@ if RANK == 0:
     work = pair.all_reduce(np.ones(4), async_op=True, timeout=0.5)
     error = caught(wait_until, work.test)
     assert isinstance(error, hk.CommTimeout) and error.ranks == (1,)
-    tell("over")
-await_told("over")
+    set_flag("over")
+await_flags("over")
 """
     run_well(run_job, script, 2)
 
@@ -165,8 +165,8 @@ make = {"split": lambda: comm.split(0), "dup": comm.dup, "group": lambda: comm.g
 if RANK == 0:
     error = caught(make)
     assert isinstance(error, hk.CommTimeout) and error.ranks == ((0,) if sys.argv[1] == "group" else (1,)), error
-    tell("over")
-await_told("over")
+    set_flag("over")
+await_flags("over")
 """
     job = run_well(run_job, script, 2, make)
     assert list(job.records()) == [0]

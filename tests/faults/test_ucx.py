@@ -1,4 +1,4 @@
-"""What is particular to UCX where something goes wrong: it has to be driven to send, and a process has one worker."""
+"""Faults specific to UCX: it sends only while it is progressed, and a process has one worker."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ TRANSPORTS = pytest.mark.parametrize("transports", ["all", "tcp,self"])
 
 @TRANSPORTS
 @pytest.mark.parametrize("nbytes", sample([1, 4000, 60_000], 2))
-def test_what_was_sent_arrives_after_its_sender_has_left(
-    run_job: Callable[..., Any], transports: str, nbytes: int
-) -> None:
-    """A send of this size is over before its bytes are gone."""
+def test_messages_arrive_after_their_sender_has_left(run_job: Callable[..., Any], transports: str, nbytes: int) -> None:
+    """A send of this size completes before its data is transmitted."""
     script = """
 comm = hk.init(backends="ucx", timeout=30)
 x = np.zeros(int(sys.argv[1]), np.uint8)
@@ -31,13 +29,13 @@ if RANK == 0:
     comm.send(x, 1, 9)
     receives_before.wait()
     comm.finalize()
-    tell("left")
+    set_flag("left")
 else:
     works = [(np.empty_like(x), number) for number in range(100)]
     works = [(y, number, comm.irecv(y, 0, number % 3)) for y, number in works]
     comm.send(x, 0)
     comm.recv(x, 0, 9)
-    await_told("left")
+    await_flags("left")
     for y, number, work in works:
         work.wait()
         assert (y == number).all()
@@ -47,21 +45,21 @@ else:
 
 
 @TRANSPORTS
-def test_receive_that_was_given_up(run_job: Callable[..., Any], transports: str) -> None:
-    """What comes afterwards is not written to its array, and the ranks meet again in a communicator of their own."""
+def test_receive_that_timed_out(run_job: Callable[..., Any], transports: str) -> None:
+    """Late data is not written to the array of a timed-out receive, and the ranks can use another communicator."""
     script = """
 comm = hk.init(backends="ucx", timeout=30)
 other = comm.dup()
 for nbytes in (8, 1 << 20):
     part, x = comm.dup(), np.zeros(nbytes, np.uint8)
     if RANK == 0:
-        await_told(f"over-{nbytes}")
+        await_flags(f"over-{nbytes}")
         error = caught(part.send, np.ones(nbytes, np.uint8), 1)
         assert error is None or isinstance(error, hk.Aborted), error
     else:
         error = caught(part.recv, x, 0, timeout=0.3)
         assert isinstance(error, hk.CommTimeout) and error.ranks == (0,), error
-        tell(f"over-{nbytes}")
+        set_flag(f"over-{nbytes}")
     other.barrier()
     assert not x.any()
 y = np.ones(1 << 20)
@@ -73,7 +71,7 @@ assert (y == 2).all() and not x.any()
 
 
 @TRANSPORTS
-@pytest.mark.parametrize("sends", [True, False], ids=["the dead one receives", "the dead one sends"])
+@pytest.mark.parametrize("sends", [True, False], ids=["victim receives", "victim sends"])
 def test_death_in_the_middle_of_long_messages(run_job: Callable[..., Any], transports: str, sends: bool) -> None:
     script = """
 comm = hk.init(backends="ucx", timeout=30)
@@ -82,7 +80,7 @@ arrays = [np.ones(8 << 20) for _ in range(4)]
 survivor_sends = sys.argv[1] == "True"
 call = comm.isend if (RANK == 0) == survivor_sends else comm.irecv
 works = [call(x, 1 - RANK) for x in arrays]
-works[0].wait()  # the others are under way
+works[0].wait()  # the others are in flight
 if RANK == 1:
     note("dead")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -104,7 +102,7 @@ note("over")
 @pytest.mark.parametrize("end", ["sys.exit(0)", "os._exit(0)"])
 @TRANSPORTS
 def test_forked_child(run_job: Callable[..., Any], transports: str, end: str) -> None:
-    """It must not close what it shares with its parent."""
+    """A forked child must not close resources that it shares with its parent."""
     script = """
 comm = hk.init(backends="ucx", timeout=30)
 x = np.ones(1 << 18)
@@ -116,8 +114,8 @@ if RANK == 0:
         del comm
         exec(sys.argv[1])
     note("child", status=os.waitpid(child, 0)[1])
-    tell("waited")
-await_told("waited")
+    set_flag("waited")
+await_flags("waited")
 for _ in range(20):
     comm.all_reduce(x, "max")
 half = comm.split(RANK)
@@ -133,7 +131,7 @@ comm.barrier()
 def test_cycles_of_init_and_finalize(run_job: Callable[..., Any]) -> None:
     script = """
 def counts():
-    hk.init(backends="shm", timeout=30).finalize()  # what a finalized communicator keeps goes with the next one
+    hk.init(backends="shm", timeout=30).finalize()  # the next init frees what a finalized communicator keeps
     return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
 
 def cycle():

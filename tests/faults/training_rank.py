@@ -1,5 +1,5 @@
 # ruff: noqa: F821
-# One rank of a pipeline, of which one dies, stops or fails in the middle of a training step (test_training.py).
+# A rank of a pipeline; one rank dies, stops or fails during a training step (test_training.py).
 import torch
 from torch import nn
 
@@ -14,22 +14,22 @@ class Trap(nn.Module):
     def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(4))
-        self.left = 6
+        self.num_left = 6
 
     def forward(self, x):
         if victim == RANK and not torch.is_grad_enabled():
             return x * self.weight
-        if victim == RANK and type(x) is torch.Tensor:  # not when the executor asks what comes out
-            self.left -= 1
-        if self.left == 0:
-            note("strike")
+        if victim == RANK and type(x) is torch.Tensor:  # not when the executor determines output shapes
+            self.num_left -= 1
+        if self.num_left == 0:
+            note("failure")
             if how == "raise":
                 raise RuntimeError("out of luck")
             os.kill(os.getpid(), signal.SIGKILL if how == "kill" else signal.SIGSTOP)
         return x * self.weight
 
 
-def noted():
+def num_errors():
     return sum('"error"' in open(name).read() for name in os.listdir() if name.startswith("notes-"))
 
 
@@ -44,9 +44,9 @@ for again in range(2):
         for _ in range(10):
             executor.step(batch)
     except Exception as error:
-        what = "again" if again else "error"
-        note(what, type=type(error).__name__, text=str(error), ranks=list(getattr(error, "ranks", ())))
+        event = "again" if again else "error"
+        note(event, type=type(error).__name__, text=str(error), ranks=list(getattr(error, "ranks", ())))
         if again:
-            # What is raised on the others is to come from what went wrong here, not from this rank's leaving.
-            wait_until(lambda: victim != RANK or noted() == SIZE)
-            raise  # so that the launcher ends who has stopped
+            # The others must fail because of the error on this rank, not because this rank leaves.
+            wait_until(lambda: victim != RANK or num_errors() == SIZE)
+            raise  # so that the launcher ends the stopped rank

@@ -1,4 +1,4 @@
-"""What Keras has for `model.fit`, `model.compile` and callbacks, as calls of each."""
+"""Calls with every parameter of `model.fit` and `model.compile`, and with every callback."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def given(x: Any, y: Any = None, **others: Any) -> dict[str, Any]:
     return {"x": x, "y": y, **others}
 
 
-# By parameter of `model.fit`: calls that give it.
+# By parameter of `model.fit`: calls with it.
 PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "x": [
         {"arguments": lambda: given(Shuffled())},
@@ -142,10 +142,10 @@ COMPILED: dict[str, list[dict[str, Any]]] = {
         {
             "make": lambda: of_few_bits("mixed_float16"),
             "tolerance": 5e-3,
-            "options": {"num_micro_batches": 1},  # sums of more than one are not as large
+            "options": {"num_micro_batches": 1},  # with several, the values are smaller
             "arguments": lambda: given(*arrays(), epochs=6),
             "compiled": lambda: {
-                # Too large at first: steps are left out until it is not, and then it grows.
+                # Too large at first: steps are skipped until it is small enough; then it grows.
                 "optimizer": keras.optimizers.LossScaleOptimizer(
                     sgd(global_clipnorm=0.5), initial_scale=2.0**20, dynamic_growth_steps=3
                 )
@@ -214,7 +214,7 @@ COMPILED: dict[str, list[dict[str, Any]]] = {
     ],
 }
 
-# By class of `keras.callbacks`; None: it has a reason of its own not to be here.
+# By class of `keras.callbacks`; None: the class cannot be tested here.
 CALLBACKS: dict[str, list[dict[str, Any]]] = {
     "BackupAndRestore": [
         {"callback": lambda folder: keras.callbacks.BackupAndRestore(folder / "backup")},

@@ -1,4 +1,4 @@
-"""What `model.fit` takes, given to Keras and to hocket on the same ranks."""
+"""Trainings with all arguments of `model.fit`, by Keras and by hocket on the same ranks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 os.environ["KERAS_BACKEND"] = "torch"
 
@@ -41,7 +42,7 @@ def all_cases() -> dict[str, dict[str, Any]]:
 
 
 def both(comm: Communicator, case: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Train by Keras and by hocket; return what each made of it, and how far their weights are apart."""
+    """Train by Keras and by hocket; return both results, and the difference of the weights."""
     found: dict[str, Any] = {}
     weights: dict[str, Any] = {}
     for who in ("keras", "hocket"):
@@ -50,7 +51,7 @@ def both(comm: Communicator, case: dict[str, Any], folder: Path) -> dict[str, An
         model = case.get("make", chain)()
         loss = {} if case.get("loss", bool)() is None else {"loss": case.get("loss", lambda: "mse")()}
         model.compile(**{"optimizer": sgd(), **loss, **case.get("compiled", dict)()})
-        case.get("prepare", bool)(model)  # Keras, with threads, otherwise loses the batch that it looks at first
+        case.get("prepare", bool)(model)  # otherwise Keras, with threads, loses the batch with which it builds a model
         initial = model.get_weights()
         arguments = case.get("arguments", lambda: given(*arrays()))()
         place = folder / f"{who} {comm.rank}"
@@ -65,7 +66,7 @@ def both(comm: Communicator, case: dict[str, Any], folder: Path) -> dict[str, An
             arguments["callbacks"] = [callback]
         if who == "keras":
             history = model.fit(**{"verbose": 0, **arguments})
-            if "disturbs" in case:  # Keras counts anew where a callback evaluates; hocket goes on
+            if "disturbs" in case:  # Keras resets its metrics if a callback evaluates; hocket continues
                 history = _without_callbacks(model, initial, arguments)
         else:
             options = {"num_micro_batches": 2, "timeout": 60, "verbose": False, **case.get("options", {})}
@@ -98,7 +99,7 @@ def both(comm: Communicator, case: dict[str, Any], folder: Path) -> dict[str, An
 
 
 def _without_callbacks(model: keras.Model, initial: Any, arguments: dict[str, Any]) -> Any:
-    """The history of the same training, which ends with the same weights."""
+    """Return the history of the same training without callbacks, which ends with the same weights."""
     model.set_weights(initial)
     for each in model.optimizer.variables:
         if each is not model.optimizer._learning_rate:
@@ -107,7 +108,7 @@ def _without_callbacks(model: keras.Model, initial: Any, arguments: dict[str, An
 
 
 def _evaluated(model: keras.Model, arguments: dict[str, Any]) -> Any:
-    """Every rank has the whole model, which Keras goes on with."""
+    """Return Keras' evaluation of the trained model: every rank has the whole model."""
     if not isinstance(arguments["x"], np.ndarray):
         return model.predict(arrays()[0], verbose=0).sum()
     sample_weight = arguments.get("sample_weight")
@@ -119,7 +120,7 @@ def _is_there(folder: Path, case: dict[str, Any], kind: str) -> bool:
 
 
 def refused(comm: Communicator) -> dict[str, str]:
-    """What is refused: by class and message."""
+    """Return the class and text of the error of every refused case."""
     x, y = arrays()
 
     def trained(make: Callable[[], Any] = chain, compiled: Any = None, **options: Any) -> str:
@@ -170,7 +171,7 @@ def refused(comm: Communicator) -> dict[str, str]:
 
 
 def absent(comm: Communicator, folder: Path) -> dict[str, str]:
-    """What callbacks raise whose packages are not installed, where they are made or in a training."""
+    """Return the errors of callbacks whose packages are not installed, when they are made or in a training."""
     found = {}
     makers = {
         "TensorBoard": lambda: keras.callbacks.TensorBoard(folder / "board"),
@@ -181,7 +182,8 @@ def absent(comm: Communicator, folder: Path) -> dict[str, str]:
         model = chain()
         model.compile("sgd", "mse")
         try:
-            fit(model, *arrays(), callbacks=[make()], comm=comm, num_micro_batches=2, timeout=30, verbose=0)
+            with mock.patch("keras.src.callbacks.remote_monitor.requests", None):  # the tools of the pages need it
+                fit(model, *arrays(), callbacks=[make()], comm=comm, num_micro_batches=2, timeout=30, verbose=0)
         except Exception as error:
             found[name] = f"{type(error).__name__}: {error}"
         else:

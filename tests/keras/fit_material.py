@@ -1,4 +1,4 @@
-"""Data, models, losses, metrics and callbacks of a user's own, such as Keras takes."""
+"""Data, models, losses, metrics and callbacks as users write them for Keras."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Shuffled(keras.utils.PyDataset):
 
 
 class Orderly(Shuffled):
-    """Batches in one order, which several threads may read ahead of."""
+    """Batches in a fixed order, which several threads may read ahead."""
 
     def on_epoch_end(self) -> None:
         self.told.append("end")
@@ -83,7 +83,7 @@ def loader() -> Any:
 
 
 class Penalty(keras.Layer):
-    """Adds to the loss, which nothing else does."""
+    """The only layer that adds to the loss."""
 
     def call(self, value: Any) -> Any:
         self.add_loss(ops.mean(ops.square(value - 1.0)))
@@ -99,25 +99,25 @@ def of_few_bits(policy: str) -> keras.Model:
 
 
 def dropping() -> keras.Model:
-    """Draws random numbers, which change nothing."""
+    """Return a model that draws random numbers without effect."""
     noise = [layers.Dropout(1e-9), layers.GaussianNoise(1e-9)]
     return keras.Sequential([keras.Input((4,)), noise[0], layers.Dense(4), noise[1], layers.Dense(2)])
 
 
 def of_one_output(size: int) -> keras.Model:
-    """In a list."""
+    """Return a model whose output is a list of one."""
     inputs = keras.Input((4,))
     return keras.Model(inputs, [layers.Dense(size)(layers.Dense(3)(inputs))])
 
 
 def of_names() -> keras.Model:
-    """Outputs by names that no layer has."""
+    """Return a model with names of outputs that no layer has."""
     inputs = keras.Input((4,))
     return keras.Model(inputs, {"a": layers.Dense(2)(inputs), "b": layers.Dense(2)(layers.Dense(3)(inputs))})
 
 
 class Several(keras.metrics.Metric):
-    """Two numbers under names of their own."""
+    """A metric with two numbers and their names."""
 
     def __init__(self) -> None:
         super().__init__(name="several")
@@ -131,7 +131,7 @@ class Several(keras.metrics.Metric):
 
 
 class Moded(keras.Layer):
-    """Reads torch's own mode, which Keras leaves as it is."""
+    """Reads torch's training mode, which Keras does not change."""
 
     def call(self, value: Any) -> Any:
         return 1.25 * value if self.training else value
@@ -150,7 +150,7 @@ class Sum(keras.Layer):
 
 
 class Measured(keras.Layer):
-    """Has a metric of its own."""
+    """A layer with its own metric."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ class Measured(keras.Layer):
 
 
 class Dependent(keras.losses.MeanSquaredError):
-    """A class of Keras', with another call."""
+    """A subclass of a Keras loss with another call."""
 
     def call(self, y: Any, output: Any) -> Any:
         return super().call(y, output) * ops.max(ops.abs(output))
@@ -198,14 +198,14 @@ def penalized_alone() -> keras.Model:
 
 
 def f1(y: Any, output: Any) -> Any:
-    """One number for a batch, which no mean over its parts is."""
+    """Return one number for a batch, which is not a mean over its parts."""
     output = ops.cast(output > 0.5, "float32")
     hits = ops.sum(y * output)
     return 2 * hits / (ops.sum(y) + ops.sum(output) + 1e-7)
 
 
 def apart(y: Any, output: Any) -> Any:
-    """Of each sample, a number that depends on all."""
+    """Return for each sample a number that depends on all samples."""
     return ops.mean(ops.abs(y - output), axis=-1) * ops.max(output)
 
 
@@ -214,7 +214,7 @@ def furthest(y: Any, output: Any) -> Any:
 
 
 class Swing(keras.metrics.Metric):
-    """How far each batch is from the one before it: the order counts."""
+    """The difference of each batch from the previous batch: it depends on the order."""
 
     def __init__(self, name: str = "swing") -> None:
         super().__init__(name=name)
@@ -231,13 +231,13 @@ class Swing(keras.metrics.Metric):
 
 
 def dice(y: Any, output: Any) -> Any:
-    """One number for a batch, as a loss."""
+    """Return one number for a batch, as a loss."""
     hits = ops.sum(y * output)
     return 1 - (2 * hits + 1) / (ops.sum(y) + ops.sum(output) + 1)
 
 
 class Noting(keras.callbacks.Callback):
-    """Notes everything that it is told."""
+    """Records all its calls and their arguments."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -262,7 +262,7 @@ for _name in ("train_begin", "train_end", "epoch_begin", "epoch_end", "train_bat
 
 
 class Looking(keras.callbacks.Callback):
-    """Predicts, evaluates, reads and saves, also within an epoch, and parts of the model and another one."""
+    """Predicts, evaluates, reads and saves within an epoch and after it: the model, parts of it, and another model."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Runs tests that came with Keras: ``kerass_own.py keras|hocket FOLDER FILE...``.
 
-Prints JSON: the outcome of each test, and how often hocket trained. With `hocket`, `fit` of every model is
-`hocket.keras.fit` on one rank; what that refuses by an InvalidModel, Keras trains.
+Prints JSON: the outcome of each test, and the number of trainings by hocket. With `hocket`, `fit` of every model is
+`hocket.keras.fit` on one rank; if that raises InvalidModel, Keras trains the model.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hocket.keras import fit
 
 who, folder, *names = sys.argv[1:]
 SOURCES = Path(keras.__file__).parent / "src"
-# What the files take from where Keras is developed, and is not in its wheel.
+# Modules that the files import from Keras' repository, and that its wheel lacks.
 CONFTEST = """
 import pytest
 

@@ -1,4 +1,4 @@
-"""Compiled models with all that Keras offers, trained by Keras and by hocket, on the same ranks."""
+"""Compiled models with all features of Keras, trained by Keras and by hocket on the same ranks."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def partly_frozen() -> keras.Model:
 
 
 def mixed_types() -> keras.Model:
-    """An embedding takes its type from the model, a dense layer has its own."""
+    """Return a model in which an embedding takes its type from the model, and a dense layer has its own."""
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
         inputs = keras.Input((3,), dtype="int32")
@@ -71,7 +71,7 @@ def mixed_types() -> keras.Model:
 
 
 def widened() -> keras.Model:
-    """Repeating cannot be run without content."""
+    """Return a model with a repeat, which cannot run on tensors without content."""
     layers = [keras.layers.BatchNormalization(), keras.layers.RepeatVector(2), keras.layers.Flatten()]
     return keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(2)])
 
@@ -92,7 +92,7 @@ def stateful() -> keras.Model:
 
 
 def shared() -> keras.Model:
-    """A layer that adds to the loss, called twice."""
+    """Return a model with a layer that adds to the loss and is called twice."""
     given = keras.Input((4,))
     twice = layers.Dense(4, activity_regularizer=keras.regularizers.L2(0.1))
     return keras.Model(given, layers.Dense(2)(twice(twice(given))))
@@ -118,7 +118,7 @@ def forked() -> keras.Model:
 
 
 class Warming(keras.callbacks.Callback):
-    """Sets the rate before every batch."""
+    """Sets the learning rate before every batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class Loading(keras.callbacks.Callback):
 
 
 def lambdas() -> keras.callbacks.Callback:
-    """Functions, which Keras hangs onto the callback itself."""
+    """Return a callback made of functions, which Keras sets as attributes of the callback."""
     rates = iter((0.03, 0.01))
     callback: keras.callbacks.Callback
 
@@ -153,7 +153,7 @@ def lambdas() -> keras.callbacks.Callback:
 
 
 class Setting(keras.callbacks.Callback):
-    """Sets what layers and the optimizer are set to, and variables, between epochs."""
+    """Changes settings of layers and of the optimizer, and variables, between epochs."""
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         if epoch == 1:
@@ -202,14 +202,14 @@ class StoppingAtOnce(keras.callbacks.Callback):
 
 
 class Remembering(keras.callbacks.Callback):
-    """Looks at the epochs before."""
+    """Reads the history of earlier epochs."""
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         logs["before"] = float(len(self.model.history.epoch) + sum(self.model.history.history.get("loss", [])))
 
 
 class Counted:
-    """Batches one by one, which counts those that were read."""
+    """A generator of batches that counts the batches that were read."""
 
     def __init__(self) -> None:
         self.num_read = 0
@@ -222,7 +222,7 @@ class Counted:
 
 
 def num_read(comm: Communicator) -> tuple[int, int]:
-    """How many batches of a generator Keras reads where a callback ends the training after the first, and hocket."""
+    """Return the number of batches that Keras and hocket read if a callback ends the training after the first one."""
     read = []
     for is_split in (False, True):
         counted = Counted()
@@ -237,13 +237,13 @@ def num_read(comm: Communicator) -> tuple[int, int]:
 
 
 def unbuilt() -> keras.Model:
-    """A model without a shape of its input, which comes from the first batch."""
+    """Return a model without an input shape, which the first batch determines."""
     start = keras.initializers.GlorotUniform(seed=3)
     return keras.Sequential([keras.layers.Dense(5, "tanh", kernel_initializer=start), keras.layers.Dense(2)])
 
 
 def of_pictures() -> keras.Model:
-    """A model without a shape of its input, whose first layer wants three axes and a batch."""
+    """Return a model without an input shape, whose first layer needs three axes besides the batch."""
     return keras.Sequential([keras.layers.Conv2D(2, 3), keras.layers.Flatten(), keras.layers.Dense(2)])
 
 
@@ -344,7 +344,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def both(comm: Communicator, case: dict[str, Any]) -> dict[str, Any]:
-    """Train twice; return the numbers, and how far the weights are apart."""
+    """Train by Keras and by hocket; return the numbers, and the difference of the weights."""
     found: dict[str, Any] = {}
     weights = []
     given = case.get("data", lambda: data()[:2])()
@@ -380,7 +380,7 @@ def refusal(work: Callable[[], Any]) -> str:
 
 
 def saved(comm: Communicator, folder: Path) -> bool:
-    """A training that is saved after a step and goes on is that which goes on at once."""
+    """Return whether a training that was saved after a step and continues equals one that continues without a file."""
     x, y, _ = data()
     source = source_of((x, (y,)), comm, batch_size=4, shuffle=False, seed=0, drop_last=False)
     weights = []
@@ -405,8 +405,8 @@ def saved(comm: Communicator, folder: Path) -> bool:
 
 
 def frozen_between(comm: Communicator) -> float:
-    """Train, freeze a layer, train again, and go on with Keras alone; return how far the weights are apart from those
-    of Keras alone."""
+    """Train, freeze a layer, train again, and continue with Keras; return the difference of the weights from a training
+    by Keras only."""
     x, y, _ = data()
     weights = []
     for is_split in (False, True):

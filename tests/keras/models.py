@@ -1,4 +1,4 @@
-"""Keras models, and what ranks and one process make of them. Run on the torch backend."""
+"""Keras models, trained by several ranks and by one process, on the torch backend."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def data() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def network(how: str = "") -> keras.Model:
-    """Skips, a shared layer, regularizers, two uses of one value."""
+    """Return a model with skips, a shared layer, regularizers and two uses of one value."""
     keras.utils.set_random_seed(1)
-    keras.config.set_dtype_policy("float64")  # floatx alone changes nothing once a layer was made
+    keras.config.set_dtype_policy("float64")  # floatx has no effect after a layer was made
     keras.backend.set_floatx("float64")
     inputs = keras.Input((8,))
     first = keras.layers.Dense(16, activation="tanh", kernel_regularizer=keras.regularizers.L2(1e-2))(inputs)
@@ -56,7 +56,7 @@ def network(how: str = "") -> keras.Model:
 
 
 class Epochs(keras.callbacks.Callback):
-    """Notes what Keras callbacks are told, and halves the learning rate after the first epoch."""
+    """Records the arguments of its calls, and halves the learning rate after the first epoch."""
 
     def __init__(self, halves: bool) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class Epochs(keras.callbacks.Callback):
 
 
 def losses_of_one_process(epochs: int, how: str) -> tuple[list[float], list[np.ndarray]]:
-    """Keras alone, on whole batches, in the order that hocket takes them in."""
+    """Train by Keras on whole batches, in hocket's order; return losses and weights."""
     model = network(how)
     x, y, weight = data()
     losses = []
@@ -93,7 +93,7 @@ def losses_of_one_process(epochs: int, how: str) -> tuple[list[float], list[np.n
 
 
 def train(comm: Communicator, how: str, epochs: int = 2, folder: Path | None = None, **options: Any) -> dict[str, Any]:
-    """Train; return what this rank then has."""
+    """Train; return this rank's results."""
     torch.set_num_threads(1)
     model = network(how)
     x, y, weight = data()
@@ -133,7 +133,7 @@ def train_all(comm: Communicator, cases: Sequence[dict[str, Any]]) -> list[dict[
 
 
 def one_after_the_other(num_stages: int) -> PipelineSchedule:
-    """All stages on one rank, one micro-batch."""
+    """Return a schedule with all stages on one rank and one micro-batch."""
     actions = [Action("F", stage, 0) for stage in range(num_stages)]
     actions += [Action("B", stage, 0) for stage in reversed(range(num_stages))]
     return PipelineSchedule("one", Placement(((0,) * num_stages,)), 1, (tuple(actions),))
@@ -142,7 +142,7 @@ def one_after_the_other(num_stages: int) -> PipelineSchedule:
 def compare_application(
     comm: Communicator, name: str, size: int, all_stages: Sequence[int]
 ) -> dict[int, dict[str, Any]]:
-    """Cut an application of Keras in so many stages; return what differs from the whole one, bit for bit."""
+    """Cut an application of Keras into stages; return the values that differ from those of the whole in a bit."""
     torch.set_num_threads(1)
     keras.config.set_dtype_policy("float32")
     keras.backend.set_floatx("float32")
@@ -156,7 +156,7 @@ def compare_application(
     for num_stages in all_stages:
         count = len(graph.layers)
         split = graph.split([round(number * count / num_stages) for number in range(num_stages + 1)])
-        for number, stage in enumerate(split.stages):  # counters of random numbers, as the executor sets them
+        for number, stage in enumerate(split.stages):  # set the counters of random numbers, as the executor does
             stage.seed(random_key(0, 0, number, 0))
         output = model(x, training=True)
         wanted = torch.autograd.grad((output * weights).sum(), [each.value for each in model.trainable_variables])

@@ -15,7 +15,7 @@ from hocket.keras.stage import KerasStage
 
 
 def stage_of(model: keras.Model) -> KerasStage:
-    """The whole model."""
+    """Return the whole model as a stage."""
     graph = graph_of_keras(model)
     (stage,) = graph.split([0, len(graph.layers)]).stages
     assert isinstance(stage, KerasStage)
@@ -23,7 +23,7 @@ def stage_of(model: keras.Model) -> KerasStage:
 
 
 def twins(make: Callable[[], keras.Model]) -> tuple[KerasStage, keras.Model, keras.Model]:
-    """A model as a stage, the model itself, and the same once more."""
+    """Return a model as a stage, the model itself, and a second equal model."""
     models = []
     for _ in range(2):
         keras.utils.clear_session()
@@ -33,7 +33,7 @@ def twins(make: Callable[[], keras.Model]) -> tuple[KerasStage, keras.Model, ker
 
 
 def around(make: Callable[[], keras.Layer], shape: tuple[int, ...]) -> Callable[[], keras.Model]:
-    """What makes a model of a layer."""
+    """Return a function that makes a model of one layer."""
 
     def make_model() -> keras.Model:
         inputs = keras.Input(shape)
@@ -43,7 +43,7 @@ def around(make: Callable[[], keras.Layer], shape: tuple[int, ...]) -> Callable[
 
 
 def compare(stage: KerasStage, model: keras.Model, x: torch.Tensor, is_training: bool, key: int) -> None:
-    """Run both on one batch, and assert that all that comes of it is the same, bit for bit."""
+    """Run both on one batch, and assert that all results are equal bit for bit."""
     stage.train(is_training)
     results = []
     for one in ("stage", "keras"):

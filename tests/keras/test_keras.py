@@ -1,4 +1,4 @@
-"""Unchanged Keras models over several ranks: what Keras alone makes of them."""
+"""Unchanged Keras models on several ranks have the results of Keras in one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keras' own tests have the outcomes that they have with Keras' `fit`."""
+"""Keras' own tests have the same outcomes with hocket's `fit` as with Keras' `fit`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses, metrics and weights are those of `model.fit`, whatever a model was compiled with."""
+"""Losses, metrics and weights equal those of `model.fit`, with all arguments of `model.compile`."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "shape": ("InvalidArgument", "(8, 4)", "'conv2d'"),
     "no loss": ("InvalidModel", "model.compile"),
     "masked by weights": ("InvalidModel", "loss", "mask", "weigh"),
-    "scale": ("none",),  # its numbers do not change
+    "scale": ("none",),  # the numbers are equal without it
 }
 
 

@@ -1,4 +1,4 @@
-"""Operations without Keras: bit for bit what Keras makes of them, or left to Keras for a reason that is told."""
+"""Replayed operations equal those of Keras bit for bit, or Keras runs them, and the reason is reported."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ LEFT: dict[str, tuple[Callable[[], keras.Layer], tuple[int, ...], str]] = {
 
 
 class Own(layers.Layer):
-    """Does something else every time."""
+    """Does something else in every call."""
 
     count = 0
 
@@ -190,9 +190,9 @@ def test_calls_that_differ_the_second_time_are_left_to_keras() -> None:
     added = iter((1.0, 2.0, 3.0, 4.0))
     replay = OperationReplay(ModelParts([], []), None)
     results = [replay.run([torch.zeros(2)], lambda tensors: [tensors[0] + next(added)]) for _ in range(3)]
-    assert [float(found[0][0]) for found in results] == [1, 3, 4]  # 2 is what it was compared with
+    assert [float(found[0][0]) for found in results] == [1, 3, 4]  # the comparison used 2
     assert replay.captured is None
-    assert replay.obstacle == "what it calls of torch depends on more than the shapes of its tensors"
+    assert replay.obstacle == "its torch calls depend on more than the shapes of its tensors"
 
 
 def test_what_a_failing_call_leaves_is_the_gradient_mode_as_it_was() -> None:

@@ -1,4 +1,4 @@
-"""Where calls without Keras gave other numbers once, or errors: each case as it was found."""
+"""Regressions: cases in which replayed operations once gave other numbers, or errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def float32() -> Any:
 
 
 def model_of(*parts: Any) -> Callable[[], keras.Model]:
-    """What makes a model that calls one after the other; layers are made by functions."""
+    """Return a function that makes a model that calls parts one after the other; functions make the layers."""
 
     def make() -> keras.Model:
         inputs = value = keras.Input(VECTOR)
@@ -89,7 +89,7 @@ class Counting(keras.Operation):
 
 
 class Warming(layers.Layer):
-    """Hands on what it gets in the first calls."""
+    """Returns its input unchanged in the first calls."""
 
     count = 0
 
@@ -270,7 +270,7 @@ def test_an_interruption_while_it_is_compared_leaves_nothing() -> None:
 
 
 class Living(TorchFunctionMode):
-    """Counts the results that are alive."""
+    """Counts the results that are still alive."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -298,7 +298,7 @@ def test_what_is_not_used_any_more_is_let_go() -> None:
 
 
 def test_what_keras_does_of_a_slice_and_not_of_a_copy_is_left_to_keras() -> None:
-    """torch's transposed convolution of one sample takes another path for a gradient of other strides."""
+    """For one sample, torch's transposed convolution takes another path if the gradient has other strides."""
 
     def make() -> keras.Model:
         inputs = keras.Input((6, 6, 3))

@@ -1,4 +1,4 @@
-"""A device whose memory is a part of the host's that nothing but its driver may touch."""
+"""A fake device: its memory is a part of the host's memory that only its driver can access."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Close = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
 class FakeDriver:
-    """Its memory cannot be read or written by the host: a touch of it outside of the copies is a crash."""
+    """The host cannot read or write its memory: an access outside of the copies crashes the process."""
 
     def __init__(self, *, tells_frees: bool = False, kind: str = "device", fails: bool = False) -> None:
         self.name = "fake"
@@ -30,7 +30,7 @@ class FakeDriver:
         self.asked: list[int] = []
         self.synchronized: list[tuple[int, int | None]] = []
         self.fails = fails
-        self.copy_s = 0.0  # how much longer copies to the host take
+        self.copy_s = 0.0  # additional time of copies to the host
         self._lock = threading.RLock()  # the progress thread copies, too
         self.num_to_host = self.num_to_device = 0
         self._kind = kind
@@ -71,7 +71,7 @@ class FakeDriver:
         return self._copy(to, source, nbytes)
 
     def allocate(self, nbytes: int, page: int = 0) -> int:
-        """Give out memory from a page on; the same page twice is the same address with another id."""
+        """Allocate memory from a page on; the same page twice gives the same address with another id."""
         address = self._base + page * _PAGE
         assert page * _PAGE + nbytes <= _MEMORY_BYTES
         self._next_id += 1
@@ -105,11 +105,11 @@ class FakeDriver:
 
 
 class SharingDriver(FakeDriver):
-    """One whose memory other processes open, as CUDA's: by handles of 64 bytes, and never the process that gave them.
+    """A device whose memory other processes can open by handles of 64 bytes; as in CUDA, the owner itself cannot.
 
     Args:
         shares: whether its allocations can be shared.
-        opens: whether it can open those of others.
+        opens: whether it can open allocations of others.
     """
 
     def __init__(self, *, shares: bool = True, opens: bool = True) -> None:
@@ -158,7 +158,7 @@ class SharingDriver(FakeDriver):
 
 
 class DeviceArray:
-    """What exports the CUDA array interface."""
+    """An array that exports the CUDA array interface."""
 
     def __init__(self, driver: FakeDriver, x: np.ndarray[Any, Any], page: int = 0, **fields: Any) -> None:
         self.driver, self.like = driver, x
@@ -176,7 +176,7 @@ class DeviceArray:
 
 
 class DeviceView:
-    """Some items of an array; what keeps the memory is the array."""
+    """Some items of an array; the array keeps the memory."""
 
     def __init__(self, array: DeviceArray, offset: int, count: int) -> None:
         self.array = array
@@ -186,7 +186,7 @@ class DeviceView:
 
 
 def tensor_on_device(driver: FakeDriver, x: Any) -> Any:
-    """Return a torch tensor that says of itself that it is in the memory of a CUDA device, with the items of x."""
+    """Return a torch tensor that claims to be in the memory of a CUDA device, with the items of x."""
     import torch
 
     address = driver.allocate(max(1, x.nbytes))

@@ -1,4 +1,4 @@
-"""Every collective on arrays in the memory of a device, against NumPy; how arrays get there is the caller's."""
+"""Every collective on arrays in device memory, compared with NumPy; the caller moves the arrays there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Arrays(Protocol):
         """Make an array on the device."""
 
     def read(self, array: Any) -> Numbers:
-        """Return a copy of what it holds."""
+        """Return a copy of its content."""
 
     def view(self, array: Any, begin: int, count: int) -> Any:
         """Return some items of it, without a copy."""
@@ -32,10 +32,10 @@ def check_collectives(
     dtype: str,
     watch: Callable[[str, Callable[[], object]], object] = lambda name, call: call(),
 ) -> None:
-    """Do every collective with `count` items a rank, and compare with NumPy.
+    """Run every collective with `count` items per rank, and compare with NumPy.
 
     Args:
-        watch: does a call, and looks at what else is of interest in it.
+        watch: makes a call, and can check other things about it.
     """
     rank, size = comm.rank, comm.size
     put = arrays.put
@@ -72,6 +72,6 @@ def check_collectives(
     check("all_to_allv", [put(np.zeros(size * counts[rank], dtype)), put(joined)],
           lambda out, x: comm.all_to_allv(out, x, [counts[rank]] * size, counts),
           np.tile(ragged[rank], size))  # fmt: skip
-    # In place in the larger array, as FSDP does it.
+    # In place in the larger array, as in FSDP.
     whole = put(np.where(np.arange(size)[:, None] == rank, all_x, 0).astype(dtype))
     check("own block", [whole, arrays.view(whole, rank * count, count)], comm.all_gather, all_x)

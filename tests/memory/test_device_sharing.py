@@ -1,4 +1,4 @@
-"""Ranks of a host that use each other's arrays in device memory where they are."""
+"""Ranks of a host that use each other's arrays in device memory in place."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from .devices import DeviceArray, DeviceView, SharingDriver
 from .on_device import check_collectives
 
 pytestmark = pytest.mark.timeout(120)
-for each in (devices, on_device):  # ranks cannot import what lies among the tests
+for each in (devices, on_device):  # ranks cannot import modules of the tests
     cloudpickle.register_pickle_by_value(each)
 
 
 class Place:
-    """Hands out arrays one behind the other, each on pages of its own."""
+    """Allocates arrays one after another, each on its own pages."""
 
     def __init__(self, driver: SharingDriver) -> None:
         self.driver = driver
@@ -51,7 +51,7 @@ class Place:
 def _start(comm: hk.Communicator, driver: SharingDriver) -> Place:
     hocket.memory.use_driver(driver)
     put = Place(driver)
-    # The first operation shows that memory can be opened.
+    # The first operation finds out that memory can be opened.
     x = put(np.full(3000, 1.0))
     comm.all_reduce(x)
     np.testing.assert_array_equal(x.read(), np.full(3000, float(comm.size)))
@@ -59,7 +59,7 @@ def _start(comm: hk.Communicator, driver: SharingDriver) -> Place:
 
 
 def _every_kind(comm: hk.Communicator, count: int, dtype: str) -> dict[str, tuple[bool, int, int, int]]:
-    """Return of each operation whether it was done in place, and how many copies this rank made of each kind."""
+    """Return for each operation whether it ran in place, and the number of copies of each kind on this rank."""
     driver = SharingDriver()
     place = _start(comm, driver)
     seen: dict[str, tuple[bool, int, int, int]] = {}
@@ -83,13 +83,13 @@ def test_every_kind_of_operation(size: int, count: int, dtype: str) -> None:
     moved = {"broadcast", "all_gather", "all_to_all", "gather", "scatter", "all_gatherv", "own block"}
     for rank, seen in enumerate(hk.spawn(_every_kind, size, count, dtype, timeout=110)):
         for name, (in_place, to_host, to_device, within) in seen.items():
-            assert in_place == (name != "all_to_allv"), name  # of which only two ranks know where a block lies
+            assert in_place == (name != "all_to_allv"), name  # only two ranks know the place of a block there
             if name in moved:
                 assert (to_host, to_device) == (0, 0), (rank, name)
             elif name != "all_to_allv":
                 assert within == 0, (rank, name)
         assert seen["all_gather"][3] == size and seen["own block"][3] == size - 1
-        assert seen["gather"][3] == seen["scatter"][3] == 1  # each writes its own to the root, and reads its own there
+        assert seen["gather"][3] == seen["scatter"][3] == 1  # each rank writes its block to the root, or reads it there
 
 
 def _by_the_host(comm: hk.Communicator, how: str) -> list[bool]:
@@ -122,7 +122,7 @@ def _at_one_place(comm: hk.Communicator) -> int:
         np.testing.assert_array_equal(x.read(), np.full(2000 + 500 * (turn % 3), 2 * turn + 1))
         assert comm.records()[-1].in_place
         driver.free(x.address)
-        assert len(driver.open_now) == 2  # that of the start, and this one; the driver refuses any twice
+        assert len(driver.open_now) == 2  # the first one and this one; the driver refuses to open one twice
     return driver.num_closed
 
 
@@ -213,7 +213,7 @@ def _given_up(comm: hk.Communicator) -> None:
     del x
     gc.collect()
     other.barrier()
-    # Others may have begun to write into it.
+    # Other ranks may have started to write into it.
     assert (kept() is not None) == (comm.rank == 0)
 
 
@@ -231,7 +231,7 @@ def _failing(comm: hk.Communicator) -> None:
         comm.all_reduce(x)
     del x
     gc.collect()
-    assert kept() is not None  # the other one may go on writing into it
+    assert kept() is not None  # the other rank may still write into it
 
 
 def test_a_device_that_fails_in_the_middle() -> None:
@@ -267,7 +267,7 @@ def test_an_allocation_is_open_once_for_all_communicators() -> None:
 
 
 def _in_the_middle_of_many(comm: hk.Communicator) -> None:
-    """More allocations are in use at once than stay open."""
+    """More allocations are in use at the same time than stay open."""
     driver = SharingDriver()
     put = _start(comm, driver)
     others = [comm.dup() for _ in range(35)]

@@ -1,4 +1,4 @@
-"""Arrays in device memory, and arrays that speak nothing but DLPack."""
+"""Arrays in device memory, and arrays with DLPack only."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from . import devices
 from .devices import DeviceArray, FakeDriver, tensor_on_device
 
 pytestmark = pytest.mark.timeout(100)
-cloudpickle.register_pickle_by_value(devices)  # ranks cannot import what lies among the tests
+cloudpickle.register_pickle_by_value(devices)  # ranks cannot import modules of the tests
 TYPES = ["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
          "bool", "complex64", "complex128"]  # fmt: skip
 
 
 class OnlyDLPack:
-    """Nothing but DLPack of an array."""
+    """An array of which only DLPack is visible."""
 
     def __init__(self, x: Any) -> None:
         self.x = x
@@ -80,7 +80,7 @@ def _every_operation(comm: hk.Communicator, which: str, backend: str) -> bool:
     out, value = array(np.zeros((size, 3)))
     comm.all_gather(out, x, backend=backend)
     np.testing.assert_array_equal(value(), np.repeat(ranks[:, None], 3, 1))
-    # In flight at once, one after the other on the same memory, and in another order.
+    # In flight at the same time, one after another on the same memory, and waited for in another order.
     y, of_y = array(np.full(1000, own))
     first = comm.all_reduce(y, backend=backend, async_op=True)
     second = comm.all_reduce(y, backend="shm", async_op=True)
@@ -108,7 +108,7 @@ def _every_operation(comm: hk.Communicator, which: str, backend: str) -> bool:
 
 
 def _ends_during_the_copy(comm: hk.Communicator, how: str) -> None:
-    """An operation on an array that another one writes into until this one has made its copy."""
+    """An operation on an array that another operation writes into until this one has made its copy."""
     comm.finalize()
     comm = hk.init(backends="shm", timeout=scaled(30), progress="thread")
     fake = FakeDriver()
@@ -117,9 +117,9 @@ def _ends_during_the_copy(comm: hk.Communicator, how: str) -> None:
     prepared = comm.prepare("all_reduce", x)
     comm.barrier()
     if comm.rank == 1:
-        time.sleep(0.1)  # rank 0 has copied by then, and waits for the end of its copy
+        time.sleep(0.1)  # rank 0 has started its copy by then, and waits for its end
     first = comm.all_reduce(x, async_op=True)
-    fake.copy_s = 0.3  # long after which the first one is over, as the progress thread drives it
+    fake.copy_s = 0.3  # the first operation finishes long before, because the progress thread drives it
     if how == "asynchronous":
         comm.all_reduce(x, async_op=True).wait()
     elif how == "blocking":
@@ -147,10 +147,10 @@ def test_streams_are_waited_for_as_the_interface_says(comm: hk.Communicator, dri
     x = np.ones(4, np.float32)
     for page, (fields, waited) in enumerate(
         [
-            ({}, [(3, 1)]),  # of version 3 without a stream: the default one may still be filling it
+            ({}, [(3, 1)]),  # version 3 without a stream: the default stream may still be filling it
             ({"stream": None}, [(3, 1)]),
             ({"stream": 7}, [(3, 7)]),
-            ({"version": 2}, [(3, None)]),  # says nothing: all streams
+            ({"version": 2}, [(3, None)]),  # no statement about streams: all streams
         ]
     ):
         driver.synchronized.clear()
@@ -223,7 +223,7 @@ def test_torch_tensors_of_a_cuda_device(
     monkeypatch.setattr(torch.cuda, "current_stream", current_stream)
     x = torch.arange(6.0)
     tensor = tensor_on_device(driver, x)
-    driver.write(tensor.data_ptr(), np.full(6, 5, np.float32))  # what the tensor's host memory does not hold
+    driver.write(tensor.data_ptr(), np.full(6, 5, np.float32))  # values that the tensor's host memory does not have
     version = tensor._version
     comm.all_reduce(tensor)
     np.testing.assert_array_equal(tensor.read(), np.full(6, 5))
@@ -235,7 +235,7 @@ def test_torch_tensors_of_a_cuda_device(
     prepared = comm.prepare("all_reduce", tensor)
     driver.synchronized.clear()
     prepared()
-    assert driver.synchronized == [(3, None)]  # before each start: the stream of then may be another one
+    assert driver.synchronized == [(3, None)]  # before each start, because the current stream may be another one
     with raises(hk.InvalidType, names=("x", "x.contiguous()")):
         comm.all_reduce(tensor_on_device(driver, torch.zeros(4))[::2])
 
@@ -269,7 +269,7 @@ def test_dlpack(comm: hk.Communicator) -> None:
 
 
 def test_a_buffer_that_is_refused(comm: hk.Communicator, driver: FakeDriver) -> None:
-    """CuPy's arrays have the buffer protocol, and say through it that they are not of the host."""
+    """CuPy's arrays have the buffer protocol, and report through it that they are not in host memory."""
     released = memoryview(bytearray(8))
     released.release()
     with pytest.raises(ValueError, match="released"):

@@ -26,14 +26,14 @@ pytestmark = pytest.mark.timeout(120)
 
 
 class NamedDevice(SharingDriver):
-    """A device in name: gloo may touch its memory."""
+    """A device in name only: gloo can access its memory."""
 
     def _protect(self, mode: int) -> None:
         pass
 
 
 class GlooAsNccl:
-    """A group with the calls of torch's for NCCL, whose works say by `is_completed` when they are over."""
+    """A group with the methods of torch's group for NCCL; `is_completed` of its works reports completion."""
 
     ended: int = 0
     aborted: int = 0
@@ -55,7 +55,7 @@ class GlooAsNccl:
         return start
 
     def _reduce_scatter_base(self, out: Any, x: Any, options: Any) -> Any:
-        """gloo's own cannot be asked whether it is over."""
+        """Replace gloo's method, whose work cannot be polled."""
         self.calls.append("_reduce_scatter_base")
         summed = x.clone()
         work = self._group.allreduce([summed], options_of_all_reduce(options))
@@ -149,7 +149,7 @@ def _operations(comm: hk.Communicator) -> None:
         check("reduce_scatter", lambda: comm.reduce_scatter(out, x, backend="nccl"), out, parts.sum(0, dtype)[rank])  # noqa: B023
     x = put(np.full(50, rank, np.int32))
     check("all_reduce", lambda: comm.all_reduce(x, "max", backend="nccl"), x, np.full(50, size - 1))
-    for _ in range(2):  # divided after the sum, which NCCL does not
+    for _ in range(2):  # divided after the sum; NCCL divides before
         x = put(np.full(5000, float(rank)))
         check("all_reduce", lambda: comm.all_reduce(x, "avg"), x, np.full(5000, (size - 1) / 2), "shm")  # noqa: B023
 
@@ -174,7 +174,7 @@ def _operations(comm: hk.Communicator) -> None:
         check("gather", lambda: comm.gather(None, x, 1, backend="nccl"), x, rows[rank])
         out = put(np.zeros(30))
         check("scatter", lambda: comm.scatter(out, None, 1, backend="nccl"), out, square[0, rank])
-    counts = [5 * each for each in range(size)]  # of rank 0 nothing
+    counts = [5 * each for each in range(size)]  # rank 0 has nothing
     ragged = [np.full(count, each + 1.0) for each, count in enumerate(counts)]
     joined = np.concatenate(ragged)
     out, x = put(np.zeros(sum(counts))), put(ragged[rank])
@@ -193,7 +193,7 @@ def _operations(comm: hk.Communicator) -> None:
         out = put(np.zeros(counts[rank]))
         check("scatterv", lambda: comm.scatterv(out, None, counts, 0, backend="nccl"), out, ragged[rank])
 
-    # Nobody names a library: nccl, and what it refuses goes over shared memory.
+    # No library is named: nccl is used, and shared memory for the operations that nccl refuses.
     x = put(np.full(2000, 1.0))
     check("all_reduce", lambda: comm.all_reduce(x), x, np.full(2000, size), "nccl")
     x = put(np.full(20, rank, np.uint16))
@@ -205,7 +205,7 @@ def _operations(comm: hk.Communicator) -> None:
     work.wait()
     assert comm.records()[-1].backend == "nccl"
 
-    # And what only it is asked for.
+    # Also if only nccl is named.
     with raises(hk.UnsupportedDtype, names=("nccl", "all_reduce(sum)", "32 bytes", "device")):
         comm.all_reduce(np.ones(4), backend="nccl")
     with raises(hk.UnsupportedDtype, names=("nccl", "barrier")):
@@ -245,7 +245,7 @@ def _stuck(comm: hk.Communicator) -> None:
     world, driver = _start(comm)
     GROUPS[0].allreduce = lambda *args: SimpleNamespace(is_completed=lambda: False)  # type: ignore[attr-defined]
     other = world.dup()
-    with pytest.raises((hk.CommTimeout, hk.Aborted)):  # the later one hears of the other
+    with pytest.raises((hk.CommTimeout, hk.Aborted)):  # the later rank is notified by the other
         world.all_reduce(DeviceArray(driver, np.ones(2000)), timeout=0.5)
     assert GlooAsNccl.aborted == 1 and GlooAsNccl.ended == 0
     other.barrier()
@@ -274,7 +274,7 @@ def test_one_gpu_for_two_ranks() -> None:
 
 
 def test_without_nccl() -> None:
-    """torch's build may have it, or not."""
+    """The build of torch may have NCCL, or not."""
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
@@ -300,5 +300,5 @@ def test_without_nccl() -> None:
 )
 def test_what_it_refuses(kind: str, dtype: str, reduction: str | None, reason: str | None) -> None:
     lane = nccl.NcclCollectiveLane(SimpleNamespace(size=lambda: 2, rank=lambda: 0), nccl.Gpu(3, "one"))
-    told = lane.refuses(kind, dtype, reduction)
-    assert told is None if reason is None else told is not None and reason in told
+    refusal = lane.refuses(kind, dtype, reduction)
+    assert refusal is None if reason is None else refusal is not None and reason in refusal

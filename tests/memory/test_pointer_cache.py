@@ -1,4 +1,4 @@
-"""The driver is asked once for a buffer, and its answer is not used for another one."""
+"""The driver is asked once per buffer, and its answer is not used for another buffer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_one_query_a_buffer_in_ten_thousand_calls(comm: hk.Communicator, tells_f
     arrays = [DeviceArray(driver, np.arange(64, dtype=np.float32), page) for page in range(10)]
     for call in range(10_000):
         comm.all_reduce(arrays[call % 10].view(call % 60, 4))
-    # Views come and go; what vouches for a buffer where the driver tells nothing is an array that stays.
+    # Views come and go; if the driver does not report frees, an array that stays confirms the buffer.
     asked = len(driver.asked)
     if tells_frees:
         assert asked == 10
@@ -60,7 +60,7 @@ def test_nothing_stale_after_free_and_malloc_at_the_same_address(comm: hk.Commun
         array = DeviceArray(driver, np.full(count, turn, np.float64))
         for _ in range(5):
             comm.all_reduce(array)
-        # An answer for the buffer before would have another end, and refuse the longer one.
+        # The answer for the earlier buffer would have another end, and so refuse the longer one.
         assert driver.buffers[array.address][0] == array.address + 8 * count
         address = array.address
         del array
@@ -79,7 +79,7 @@ def test_a_buffer_that_swallows_others_replaces_them(comm: hk.Communicator) -> N
     for page in (0, 1, 3):
         comm.all_reduce(DeviceArray(driver, np.ones(4), page))
     assert hocket.memory.counters().buffers == 3
-    driver.buffers.clear()  # without a word
+    driver.buffers.clear()  # without a call of forget()
     hocket.memory.forget(DeviceArray(driver, np.ones(4), 0).address)
     comm.all_reduce(DeviceArray(driver, np.ones(1024), 0))  # two pages
     seen = hocket.memory.counters()

@@ -1,4 +1,4 @@
-"""Arrays in shared memory: how they are made, how long they live, and what they cannot be."""
+"""Arrays in shared memory: how they are made, how long they live, and which ones are refused."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_on_ranks(fn: Any, num_ranks: int) -> None:
 
 
 def _outlives(comm: hk.Communicator) -> bool:
-    """An array is used after its communicator, its job and in the next job, where it is memory like any other."""
+    """An array is used after the end of its communicator and job, and in the next job, where it is plain memory."""
     x = comm.empty(50_000)
     x[...] = comm.rank
     comm.all_reduce(x)
@@ -96,7 +96,7 @@ def test_arrays_outlive_their_communicator() -> None:
 
 
 def _after_fork(comm: hk.Communicator) -> bool:
-    """A child sees the array, and giving its own reference back takes nothing from the parent."""
+    """A forked child can read the array, and dropping its reference does not affect the parent."""
     x = comm.empty(100_000)
     x[...] = 7
     pid = os.fork()
@@ -123,7 +123,7 @@ def test_a_forked_child() -> None:
 
 
 def _after_failure(comm: hk.Communicator) -> bool:
-    """What was given up keeps its content, and is no array that others could still write to."""
+    """The array of a given-up operation keeps its content, and other ranks can no longer write to it."""
     if comm.rank == 0:
         x = comm.empty(1 << 20)
         x[...] = 1

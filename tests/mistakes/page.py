@@ -1,4 +1,4 @@
-"""Makes docs/errors.md: what each class of errors means, and what is said of mistakes."""
+"""Makes docs/errors.md: what each class of errors means, and the messages of mistakes."""
 
 from __future__ import annotations
 
@@ -16,48 +16,57 @@ PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
 
 REMEDIES = {
     "InvalidArgument": "correct the value that the message names",
-    "InvalidType": "pass the kind of thing that the message names",
+    "InvalidType": "pass an object of the type that the message names",
     "UnsupportedDtype": "convert the array, or use the operations on objects",
     "InvalidState": "see the order of calls in [the communicator](communicator.md)",
-    "CollectiveMismatch": "make all ranks issue the same in the same order; the message has the lines of both sides",
-    "CommTimeout": "look at the rank that the message names; if it computes that long, pass a larger `timeout=`",
-    "PeerFailure": "look for the first failure: `hocket run` prints it whole. `comm.shrink()` goes on",
-    "Aborted": "look for the first failure, as for `PeerFailure`",
-    "AuthenticationError": "use one secret on [all hosts](hosts.md); if you do, somebody interferes",
-    "BackendUnavailable": "install what the message names, or take another one; `hocket doctor` shows what there is",
-    "BootstrapMismatch": "start all ranks by one launcher, with one version of hocket",
-    "LaunchError": "look at what the job wrote",
-    "RemoteError": "look at the traceback of the rank, which is the error's cause",
+    "CollectiveMismatch": "issue the same operations in the same order on all ranks; the message names both lines",
+    "CommTimeout": "check the rank that the message names; if it computes that long, pass a larger `timeout=`",
+    "PeerFailure": "find the first failure, which `hocket run` prints in full; `comm.shrink()` drops dead ranks",
+    "Aborted": "find the first failure, as for `PeerFailure`",
+    "AuthenticationError": "use one secret on [all hosts](hosts.md); if you do, somebody interferes with the job",
+    "BackendUnavailable": "install what the message names, or use another backend; see `hocket doctor`",
+    "BootstrapMismatch": "start all ranks with one launcher and one version of hocket",
+    "LaunchError": "read the output of the job",
+    "RemoteError": "read the traceback of the rank: it is the cause of the exception",
     "MissingPackage": "run the command that the message names",
-    "ResourceExhausted": "free shared memory or descriptors; `hocket doctor` names the limits",
-    "TableError": "make the table anew: `hocket tune run`",
-    "TableMismatch": "copy one table to all hosts, or set `HOCKET_TABLE` alike",
-    "WrongResult": "a library gives wrong results: do not use it, and report it",
-    "UnsupportedCall": "use what the message names instead",
+    "ResourceExhausted": "free shared memory or file descriptors; `hocket doctor` shows the limits",
+    "TableError": "measure a new table: `hocket tune run`",
+    "TableMismatch": "copy one table to all hosts, or set the same `HOCKET_TABLE` on all",
+    "WrongResult": "the library computes wrong results: do not use it, and report it",
+    "UnsupportedCall": "use the alternative that the message names",
     "BadEntry": "correct the file that the message names",
     "InvalidModel": "split the model elsewhere, or over fewer ranks, as the message says",
     "InvalidSchedule": "correct the transfer or the action that the message names",
     "MissingAction": "add the action that the message names",
-    "DuplicateAction": "take one of the two out",
-    "MisplacedAction": "put the action to the rank that holds its stage",
-    "IllegalOrder": "put the action behind what it needs",
-    "PipelineDeadlock": "break the circle that the message shows, or allow as many messages in flight as it says",
-    "MemoryLimitExceeded": "allow what the message says, or choose a schedule that keeps less",
-    "StashLeak": "add the action that lets go what is kept",
-    "SimulationDeadlock": "break the circle of the tasks that the message names",
+    "DuplicateAction": "remove one of the two",
+    "MisplacedAction": "move the action to the rank that holds its stage",
+    "IllegalOrder": "move the action after the action that it needs",
+    "PipelineDeadlock": "break the cycle that the message shows, or allow as many messages in flight as it says",
+    "MemoryLimitExceeded": "raise the limit to the value in the message, or choose a schedule that holds less",
+    "StashLeak": "add the action that releases the value",
+    "SimulationDeadlock": "break the cycle of the tasks that the message names",
 }
 
 _HEAD = """# Errors and what to do
 
-**What for.** What hocket's errors mean, what to do, and what is said of some 190 mistakes. Every error of hocket's
-derives from `hocket.HocketError` and from the builtin that fits; the message says what was wrong and what would be
-right. Mistakes whose message depends on the machine are left out. The tables are made by `tools/errors_page.py`
-from `tests/mistakes`, which the tests make, too.
+This page lists what each error of hocket means, what to do about it, and the messages of about 190 mistakes. Every
+error derives from `hocket.HocketError` and from a fitting builtin. Its message says what was wrong and what would be
+right. Mistakes whose message depends on the machine are left out. `tools/errors_page.py` makes the tables from
+`tests/mistakes`; the tests make each of these mistakes.
 
-Bad input is refused before anything is changed or sent, and the communicator stays usable. Bad arguments of a
-command are one line and exit code 2; a failed program has its own exit code, 128 + the signal's number if it was
-killed, 124 if its time was over, and 74 if it ended well but what it printed could not be written. Under
-`hocket run` the traceback of an error of hocket's ends in your own line; `HOCKET_TRACEBACK=1` shows the rest.
+Bad input is refused before anything is changed or sent, and the communicator stays usable. Under `hocket run` the
+traceback of an error of hocket ends in your own line; `HOCKET_TRACEBACK=1` shows the rest. The exit codes of
+commands:
+
+| exit code | meaning |
+|---|---|
+| 2 | bad arguments of the command, with one line that says what is wrong |
+| the program's own | the program failed |
+| 128 + number of the signal | the program was killed by a signal |
+| 124 | the time limit of the job was over |
+| 74 | the program succeeded, but its output could not be written |
+
+## Classes of errors
 
 | error | what it means | what to do |
 |---|---|---|
@@ -89,7 +98,7 @@ def make(outcomes: Mapping[Mistake, Outcome]) -> str:
         shown = [each for each in mistakes if is_shown(each)]
         if shown:
             parts += [
-                f"\n## {title}\n\n| written | said |\n|---|---|\n",
+                f"\n## {title}\n\n| mistake | message |\n|---|---|\n",
                 *(_row(each, outcomes[each]) for each in shown),
             ]
     return "".join(parts)

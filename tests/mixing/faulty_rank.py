@@ -1,4 +1,4 @@
-"""One rank of a random program in which ranks die, leave, hang or give up; who is left goes on with another program.
+"""One rank of a random program in which ranks die, leave, hang or abort; the survivors run another program.
 
 faulty_rank.py PLAN, a JSON object: seed, backends, steps, faults (by rank: how and at which step)
 """
@@ -26,7 +26,7 @@ STOPPED = [rank for rank, (how, _) in FAULTS.items() if how == "stop"]
 
 
 class FaultyRunner(Runner):
-    """Does what the plan says when it comes to the step of its fault."""
+    """Commits the fault of the plan at the planned step."""
 
     def _issue(self, number: int, step: Step, *arguments: Any) -> hk.Work | None:
         self.strike(number)
@@ -47,20 +47,20 @@ class FaultyRunner(Runner):
             assert world is not None
             world.finalize()
             sys.exit(0)
-        if number is not None:  # "abort": it goes on with the others
+        if number is not None:  # "abort": it continues with the others
             give_up(self)
-            raise hk.Aborted("given up by itself")
+            raise hk.Aborted("aborted by its own program")
 
 
 def give_up(runner: Runner) -> None:
-    """Let nobody wait for this rank in a program that it does not go on with."""
+    """Abort, so that no rank waits for this one in a program that it does not continue."""
     for comm in runner.communicators:
         if comm is not None:
-            comm.abort(f"rank {runner.rank} does not go on")
+            comm.abort(f"rank {runner.rank} does not continue")
 
 
 def go_through() -> tuple[int, list[int]]:
-    """Return this rank of the world, and the ranks that are left."""
+    """Return this rank of the world, and the surviving ranks."""
     seed = PLAN["seed"]
     world = hk.init(backends=PLAN["backends"], timeout=PLAN["timeout"], progress=PLAN["progress"])
     own = world.rank
@@ -70,7 +70,7 @@ def go_through() -> tuple[int, list[int]]:
         runner.run(random_program(seed, list(world.backends), runner.members, PLAN["steps"]), seed)
     except FAILURES:
         give_up(runner)
-    runner.strike()  # the step of its fault may have been another one's, or behind a failure
+    runner.strike()  # another rank may have run the step of the fault, or a failure came before it
     for _ in range(world.size):
         try:
             rest = world.shrink(exclude=STOPPED, timeout=30)
@@ -96,14 +96,16 @@ def main() -> None:
     gc.collect()
     if PLAN["backends"] == ["shm"]:  # libraries keep theirs
         links = list(map(os.readlink, filter(os.path.islink, Path("/proc/self/fd").iterdir())))
-        assert len(os.listdir("/proc/self/fd")) <= num_descriptors + 1, links  # the bell of the process stays
+        assert len(os.listdir("/proc/self/fd")) <= num_descriptors + 1, (
+            links
+        )  # the event descriptor of the process stays
     os.write(1, f"{own} done\n".encode())
     Path(f"done-{own}").touch()
     if STOPPED and own == left[0]:
         deadline = time.monotonic() + 60
         while not all(Path(f"done-{rank}").exists() for rank in left) and time.monotonic() < deadline:
             time.sleep(0.01)
-        os.kill(os.getppid(), signal.SIGTERM)  # nobody else ends the stopped rank
+        os.kill(os.getppid(), signal.SIGTERM)  # nothing else ends the stopped rank
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A rank of a job on several hosts: runs random programs over all communicators that can be made.
+"""A rank of a job on several hosts: runs random programs over all possible communicators.
 
 hosts_rank.py FIRST_SEED NUM_SEEDS
 """

@@ -2,9 +2,9 @@
 
     python plain_libraries.py crossed|aligned
 
-Both ranks start a large MPI all_reduce, then gloo's. Aligned, both wait for MPI first. Crossed, rank 0 waits for gloo
-first, while rank 1 does not start gloo's before MPI's is over: as legal, since both issue in one order. MPI moves large
-messages only inside of its own calls, rank 0 is inside of gloo, and both wait for ever.
+Both ranks start a large MPI all_reduce, then gloo's. Aligned: both wait for MPI first. Crossed: rank 0 waits for gloo
+first, while rank 1 starts gloo's only after MPI's has completed. This is also legal, because both issue in the same
+order. MPI moves large messages only inside its own calls, but rank 0 is inside gloo, so both wait forever.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 mpi4py.rc.finalize = False  # it would wait for the other rank
 from mpi4py import MPI  # noqa: E402
 
-NUM_ITEMS = 1 << 19  # 2 MiB of float32, far beyond the eager limit
+NUM_ITEMS = 1 << 19  # 2 MiB of float32, far above the eager limit
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""Random programs over several communicators and backends, and what NumPy says of their results.
+"""Random programs over several communicators and backends, with results checked by NumPy.
 
-A program is one list of operations, the same on all ranks, in an order that all of them issue in; which rank waits for
-what and when, and where it loses time, each rank draws for itself.
+A program is one list of operations, which all ranks issue in the same order. Each rank draws for itself when it waits
+for which operations, and where it sleeps.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KINDS = (
 SCHEDULED = tuple(kind for kind in KINDS if _native.WITH_COUNTS.get(kind, kind) not in ("gather", "scatter"))
 DTYPES = ("float32", "float64", "int64", "int32")
 MEMORY = ("own", "own", "shared", "mixed")
-COUNTS = (0, 1, 3, 64, 1000, 5000, 40_000, 300_000)  # up to beyond every library's eager limit
+COUNTS = (0, 1, 3, 64, 1000, 5000, 40_000, 300_000)  # up to above the eager limit of every library
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,14 @@ class Step:
     """One operation.
 
     Args:
-        communicator: index among those of the job.
-        backend: name; None: the policy's choice.
-        chained: works in place on the array of the last all_reduce or broadcast of this communicator, whoever carries
-            that: the two have to keep their order.
-        deps: indices of earlier collectives of this communicator that it has to follow.
-        algorithm: the schedule by which it is executed; None: the policy's choice.
-        memory: where its arrays lie: in memory of every rank's own, in memory that the ranks of a host share, or with
-            every second rank in the one and in the other.
+        communicator: index of the communicator.
+        backend: name of the backend; None: the policy's choice.
+        chained: works in place on the array of the communicator's last all_reduce or broadcast, on any backend; so the
+            two must keep their order.
+        deps: indices of earlier collectives of this communicator that it must follow.
+        algorithm: the schedule that executes it; None: the policy's choice.
+        memory: "own": private memory; "shared": memory that the ranks of a host share; "mixed": every second rank has
+            the one or the other.
     """
 
     kind: str
@@ -57,7 +57,7 @@ class Step:
     memory: str = "own"
 
     def placed(self, comm: hk.Communicator, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return the array, or what it holds in shared memory."""
+        """Return the array, or a copy in shared memory."""
         if self.memory == "own" or (self.memory == "mixed" and comm.rank % 2):
             return array
         shared: np.ndarray[Any, Any] = comm.symmetric_like(array)
@@ -68,14 +68,14 @@ def random_program(seed: int, backends: list[str], communicators: list[list[int]
     """Draw a program.
 
     Args:
-        seed: of everything.
-        backends: names to choose among.
-        communicators: members by rank of the world.
-        num_steps: operations.
+        seed: seed of all random choices.
+        backends: names of backends to choose from.
+        communicators: for each communicator its members, as ranks of the world.
+        num_steps: number of operations.
     """
     rng = random.Random(seed)
     steps: list[Step] = []
-    in_place: dict[int, Step] = {}  # of a communicator: its last all_reduce or broadcast
+    in_place: dict[int, Step] = {}  # for each communicator its last all_reduce or broadcast
     for _ in range(num_steps):
         communicator = rng.randrange(len(communicators))
         size = len(communicators[communicator])
@@ -114,11 +114,11 @@ def random_program(seed: int, backends: list[str], communicators: list[list[int]
 
 
 def _draw(rng: random.Random, kind: str, size: int, has_own: bool) -> str | None:
-    """Draw a schedule, or the library's own way, for some operations; leave the others to the policy."""
+    """Draw a schedule, or the library's own algorithm, for some operations; leave the others to the policy."""
     if rng.random() < 0.5:
         return None
     own = ("native",) if has_own else ()
-    if kind == "all_to_allv":  # others go by way of ranks that do not know the sizes
+    if kind == "all_to_allv":  # other schedules route through ranks that do not know the sizes
         return rng.choice(("pairwise", "windowed(window=2)", *own))
     found = algorithms(_native.WITH_COUNTS.get(kind, kind))
     names = [each.name for each in found if each.restriction(size) is None]
@@ -129,7 +129,7 @@ def _draw(rng: random.Random, kind: str, size: int, has_own: bool) -> str | None
 
 @dataclass
 class Mirror:
-    """The in-place array of a communicator, and what it is on each member once all that was issued is over."""
+    """The in-place array of a communicator, and its value on each member after all issued operations."""
 
     array: np.ndarray[Any, Any]
     expected: list[np.ndarray[Any, Any]]
@@ -140,9 +140,9 @@ class Runner:
     """Runs programs on one rank.
 
     Args:
-        communicators: of this rank, None where it is no member.
-        members: of all communicators.
-        rank: of this process in the world.
+        communicators: the communicators of this rank; None if it is not a member.
+        members: members of all communicators.
+        rank: rank of this process in the world.
     """
 
     communicators: list[hk.Communicator | None]
@@ -187,7 +187,7 @@ class Runner:
             works[number].test()
         works[number].wait()
         if own.random() < 0.1:
-            works[number].wait()  # once more
+            works[number].wait()  # a second time
 
     def _issue(
         self,
@@ -227,13 +227,13 @@ class Runner:
         if step.kind in ("all_reduce", "broadcast"):
             mirror = mirrors.get(step.communicator)
             if mirror is None or not step.chained:
-                if mirror is not None:  # nothing touches it any more
+                if mirror is not None:  # no operation uses it any longer
                     checks.append((number, mirror.array, mirror.expected[rank]))
                 mirror = mirrors[step.communicator] = Mirror(step.placed(comm, given[rank].copy()), given)
             if step.kind == "broadcast":
                 mirror.expected = [mirror.expected[step.root]] * size
                 return comm.broadcast(mirror.array, step.root, **how)
-            # max keeps the numbers exact however long the chain is
+            # max keeps the numbers exact in a chain of any length
             mirror.expected = [np.max(mirror.expected, axis=0)] * size
             return comm.all_reduce(mirror.array, "max", **how)
         x = step.placed(comm, given[rank].copy())
@@ -276,7 +276,7 @@ class Runner:
         checks: list[tuple[int, np.ndarray[Any, Any], np.ndarray[Any, Any]]],
         arrays: list[Any],
     ) -> hk.Work:
-        """Blocks of up to `step.count` items; row r of the matrix is what rank r sends to each other."""
+        """Blocks of up to `step.count` items; row r of the matrix has the sizes that rank r sends to each rank."""
         size, rank, is_root = comm.size, comm.rank, comm.rank == step.root
         matrix = data.integers(0, step.count + 1, (size, size)) * data.integers(0, 2, (size, size))
         counts = matrix[0]
@@ -315,9 +315,9 @@ class Runner:
 
 
 def make_communicators(world: hk.Communicator) -> tuple[list[hk.Communicator | None], list[list[int]]]:
-    """Make the world, a dup of it, and for three ranks and more all pairs of neighbours, which overlap."""
-    everyone = list(range(world.size))
-    members = [everyone, everyone]
+    """Make the world, a dup of it, and with three or more ranks all pairs of neighbours, which overlap."""
+    all_ranks = list(range(world.size))
+    members = [all_ranks, all_ranks]
     communicators: list[hk.Communicator | None] = [world, world.dup()]
     if world.size > 2:
         for first in range(world.size - 1):

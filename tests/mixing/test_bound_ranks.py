@@ -1,4 +1,4 @@
-"""Ranks that are bound to one processor, as launchers of MPI and Slurm bind them."""
+"""Ranks that are bound to one processor, as by launchers of MPI and Slurm."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ COUNT = 40
 
 @pytest.fixture(autouse=True)
 def _start_with_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOCKET_BACKENDS", "shm")  # spawn's own communicator, which the ranks give up at once
+    monkeypatch.setenv("HOCKET_BACKENDS", "shm")  # for spawn's own communicator, which the ranks finalize at once
 
 
 def _exchange(comm: hk.Communicator, library: str, nbytes: int, bound: tuple[bool, bool]) -> list[int]:
-    """Send numbers around, half of them before the ranks are bound, or freed; return what came, in order."""
+    """Send numbers around, half of them before the ranks are bound or freed; return the received ones in order."""
     comm.finalize()
     comm = hk.init(backends=["shm", library], timeout=scaled(30))
     allowed = os.sched_getaffinity(0)

@@ -1,4 +1,4 @@
-"""The program that hangs plain MPI beside gloo runs here, in many variations."""
+"""The program that hangs with plain MPI beside gloo completes with hocket, in many variations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SCRIPT = Path(__file__).parent / "plain_libraries.py"
 
 
 def _run_plain(order: str, deadline_s: float) -> list[str]:
-    """Run the program on two processes; return what each printed until the deadline."""
+    """Run the program on two processes; return the output of each until the deadline."""
     before = set(Path("/dev/shm").glob("mpich_shm_*"))
     port = ReservedPort()
     name = start_local_server(2)

@@ -1,4 +1,4 @@
-"""Random programs with faults: no hang, no wrong result, nothing left behind, and the survivors go on."""
+"""Random programs with faults: no hang, no wrong result, nothing left behind, and the survivors continue."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_survivors_go_on(tmp_path: Path, seed: int) -> None:
         environment=os.environ | {"OMP_NUM_THREADS": "1"},
         timeout_s=90,
     )
-    told = f"{plan}\n{job.stdout}{job.stderr}"
+    report = f"{plan}\n{job.stdout}{job.stderr}"
     left = [rank for rank in range(plan["size"]) if plan["faults"].get(rank, ("abort",))[0] == "abort"]
-    assert sorted(job.stdout.split("\n")[:-1]) == [f"{rank} done" for rank in left], told
-    assert set(os.listdir("/dev/shm")) <= memory, told
+    assert sorted(job.stdout.split("\n")[:-1]) == [f"{rank} done" for rank in left], report
+    assert set(os.listdir("/dev/shm")) <= memory, report

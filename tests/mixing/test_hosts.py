@@ -1,4 +1,4 @@
-"""Mixing between hosts: this machine under two names, whose ranks share memory only with those of their own host."""
+"""Mixing between hosts: this machine under two names; ranks share memory only with ranks of their own host."""
 
 from __future__ import annotations
 

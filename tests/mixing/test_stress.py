@@ -1,4 +1,4 @@
-"""Random programs over all backends that can be tested here, each rank waiting in an order of its own."""
+"""Random programs over all backends that can be tested here; each rank waits in its own order."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ..tier import full, is_full
 from .programs import Runner, make_communicators, random_program
 
 NUM_SEEDS = 4000 if os.environ.get("HOCKET_SOAK") else 300 if is_full() else 60
-LEAST_TO_LEARN = 200  # with fewer programs no learner comes to try anything
+LEAST_TO_LEARN = 200  # with fewer programs the learner does not try anything
 
-# Stops one of the processes for a moment, again and again, until it is told to end.
+# Repeatedly stops one of the processes for a moment, until it is told to end.
 PAUSE = """
 import os, random, select, signal, sys, time
 rng, pids = random.Random(0), [int(pid) for pid in sys.argv[1:]]
@@ -54,7 +54,7 @@ def _run(comm: hk.Communicator, seeds: range, progress: str, pauses: bool, learn
 
 
 def _make_learner(comm: hk.Communicator) -> Learner:
-    """One with short windows that tries everything, so that choices change again and again."""
+    """A learner with short windows that tries everything, so that choices change often."""
     learn._MIN_OPERATIONS, learn._LEAST_SHARE, learn._LONGEST_REST, trial._MIN_TIMES = 1, 1e-9, 1, 1
     return Learner(comm, window=16)
 

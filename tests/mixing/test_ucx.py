@@ -1,4 +1,4 @@
-"""UCX as one of the libraries of a job: what it can do, what it says that it cannot, and which UCX it is."""
+"""UCX as one of the libraries of a job: what it carries, what it refuses, and which UCX is used."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCHEDULED = ("barrier", "all_reduce", "reduce", "broadcast", "all_gather", "redu
 def _no_table_of_this_user(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOCKET_TABLE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("HOCKET_BACKENDS", "shm")  # of spawn's own communicator, which the ranks give up at once
+    monkeypatch.setenv("HOCKET_BACKENDS", "shm")  # for spawn's own communicator, which the ranks finalize at once
 
 
 def attempt(call: Callable[[], object]) -> tuple[str, str]:
@@ -36,7 +36,7 @@ def attempt(call: Callable[[], object]) -> tuple[str, str]:
 
 
 def total(comm: hk.Communicator, **how: Any) -> tuple[float, str, str]:
-    """What an all_reduce of ones gives, who carried it, and by which schedule."""
+    """Return the result of an all_reduce of ones, the backend that carried it, and the schedule."""
     x = np.ones(100, np.float32)
     comm.all_reduce(x, **how)
     record = comm.records()[-1]
@@ -133,7 +133,7 @@ def test_message_that_does_not_fit(sent: int, expected: int) -> None:
 
 
 def _one_after_the_other(comm: hk.Communicator, jobs: list[list[str]]) -> list[tuple[float, set[str], str]]:
-    """Which UCX is there depends on what was loaded first."""
+    """The UCX in use depends on what was loaded first."""
     comm.finalize()
     seen = []
     for backends in jobs:
@@ -162,7 +162,7 @@ def _one_after_the_other(comm: hk.Communicator, jobs: list[list[str]]) -> list[t
 def test_with_mpi_in_any_order(jobs: list[list[str]]) -> None:
     for seen in hk.spawn(_one_after_the_other, 2, jobs, timeout=TIMEOUT_S):
         versions = {word for _, _, word in seen}
-        assert len(versions) == 1  # one UCX in the process, whoever brought it
+        assert len(versions) == 1  # one UCX in the process, from either source
         assert [value for value, _, _ in seen] == [4.0] * len(jobs)
         assert [names for _, names, _ in seen] == [set(backends) for backends in jobs]
 
@@ -176,7 +176,7 @@ def _both_at_once(comm: hk.Communicator) -> tuple[float, str]:
 
 
 def test_parts_of_one_operation() -> None:
-    """A schedule carries them where one of the two has no collectives of its own."""
+    """A schedule carries them if one of the two has no collectives."""
     for result, algorithm in hk.spawn(_both_at_once, 2, timeout=TIMEOUT_S):
         assert result == 200_000 and algorithm
 

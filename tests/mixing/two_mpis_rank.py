@@ -2,7 +2,7 @@
 
 two_mpis_rank.py OPEN_MPI FIRST_SEED NUM_SEEDS
 
-OPEN_MPI is the name by which it is asked for.
+OPEN_MPI is the name of the backend for Open MPI.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rules of mixing R1 to R8 (docs/architecture.md, section 7) as switches.
+"""The rules of mixing R1 to R8 (docs/design/mixing_rules.md) as switches.
 
 R1, R5 and R8 are duties of programs, the others of the runtime. A rule that can be broken in several ways has a switch
 for each.

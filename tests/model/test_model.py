@@ -115,7 +115,7 @@ TABLE = {
 
 @pytest.mark.parametrize(("row", "expected"), TABLE.items())
 def test_published_table(row: tuple[bool, bool, bool, bool], expected: tuple[int, int]) -> None:
-    """The results of docs/architecture.md, section 7, and of the design notes behind it."""
+    """The table of results in docs/design/mixing_rules.md."""
     order_differs, unified_progress, chained, lanes_share_nothing = row
     rules = Rules(one_issue_order=False, unified_progress=unified_progress, lanes_share_nothing=lanes_share_nothing)
     outcomes = [check(program, Runtime(rules)) for program in table(order_differs=order_differs, chained=chained)]

@@ -1,4 +1,4 @@
-// Foreign lanes behind an agreement: nothing reaches the library before all members are about to do the same.
+// Foreign lanes behind an agreement: no operation reaches the library before all members have agreed on it.
 #include <random>
 
 #include "shm/agreed_lane.hpp"
@@ -9,9 +9,10 @@ namespace {
 
 using namespace hocket;
 
-constexpr size_t kForeign = 1;  // the backend's place: shm is the first
+constexpr size_t kForeign = 1;  // index of the backend; shm has index 0
 
-// A library that counts, by operation number, how many members have posted it, and whether they posted the same.
+// A library that counts, per sequence number, how many members have posted the operation, and checks that all posted
+// the same one.
 struct Library {
   std::atomic<int> posted[256]{};
   std::atomic<uint64_t> nbytes[256]{};
@@ -78,7 +79,7 @@ struct Foreign {
   std::unique_ptr<AgreedLane> lane;
 };
 
-// Several in flight, posted at random times on each rank; all pass in issue order.
+// Several operations in flight, posted at random times on each rank; all reach the library in issue order.
 void test_many_in_flight(int size) {
   ThreadJob job(size, {"shm", "counting"});
   Library library;
@@ -124,7 +125,7 @@ void test_mismatch_does_not_reach_the_library() {
   });
 }
 
-// Rank 1 puts operation 2 on another lane. Everyone learns of it, and the lane goes on.
+// Rank 1 puts operation 2 on another lane. All members get an error, and the lane continues with the next operation.
 void test_operation_on_another_lane() {
   ThreadJob job(3, {"shm", "counting"});
   Library library;
@@ -166,12 +167,12 @@ void test_failure_of_the_library_and_cancelling() {
     foreign.counter->fails_at = 1;
     Operation op = foreign.make(1, 4);
     foreign.lane->post(op);
-    // Not at once: the reason, a death, may become known in a moment.
+    // The error is delayed, because its reason, a death, may become known in a moment.
     const int64_t begin = now_ns();
     const Error error = error_of([&] { foreign.finish(op); });
     CHECK(error.code == ErrorCode::aborted && now_ns() - begin > 100'000'000);
     CHECK(error.message.find("lost a connection") != std::string::npos && !op.token);
-    // Queued behind an open round: nobody can have noticed it.
+    // Queued behind an open round: no other member can have noticed it.
     Operation first = foreign.make(2, 4), second = foreign.make(3, 4);
     foreign.lane->post(first);
     foreign.lane->post(second);
@@ -181,7 +182,7 @@ void test_failure_of_the_library_and_cancelling() {
   });
 }
 
-// Work that touches the same bytes waits, also where its lane has room; explicit dependencies likewise.
+// Work that accesses the same bytes waits, even if its lane has room; explicit dependencies have the same effect.
 void test_dependencies() {
   TestCommunicator comm;
   auto other = std::make_unique<TestLane>(4);
@@ -195,7 +196,7 @@ void test_dependencies() {
     return work;
   };
   const auto issue = [&](const WorkPtr& work) {
-    comm.look([&] { comm.core->issue(work, 0); });
+    comm.locked([&] { comm.core->issue(work, 0); });
     return work;
   };
   comm.collective->plans[1].num_tests = 1000;
@@ -205,14 +206,14 @@ void test_dependencies() {
   CHECK(foreign->posted == (std::vector<uint64_t>{2}));  // the reader waits for the writer
   CHECK(wait(reader) == WaitResult::finished && is_done(writer) && is_done(apart));
   CHECK(foreign->posted == (std::vector<uint64_t>{2, 3}));
-  // Two that only read do not wait; one that writes waits for both of its own lane.
+  // Two readers do not wait for each other; a writer waits for both, which are on its own lane.
   foreign->plans[4].num_tests = foreign->plans[5].num_tests = 1000;
   issue(work_on(1, 0, 8, false));
   issue(work_on(1, 0, 8, false));
   const WorkPtr overwriter = issue(work_on(1, 4, 5, true));
   CHECK(foreign->posted.size() == 4);
   CHECK(wait(overwriter) == WaitResult::finished && foreign->posted.size() == 5);
-  // An operation that failed counts as over: the others post theirs, too.
+  // A failed operation counts as finished, because the other members post the dependent operation too.
   comm.collective->plans[7] = {.num_tests = 50, .error = Error{ErrorCode::collective_mismatch, "mismatch", {}}};
   const WorkPtr failed = issue(work_on(0, 0, 8, true));
   WorkPtr after = work_on(1, 16, 17, false);
@@ -223,7 +224,7 @@ void test_dependencies() {
   CHECK(has_failed(failed, ErrorCode::collective_mismatch) && after->deps.empty());
 }
 
-// A member that arrives and leaves at once while another one looks: it never left before arriving.
+// A member arrives and leaves at once while another one checks: it must never count as gone before its arrival.
 void test_arriving_and_leaving() {
   constexpr int kRounds = 20'000;
   ThreadJob job(2);

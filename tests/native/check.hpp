@@ -1,4 +1,4 @@
-// The smallest test tool that says what failed where; a test program ends with 0 only if every CHECK held.
+// A minimal test macro that prints what failed and where; a test program exits with 0 only if every CHECK holds.
 #pragma once
 
 #include <cstdio>

@@ -1,10 +1,10 @@
-// The core over lanes that delay and fail at will: order, progress, errors, timeouts, the progress thread, events.
+// The core over lanes that delay and fail on request: order, progress, errors, timeouts, events.
 #include <cstdio>
 #include <limits>
 #include <numeric>
 #include <thread>
 
-#include "core/bell.hpp"
+#include "core/doorbell.hpp"
 #include "test_lane.hpp"
 
 namespace {
@@ -46,7 +46,7 @@ void test_deep_lane_completes_out_of_order() {
   CHECK(comm.point_to_point->most_in_flight == 3);
 }
 
-// Rule R3: what A waits for happens only once B's and C's lanes have been driven.
+// Rule R3: A's operation completes only after B's and C's lanes have been driven.
 void test_one_wait_drives_all() {
   TestCommunicator a("a"), b("b"), c("c");
   const WorkPtr of_b = b.issue(), of_c = c.issue(OpKind::send);
@@ -57,7 +57,7 @@ void test_one_wait_drives_all() {
   CHECK(is_done(of_b) && is_done(second_of_b) && is_done(of_c));
 }
 
-void test_error_is_its_own_operations() {
+void test_error_concerns_only_its_operation() {
   TestCommunicator a("a"), b("b");
   b.collective->plans[1] = {.num_tests = 5, .error = kMismatch};
   b.collective->plans[2] = {.error = kMismatch, .fails_in_post = true};
@@ -67,7 +67,7 @@ void test_error_is_its_own_operations() {
   CHECK(wait(of_a) == WaitResult::finished && is_done(of_a));
   CHECK(has_failed(first, ErrorCode::collective_mismatch) && has_failed(in_post, ErrorCode::collective_mismatch));
   CHECK(is_done(good) && !b.is_broken() && b.collective->posted == (Seqs{1, 2, 3}));
-  // The same in a lane with others in flight.
+  // The same on a lane with other operations in flight.
   b.point_to_point->plans[1].num_tests = 50;
   b.point_to_point->plans[2] = {.error = kMismatch, .fails_in_post = true};
   const WorkPtr send = b.issue(OpKind::send), refused = b.issue(OpKind::send), last = b.issue(OpKind::send);
@@ -107,7 +107,7 @@ struct CountingHooks : WaitHooks {
   bool interrupted() override { return interrupt; }
 };
 
-// A wait that another rank explains says nothing of itself.
+// A wait with an empty text prints no report, because another rank reports it.
 void test_wait_without_a_text() {
   for (const std::string text : {"", "rank 1 waits"}) {
     CountingHooks hooks;
@@ -130,9 +130,9 @@ void test_timeout() {
   const char* text = "rank 0 of world waits in barrier, number 2 at test.py:3, for ranks 1 and 2";
   CHECK(contains(hooks.report, text) && contains(hooks.report, "still waiting after"));
   CHECK(has_failed(queued, ErrorCode::comm_timeout) && has_failed(first, ErrorCode::comm_timeout));
-  CHECK(contains(queued->error->message, text) && contains(queued->error->message, "timed out after a timeout of 0.3"));
+  CHECK(contains(queued->error->message, text) && contains(queued->error->message, "timeout of 0.3"));
   CHECK(queued->error->ranks == (std::vector<int>{1, 2}));
-  CHECK(comm.core->failure()->code == ErrorCode::aborted);  // a later operation has not timed out itself
+  CHECK(comm.core->failure()->code == ErrorCode::aborted);  // because a later operation has not timed out itself
   CHECK(comm.collective->cancelled == Seqs{1} && comm.collective->abandoned.size() == 1);
 }
 
@@ -144,7 +144,7 @@ void test_timeout_of_an_independent_operation() {
   const WorkPtr one = comm.issue(OpKind::recv), two = comm.issue(OpKind::recv), three = comm.issue(OpKind::recv);
   CHECK(wait(two, 0.01) == WaitResult::finished && has_failed(two, ErrorCode::comm_timeout));
   CHECK(!comm.is_broken() && !one->finished() && comm.point_to_point->cancelled == Seqs{2});
-  // One that others have noticed cannot be taken back.
+  // An operation that others have noticed cannot be cancelled alone: the communicator breaks.
   CHECK(wait(three, 0.01) == WaitResult::finished && has_failed(three, ErrorCode::comm_timeout));
   CHECK(comm.is_broken() && has_failed(one, ErrorCode::comm_timeout));
   CHECK(comm.point_to_point->cancelled == (Seqs{2, 3, 1}));
@@ -171,15 +171,15 @@ void test_interrupted_wait() {
   CHECK(wait(work) == WaitResult::finished && is_done(work));
 }
 
-void test_illness() {
+void test_bad_health() {
   TestCommunicator comm;
   bool dead = false;
   comm.point_to_point->plans[1].ready = [&] { return dead; };
   comm.collective->plans[1].num_tests = -1;
   const WorkPtr satisfied = comm.issue(OpKind::recv), pending = comm.issue();
-  comm.look([&] {
+  comm.locked([&] {
     dead = true;
-    comm.collective->illness = kDeath;
+    comm.collective->health_error = kDeath;
   });
   CHECK(wait(pending) == WaitResult::finished && has_failed(pending, ErrorCode::peer_failure));
   CHECK(is_done(satisfied) && pending->error->ranks == std::vector<int>{2} && comm.is_broken());
@@ -195,7 +195,7 @@ void test_short_operations() {
   Communicator::FastPathResult fast;
   const auto try_short = [&](Operation& op) {
     fast = {};
-    const bool done = comm.look([&] { return comm.core->try_short(op, fast); });
+    const bool done = comm.locked([&] { return comm.core->try_short(op, fast); });
     CHECK(fast.posted);
     return done;
   };
@@ -204,26 +204,26 @@ void test_short_operations() {
   CHECK(!try_short(op) && op.seq == 2);
   WorkPtr work = comm.make(OpKind::barrier);
   work->op = op;
-  comm.look([&] { comm.core->adopt(work, fast); });
+  comm.locked([&] { comm.core->adopt(work, fast); });
   CHECK(wait(work) == WaitResult::finished && is_done(work));
-  // Nothing is done on the spot while something is in flight on any lane: that has to be driven.
+  // No fast path while an operation is in flight on any lane, because that operation must be driven.
   comm.point_to_point->plans[1].num_tests = 50;
   const WorkPtr message = comm.issue(OpKind::send);
   Communicator::FastPathResult refused;
-  CHECK(!comm.look([&] { return comm.core->try_short(op, refused); }) && !refused.posted);
+  CHECK(!comm.locked([&] { return comm.core->try_short(op, refused); }) && !refused.posted);
   CHECK(wait(message) == WaitResult::finished);
-  // What went wrong on the spot is what the work says.
+  // The work gets the error of the fast path.
   CHECK(!try_short(op) && op.seq == 3 && fast.error);
   work = comm.make(OpKind::barrier);
   work->op = op;
-  comm.look([&] { comm.core->adopt(work, fast); });
+  comm.locked([&] { comm.core->adopt(work, fast); });
   CHECK(has_failed(work, ErrorCode::collective_mismatch) && !comm.is_broken());
-  // The communicator breaks while nobody answers for the operation: who adopts it learns that at once.
+  // The communicator breaks between try_short() and adopt(): adopt() fails the work at once.
   CHECK(!try_short(op) && op.seq == 4);
-  comm.look([&] { comm.core->fail(kDeath); });
+  comm.locked([&] { comm.core->fail(kDeath); });
   work = comm.make(OpKind::barrier);
   work->op = op;
-  comm.look([&] { comm.core->adopt(work, fast); });
+  comm.locked([&] { comm.core->adopt(work, fast); });
   CHECK(has_failed(work, ErrorCode::peer_failure) && comm.collective->cancelled == Seqs{4});
 }
 
@@ -271,7 +271,7 @@ void test_event_ring() {
     *clock = 1000 + i;
     ring.begin({.seq = i}, 0);
   }
-  ring.end(open, EventState::completed);  // overwritten meanwhile: stays lost
+  ring.end(open, EventState::completed);  // overwritten meanwhile: has no effect
   const std::vector<Event> held = ring.snapshot();
   CHECK(held.size() == EventRing::kCapacity && ring.issued() == EventRing::kCapacity + 2);
   for (uint64_t i = 0; i < held.size(); ++i) CHECK(held[i].t_begin == 1000 + i && held[i].t_end == 0);
@@ -285,7 +285,7 @@ void test_events_of_operations() {
   comm.issue();
   comm.issue();
   comm.issue();
-  const std::vector<Event> events = comm.look([&] { return comm.core->events().snapshot(); });
+  const std::vector<Event> events = comm.locked([&] { return comm.core->events().snapshot(); });
   const EventState expected[] = {EventState::completed, EventState::failed, EventState::started, EventState::issued};
   CHECK(events.size() == 4);
   for (size_t i = 0; i < 4; ++i) CHECK(events[i].state == expected[i] && events[i].seq == i + 1);
@@ -299,14 +299,14 @@ int main() {
     test_issue_order();
     test_deep_lane_completes_out_of_order();
     test_one_wait_drives_all();
-    test_error_is_its_own_operations();
+    test_error_concerns_only_its_operation();
     test_fatal_error_breaks_its_communicator_only();
     test_timeout();
     test_wait_without_a_text();
     test_timeout_of_an_independent_operation();
     test_endless_timeout();
     test_interrupted_wait();
-    test_illness();
+    test_bad_health();
     test_short_operations();
     test_wait_for();
   }

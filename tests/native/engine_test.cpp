@@ -1,10 +1,10 @@
-// Threads in the engine: the progress thread, its callbacks, and several threads that wait at once.
+// Threads in the engine: the progress thread, its callbacks, and several threads that wait at the same time.
 #include <condition_variable>
 #include <cstdio>
 #include <random>
 #include <thread>
 
-#include "core/bell.hpp"
+#include "core/doorbell.hpp"
 #include "test_lane.hpp"
 
 namespace {
@@ -13,7 +13,7 @@ using namespace hocket;
 
 Engine& engine() { return Engine::instance(); }
 
-// Something that another thread waits for, with a deadline.
+// An event that another thread waits for, with a deadline.
 class Signal {
  public:
   void set() {
@@ -32,7 +32,8 @@ class Signal {
   bool is_set_ = false;
 };
 
-// On the progress thread, without the lock, also for what is finished already or failed; a callback may use the engine.
+// Callbacks run on the progress thread, without the lock, also for work that has finished before or failed; a callback
+// may use the engine.
 void test_callbacks() {
   TestCommunicator comm;
   comm.collective->plans[1].num_tests = 100;
@@ -57,7 +58,7 @@ void test_callbacks() {
   CHECK(!engine().has_thread());
 }
 
-// What was finished when the thread is stopped has its callbacks run.
+// Callbacks of work that is finished when the thread is stopped still run.
 void test_stop_runs_callbacks() {
   TestCommunicator comm;
   for (int round = 0; round < 50; ++round) {
@@ -71,7 +72,7 @@ void test_stop_runs_callbacks() {
 void test_progress_thread_expires() {
   TestCommunicator a("a"), b("b");
   engine().start_thread();
-  a.look([&] { a.collective->plans[1].num_tests = -1; });
+  a.locked([&] { a.collective->plans[1].num_tests = -1; });
   const WorkPtr forgotten = a.issue(OpKind::barrier, 0.1);
   const WorkPtr of_b = b.issue(OpKind::barrier, 0.1);
   Signal over;
@@ -79,26 +80,26 @@ void test_progress_thread_expires() {
   over.wait();
   CHECK(has_failed(forgotten, ErrorCode::comm_timeout) && a.is_broken());
   CHECK(wait(of_b) == WaitResult::finished && is_done(of_b) && !b.is_broken());
-  // Who waits for an operation watches its deadline himself.
+  // A thread that waits for an operation checks the deadline of its own wait instead.
   TestCommunicator c("c");
   std::atomic<bool> open{false};
-  c.look([&] { c.collective->plans[1].ready = [&] { return open.load(); }; });
+  c.locked([&] { c.collective->plans[1].ready = [&] { return open.load(); }; });
   const WorkPtr awaited = c.issue(OpKind::barrier, 0.05);
   std::thread waiter([&] { CHECK(wait(awaited, 60) == WaitResult::finished && is_done(awaited)); });
   while (awaited->waiters.load() == 0) sched_yield();
   const int64_t until = now_ns() + timeout_ns(0.2);
   while (now_ns() < until) sched_yield();
   open.store(true);
-  ring(Bell::mine().page());
+  ring(Doorbell::mine().page());
   waiter.join();
   engine().stop_thread();
 }
 
-// Peers' lives are looked at also while nothing is in flight.
-void test_progress_thread_sees_illness() {
+// Dead peers are detected even if nothing is in flight.
+void test_progress_thread_checks_health() {
   TestCommunicator comm;
   engine().start_thread();
-  comm.look([&] { comm.collective->illness = Error{ErrorCode::peer_failure, "rank 1 died", {1}}; });
+  comm.locked([&] { comm.collective->health_error = Error{ErrorCode::peer_failure, "rank 1 died", {1}}; });
   const int64_t deadline = now_ns() + timeout_ns(60);
   while (!comm.is_broken()) {
     CHECK(now_ns() < deadline);
@@ -119,53 +120,54 @@ void test_many_waiters_of_one_work() {
       waiters.emplace_back([&] { CHECK(wait(work) == WaitResult::finished && is_done(work)); });
     while (work->waiters.load() < 4) sched_yield();
     open.store(true);
-    ring(Bell::mine().page());
+    ring(Doorbell::mine().page());
     for (std::thread& waiter : waiters) waiter.join();
     CHECK(work->waiters.load() == 0);
     engine().stop_thread();
   }
 }
 
-// A wait that stands still, in a signal handler of the program's, keeps the progress thread from nothing.
-void test_progress_beside_a_wait_that_stands_still() {
-  TestCommunicator still;
+// A wait that is blocked in a signal handler of the program does not stop the progress thread.
+void test_progress_beside_a_blocked_wait() {
+  TestCommunicator blocked;
   TestCommunicator comm;
   std::atomic<bool> is_over{false};
-  std::atomic<bool> stands{false};
-  still.collective->plans[1].ready = [&] { return is_over.load(); };
-  comm.collective->plans[1].num_tests = 20'000;  // more than one that looks every 4 ms has in a minute
+  std::atomic<bool> is_blocked{false};
+  blocked.collective->plans[1].ready = [&] { return is_over.load(); };
+  comm.collective->plans[1].num_tests = 20'000;  // more than a thread with one test every 4 ms makes in a minute
   engine().start_thread();
-  struct Standing : WaitHooks {
-    Standing(std::atomic<bool>& is_over, std::atomic<bool>& stands) : is_over(is_over), stands(stands) {}
+  struct BlockingHooks : WaitHooks {
+    BlockingHooks(std::atomic<bool>& is_over, std::atomic<bool>& is_blocked)
+        : is_over(is_over), is_blocked(is_blocked) {}
     bool interrupted() override {
-      stands.store(true);
+      is_blocked.store(true);
       while (!is_over.load()) sched_yield();
       return false;
     }
     std::atomic<bool>& is_over;
-    std::atomic<bool>& stands;
+    std::atomic<bool>& is_blocked;
   };
-  const WorkPtr waited_for = still.issue();
+  const WorkPtr awaited = blocked.issue();
   std::thread waiter([&] {
-    Standing hooks(is_over, stands);
-    CHECK(engine().wait(*waited_for, 120, hooks) == WaitResult::finished);
+    BlockingHooks hooks(is_over, is_blocked);
+    CHECK(engine().wait(*awaited, 120, hooks) == WaitResult::finished);
   });
-  while (!stands.load()) sched_yield();
+  while (!is_blocked.load()) sched_yield();
   const WorkPtr work = comm.issue();
   const int64_t deadline = now_ns() + timeout_ns(60);
   while (!work->finished()) {
     CHECK(now_ns() < deadline);
-    ring(Bell::mine().page());
+    ring(Doorbell::mine().page());
     sched_yield();
   }
   is_over.store(true);
-  ring(Bell::mine().page());
+  ring(Doorbell::mine().page());
   waiter.join();
   engine().stop_thread();
 }
 
-// Each thread has a communicator of its own and issues, waits, and drops; peers publish and ring from outside. All the
-// time somebody else may drive one's lanes.
+// Each thread has a communicator of its own, issues operations and waits; a peer thread publishes and rings. Other
+// threads may drive a thread's lanes at any time.
 void test_many_threads(bool with_progress_thread) {
   constexpr int kThreads = 4;
   constexpr uint64_t kOperations = 200;
@@ -178,7 +180,7 @@ void test_many_threads(bool with_progress_thread) {
       {
         TestCommunicator comm;
         std::mt19937 random(static_cast<unsigned>(t));
-        comm.look([&] {
+        comm.locked([&] {
           for (uint64_t seq = 1; seq <= kOperations; ++seq) {
             TestLane::Plan& plan = comm.collective->plans[seq];
             plan.num_tests = static_cast<int>(random() % 5 + 1);
@@ -201,7 +203,7 @@ void test_many_threads(bool with_progress_thread) {
     std::mt19937 random(99);
     while (num_running.load() > 0) {
       published[random() % kThreads].fetch_add(3, std::memory_order_release);
-      ring(Bell::mine().page());
+      ring(Doorbell::mine().page());
       for (unsigned i = random() % 2000; i > 0; --i) cpu_pause();
     }
   });
@@ -210,10 +212,10 @@ void test_many_threads(bool with_progress_thread) {
   engine().stop_thread();
 }
 
-// A library that has something left to send, which it does when it is driven so many times.
-class LeftBehind final : public DrivenLibrary {
+// A library with data left to send, which is sent after `num_left` drives.
+class LibraryWithDataLeft final : public DrivenLibrary {
  public:
-  explicit LeftBehind(int num_left = 1) : num_left_(num_left) {}
+  explicit LibraryWithDataLeft(int num_left = 1) : num_left_(num_left) {}
   bool is_empty() const { return num_driven_ >= num_left_; }
   Signal emptied;
 
@@ -225,8 +227,8 @@ class LeftBehind final : public DrivenLibrary {
   int num_driven_ = 0;  // under the lock
 };
 
-std::shared_ptr<LeftBehind> leave_behind(int num_left) {
-  auto library = std::make_shared<LeftBehind>(num_left);
+std::shared_ptr<LibraryWithDataLeft> add_library_with_data_left(int num_left) {
+  auto library = std::make_shared<LibraryWithDataLeft>(num_left);
   {
     const std::lock_guard guard(engine().lock());
     engine().add(library);
@@ -235,32 +237,32 @@ std::shared_ptr<LeftBehind> leave_behind(int num_left) {
   return library;
 }
 
-// Whoever waits or looks, in whatever way, for a rank that waits for what a library has left over.
-void test_left_behind() {
+// Every kind of wait and poll drives a library that has data left to send.
+void test_data_left_to_send() {
   TestCommunicator comm;
   for (int num_left : {1, 5}) {
-    const auto library = leave_behind(num_left);
-    comm.collective->plans[comm.look([&] { return comm.core->collectives_issued(); }) + 1].ready = [&] {
+    const auto library = add_library_with_data_left(num_left);
+    comm.collective->plans[comm.locked([&] { return comm.core->collectives_issued(); }) + 1].ready = [&] {
       return library->is_empty();
     };
     CHECK(wait(comm.issue()) == WaitResult::finished);
   }
-  const auto library = leave_behind(3);
+  const auto library = add_library_with_data_left(3);
   WaitHooks hooks;
   CHECK(engine().wait_for([&] { return library->is_empty(); }, 60, hooks));
-  const auto polled = leave_behind(3);
-  while (!comm.look([&] { return polled->is_empty(); })) comm.look([] { engine().poll(); });
-  const auto passed = leave_behind(3);
-  while (!comm.look([&] { return passed->is_empty(); })) comm.look([] { engine().progress_others(); });
+  const auto polled = add_library_with_data_left(3);
+  while (!comm.locked([&] { return polled->is_empty(); })) comm.locked([] { engine().poll(); });
+  const auto passed = add_library_with_data_left(3);
+  while (!comm.locked([&] { return passed->is_empty(); })) comm.locked([] { engine().progress_others(); });
   engine().start_thread();
-  const auto by_thread = leave_behind(3);
+  const auto by_thread = add_library_with_data_left(3);
   by_thread->emptied.wait();
   engine().stop_thread();
 }
 
-// One that was never used is left alone, and the pauses grow with the time since the last use.
+// A library that was never used is not driven; pauses grow with the time since the last use.
 void test_pauses() {
-  LeftBehind library;
+  LibraryWithDataLeft library;
   CHECK(library.due_ns() == DrivenLibrary::kNever);
   const int64_t before = now_ns();
   library.note_use();
@@ -284,13 +286,13 @@ int main() {
     test_stop_runs_callbacks();
     test_progress_thread_expires();
     test_many_waiters_of_one_work();
-    test_progress_beside_a_wait_that_stands_still();
+    test_progress_beside_a_blocked_wait();
     test_many_threads(false);
     test_many_threads(true);
-    test_left_behind();
+    test_data_left_to_send();
   }
   test_pauses();
-  test_progress_thread_sees_illness();
+  test_progress_thread_checks_health();
   std::puts("engine: ok");
   return 0;
 }

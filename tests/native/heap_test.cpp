@@ -1,4 +1,4 @@
-// The heap that the ranks of a host share: what is handed out, given back, and taken out of the others' reach.
+// The heap that the ranks of a host share: allocate, free and detach blocks.
 #include "shm/heap.hpp"
 
 #include <cstdio>
@@ -15,7 +15,7 @@ using namespace hocket;
 namespace {
 
 constexpr uint64_t kBegin = heap_begin(kMostSegmentBytes);
-constexpr uint64_t kBytes = 4ull << 30;  // what a sanitizer leaves room for
+constexpr uint64_t kBytes = 4ull << 30;  // fits into the address space under a sanitizer
 
 bool is_filled(const std::byte* begin, uint64_t nbytes, int value) {
   for (uint64_t i = 0; i < nbytes; ++i)
@@ -46,7 +46,7 @@ void memory_is_used_again() {
   const Fd segment = create_segment(kMostSegmentBytes);
   Heap heap(segment.get(), 0, 1, kBegin, kBytes);
   std::vector<std::byte*> blocks;
-  constexpr uint64_t kLarge = 100 << 20;  // of which two are kept
+  constexpr uint64_t kLarge = 100 << 20;  // two such blocks are kept
   for (int i = 0; i < 6; ++i) blocks.push_back(heap.allocate(kLarge));
   CHECK(heap.num_allocated() == 6 * kLarge);
   for (const int i : {4, 5, 3, 1, 2}) {
@@ -56,12 +56,12 @@ void memory_is_used_again() {
   std::byte* const kept = heap.allocate(kLarge);
   CHECK(kept == blocks[4] || kept == blocks[5]);
   CHECK(is_filled(kept, 5000, 9));
-  std::byte* const three = heap.allocate(3 * kLarge);  // neighbours have become one, and lost their pages
+  std::byte* const three = heap.allocate(3 * kLarge);  // adjacent blocks were merged and their pages released
   CHECK(three == blocks[1]);
   CHECK(is_filled(three, 5000, 0) && is_filled(three + 2 * kLarge, 5000, 0));
   CHECK(heap.num_allocated() == 5 * kLarge);
   heap.free(three);
-  heap.free(three);  // no block any more
+  heap.free(three);  // a second free has no effect
   heap.free(kept);
   heap.free(blocks[0]);
   CHECK(heap.num_allocated() == 0);
@@ -76,7 +76,7 @@ void memory_is_used_again() {
   CHECK(has_thrown);
 }
 
-void detached_memory_is_out_of_reach() {
+void detached_memory_is_private() {
   const Fd segment = create_segment(kMostSegmentBytes);
   Heap heap(segment.get(), 0, 2, kBegin, kBytes), other(segment.get(), 1, 2, kBegin, kBytes);
   std::byte* const x = heap.allocate(20000);
@@ -87,7 +87,7 @@ void detached_memory_is_out_of_reach() {
   heap.detach(x + 7000);
   CHECK(is_filled(x, 20000, 5));
   CHECK(!heap.place_of(x, 20000) && !heap.place_of(x + 19999, 1) && heap.place_of(y, 20000));
-  std::memset(other.at(0, place), 8, 20000);  // by a rank that knows nothing of it
+  std::memset(other.at(0, place), 8, 20000);  // a rank that does not know of detach()
   CHECK(is_filled(x, 20000, 5) && is_filled(y, 20000, 6));
   heap.detach(x);
   heap.free(x);
@@ -118,7 +118,7 @@ void threads_allocate_at_once() {
 int main() {
   ranks_see_each_other();
   memory_is_used_again();
-  detached_memory_is_out_of_reach();
+  detached_memory_is_private();
   threads_allocate_at_once();
   std::puts("heap_test: all checks passed");
 }

@@ -1,4 +1,4 @@
-// Test data whose reductions are exact in every type, and what every collective has to make of it.
+// Test data whose reductions are exact in every type, and the expected result of every collective.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace hocket {
 inline constexpr DType kOracleDTypes[] = {DType::float32, DType::float64, DType::int8,  DType::int16,
                                           DType::int32,   DType::int64,   DType::uint8, DType::boolean};
 
-// What rank `rank` puts into element `index`: small enough for every type to hold every result exactly, or to wrap.
+// Element `index` of rank `rank`: so small that every type holds every result exactly, or wraps around.
 inline int64_t value(DType dtype, int rank, uint64_t index, uint64_t salt) {
   const uint64_t mixed = (static_cast<uint64_t>(rank) * 7 + index * 13 + (index >> 9) + salt) % 5;
   return static_cast<int64_t>(dtype == DType::boolean ? mixed & 1 : mixed);
@@ -91,7 +91,7 @@ inline void put(DType dtype, std::byte* array, uint64_t index, double x) {
 
 using Bytes = std::vector<std::byte>;
 
-// `count` elements: those of `rank` from `begin` on.
+// Elements [begin, begin + count) of a rank's input.
 inline Bytes input(DType dtype, int rank, uint64_t begin, uint64_t count, uint64_t salt) {
   Bytes bytes(count * itemsize(dtype));
   for (uint64_t i = 0; i < count; ++i)
@@ -105,7 +105,7 @@ inline Bytes reduction(DType dtype, ReduceOp op, int size, uint64_t begin, uint6
   return bytes;
 }
 
-// One collective with `count` elements (a block, where there are blocks) on one rank: runs it and compares.
+// Runs one collective of `count` elements (per block, if it has blocks) on one rank and checks the result.
 template <typename Run>
 void check_collective(OpKind kind, DType dtype, ReduceOp op, int root, uint64_t count, uint64_t salt, int rank,
                       int size, bool in_place, Run&& run) {

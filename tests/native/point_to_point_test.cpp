@@ -1,4 +1,4 @@
-// Messages: short and long, tags, early ones, a ring that wraps around, refusals, and peers that leave.
+// Messages: short and long, tags, unexpected messages, a ring that wraps around, mismatches, and peers that leave.
 #include <cstdio>
 #include <list>
 #include <random>
@@ -100,7 +100,7 @@ void test_sizes() {
   });
 }
 
-// More than the ring holds, of all sizes, taken in another order than sent: within a tag the order stays.
+// More messages than the ring holds, of all sizes, received in another order than sent: the order within a tag stays.
 void test_ring_wraps_around() {
   ThreadJob job(2);
   job.run([](Rank& rank) {
@@ -121,7 +121,7 @@ void test_ring_wraps_around() {
   });
 }
 
-// Long messages that nobody asked for yet do not stop those behind them.
+// Long messages without a receive do not block the messages behind them.
 void test_long_messages_out_of_order() {
   ThreadJob job(2);
   job.run([](Rank& rank) {
@@ -148,13 +148,13 @@ void test_to_itself() {
   });
 }
 
-// A message of another size or type than expected: the receiver raises, and the sender of a long one as well. What
-// follows is not disturbed.
+// A message of another size or type than expected: the receiver raises, and so does the sender of a long message. Later
+// messages are not affected.
 void test_refused() {
   ThreadJob job(2);
   job.run([](Rank& rank) {
     Bytes bytes = pattern(500'000, 1);
-    const auto exchange_well = [&](uint64_t nbytes) {
+    const auto exchange = [&](uint64_t nbytes) {
       Bytes expected = pattern(nbytes, nbytes);
       Bytes got(nbytes);
       rank.rank == 0 ? rank.send(1, expected.data(), nbytes) : rank.recv(0, got.data(), nbytes);
@@ -174,13 +174,13 @@ void test_refused() {
         CHECK(contains(error_of([&] { rank.recv(0, bytes.data(), 104); }).message, "sent 100 bytes"));
         CHECK(contains(error_of([&] { rank.recv(0, bytes.data(), 80'000); }).message, "80000 bytes float32"));
       }
-      exchange_well(10);
-      exchange_well(200'000);
+      exchange(10);
+      exchange(200'000);
     }
   });
 }
 
-// What a rank sent before it left arrives; what it will never send is an error, of that operation's peers only.
+// Messages that a rank sent before it left arrive; later operations with this peer fail.
 void test_peer_leaves() {
   ThreadJob job(2);
   job.run([](Rank& rank) {
@@ -199,7 +199,7 @@ void test_peer_leaves() {
   });
 }
 
-// An operation that nobody can have noticed yet is forgotten; the next one takes its place.
+// An operation that no other rank can have noticed can be cancelled; the next one replaces it.
 void test_cancel() {
   ThreadJob job(2);
   job.run([](Rank& rank) {
@@ -218,7 +218,7 @@ void test_cancel() {
   });
 }
 
-// A receive that is given up while its message is being read: the rest of it is skipped, and the next one is whole.
+// A receive is cancelled while its message is being read: the rest is skipped, and the next message is complete.
 void test_cancel_while_reading() {
   ThreadJob job(2);
   job.run([](Rank& rank) {
@@ -244,7 +244,7 @@ void test_cancel_while_reading() {
   });
 }
 
-// Messages between all pairs with random sizes, tags and order of waiting, and collectives in between.
+// Messages between all pairs with random sizes, tags and times of progress, and barriers in between.
 void test_random_traffic(int size, unsigned seed) {
   ThreadJob job(size);
   job.run([&](Rank& rank) {

@@ -1,4 +1,4 @@
-// The reduction kernels of every instruction set against an oracle written element by element: equal to the last bit.
+// The reduction kernels of every instruction set against an oracle that works element by element: bitwise equal.
 #include "reduce/reduce.hpp"
 
 #include <algorithm>
@@ -44,7 +44,7 @@ struct Bfloat {
   using Accumulator = float;
   uint16_t bits;
   explicit operator float() const { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
-  // By comparing the discarded half with the midpoint: another way than the kernels', on purpose.
+  // Compares the discarded half with the midpoint: on purpose another method than that of the kernels.
   static Bfloat from(float x) {
     const auto wide = std::bit_cast<uint32_t>(x);
     const auto kept = static_cast<uint16_t>(wide >> 16);
@@ -97,7 +97,7 @@ std::vector<std::byte> expected(ReduceOp op, std::span<const std::byte* const> s
       T sum = static_cast<T>(element);
       for (size_t k = 1; k < srcs.size(); ++k) sum = combine<T>(op, sum, static_cast<T>(at(k)));
       if (op == ReduceOp::avg) sum = static_cast<T>(sum / static_cast<T>(srcs.size()));
-      // The kernels' promise: one NaN only. (inf - inf gives another one, on x86.)
+      // The kernels return only one NaN. (inf - inf gives another NaN on x86.)
       if constexpr (std::is_floating_point_v<T>) {
         if (std::isnan(sum)) sum = std::numeric_limits<T>::quiet_NaN();
       }
@@ -168,8 +168,8 @@ std::vector<std::byte> expected(DType dtype, ReduceOp op, std::span<const std::b
 
 std::mt19937_64 generator(20240917);
 
-// Half of the floats are any bit pattern (so NaN of every kind, infinity, subnormal), half of moderate size, where
-// sums and products round; some are the values at which something changes.
+// Half of the floats are random bit patterns (every kind of NaN, infinity, subnormal); half are of moderate size, where
+// sums and products round, or special values at the limits of the format.
 uint64_t random_element(DType dtype) {
   const uint64_t any = generator();
   const auto moderate = static_cast<float>(static_cast<int64_t>(any)) * 0x1p-62f;
@@ -187,7 +187,7 @@ uint64_t random_element(DType dtype) {
   return std::bit_cast<uint64_t>(special ? wide[index] : static_cast<double>(moderate) / 3);
 }
 
-// A block of exactly the bytes asked for, so that the address sanitizer sees every access beyond it.
+// A block of exactly the requested size, so that the address sanitizer detects every access beyond its end.
 struct Block {
   std::unique_ptr<std::byte[]> memory;
   std::byte* data;
@@ -252,7 +252,7 @@ void check(const Case& c) {
     kernel(dst.data, dst2.data, srcs.data(), c.num_srcs, c.count);
     check_case(dst.equals(want) && dst2.equals(want), isa, c);
 
-    // In two calls, cut anywhere.
+    // In two calls, divided at a random element.
     const size_t cut = c.count == 0 ? 0 : generator() % (c.count + 1);
     std::vector<const std::byte*> rest;
     for (const std::byte* src : srcs) rest.push_back(src + cut * itemsize(c.dtype));
@@ -280,8 +280,8 @@ void check(const Case& c) {
   }
 }
 
-// Every 16-bit pattern: x + -0.0 is x, so the sum has to bring each back, and every NaN as the canonical one. And the
-// products with a few others visit the roundings of all of them.
+// Every 16-bit pattern: x + -0.0 is x, so the sum must return each pattern, and the canonical NaN for every NaN.
+// Products with some other values test the rounding of all patterns.
 void check_all_16_bit_patterns(DType dtype) {
   constexpr size_t kCount = 65536;
   Block all(2 * kCount, 0), others(2 * kCount, 0), dst(2 * kCount, 0);

@@ -1,4 +1,4 @@
-// Whether others take a thread's processor: threads that never wait, on the same one.
+// A thread detects that others take its processor: threads that never wait run on the same processor.
 #include "core/run_delay.hpp"
 
 #include <pthread.h>
@@ -26,7 +26,7 @@ int main() {
   stay_here(cpu);
   RunDelay& delay = RunDelay::mine();
   const int64_t begin = now_ns();
-  if (delay.was_delayed(begin)) return std::puts("the first look has nothing to compare with"), 1;
+  if (delay.was_delayed(begin)) return std::puts("the first read must return false"), 1;
   std::atomic<bool> over{false};
   std::vector<std::thread> others;
   for (int i = 0; i < 3; ++i)
@@ -41,8 +41,8 @@ int main() {
   const bool was_delayed_again = delay.was_delayed(now_ns());
   over.store(true);
   for (std::thread& other : others) other.join();
-  if (!was_delayed) return std::puts("three threads that never wait were not noticed"), 1;
-  if (was_delayed_again) return std::puts("a second look was taken at once"), 1;
+  if (!was_delayed) return std::puts("three threads that never wait were not detected"), 1;
+  if (was_delayed_again) return std::puts("a second read came too early"), 1;
   std::puts("ok");
   return 0;
 }

@@ -1,4 +1,4 @@
-// Schedules: compiled for every rank and executed over shared memory, against sums; and given up half-way.
+// Schedules: compiled for every rank, executed over shared memory and checked against sums; and cancelled half-way.
 #include <cstdio>
 #include <memory>
 #include <numeric>
@@ -22,7 +22,7 @@ Rows chain(int num_ranks, int num_blocks) {
   return rows;
 }
 
-// Around the ring, block by block: first every rank's parts are summed up, then the sums go round.
+// Ring, block by block: reduce-scatter first, then all-gather of the sums.
 Rows ring(int num_ranks) {
   Rows rows;
   const auto wrapped = [&](int rank) { return (rank + 2 * num_ranks) % num_ranks; };
@@ -39,7 +39,7 @@ Rows ring(int num_ranks) {
   return rows;
 }
 
-// Partners at doubling distances exchange whole arrays: what is sent is what is reduced into.
+// Partners at doubling distances exchange whole arrays: every round sends the slot that it also reduces into.
 Rows doubling(int num_ranks) {
   Rows rows;
   for (int round = 0; 1 << round < num_ranks; ++round)
@@ -115,8 +115,8 @@ void test_exchange_in_place() {
   });
 }
 
-// One rank begins, nobody answers, and it gives up: nothing stays behind, and it can begin again.
-void test_given_up() {
+// A rank starts alone and cancels: no state is left, and it can start again.
+void test_cancel_and_restart() {
   ThreadJob job(2);
   Rank& rank = *job.ranks[0];
   rank.region().need_controls(Channel::schedules);
@@ -142,7 +142,7 @@ void test_wrong_rows() {
   CHECK(error_with({{1, 0, 1, 0, 0, 0, false}, {0, 0, 1, 0, 0, 0, false}}));
 }
 
-// Hosts stay together wherever the root is.
+// Hosts (groups) stay together for every root.
 void test_groups() {
   const Program by(OpKind::broadcast, "test", 1, 6, 1, 1, 1, 3, {});
   for (int root = 0; root < 6; ++root) {
@@ -170,7 +170,7 @@ int main() {
   for (const int num_ranks : {2, 3, 4}) test_all_reduce(num_ranks, num_ranks, ring(num_ranks));
   for (const int num_ranks : {2, 4}) test_all_reduce(num_ranks, 1, doubling(num_ranks));
   test_exchange_in_place();
-  test_given_up();
+  test_cancel_and_restart();
   test_wrong_rows();
   std::puts("schedule_test: all checks passed");
 }

@@ -1,4 +1,4 @@
-// Collectives over shared memory: every kind and size class against an oracle, mismatches, and who leaves when.
+// Collectives over shared memory: every kind and size class against an oracle, mismatches, and members that leave.
 #include <sys/wait.h>
 
 #include <cstdio>
@@ -57,7 +57,7 @@ void test_dtypes_and_reductions(int size) {
   });
 }
 
-// The same random program on every rank, with random pauses of each.
+// The same random program on every rank, with different random pauses.
 void test_random_program(int size, unsigned seed) {
   ThreadJob job(size);
   job.run([&](Rank& rank) {
@@ -78,7 +78,8 @@ void test_random_program(int size, unsigned seed) {
   });
 }
 
-// Everyone learns what the others wanted, the operation is skipped, and the next one is right.
+// After a mismatch, every rank's error has the operations of all others, the operation is skipped, and the next one is
+// correct.
 void test_mismatch() {
   ThreadJob job(3);
   job.run([&](Rank& rank) {
@@ -108,13 +109,13 @@ void test_mismatch() {
   });
 }
 
-// A long array is driven in steps, even where the peers keep pace: other lanes get their turn in between.
+// A long array is driven in steps, even with fast peers, so that other lanes run in between.
 void test_steps_of_long_operations() {
   ThreadJob job(2);
   job.run([&](Rank& rank) {
     Bytes x(16 << 20);
     rank.run({.kind = OpKind::broadcast, .root = 0, .nbytes = x.size(), .in = x.data(), .out = x.data()});
-    // Of who copies; who waits for it looks as often as it likes.
+    // Checked on the rank that copies; the number of tests of a waiting rank has no meaning.
     if (rank.rank == 1) CHECK(rank.num_tests >= static_cast<int64_t>(x.size() / kMostBroadcastChunkBytes / 8 - 1));
     if (rank.rank == 0)
       rank.send(1, x.data(), x.size());
@@ -124,8 +125,8 @@ void test_steps_of_long_operations() {
   });
 }
 
-// Rank 0 completes and leaves while rank 1 has not looked at what rank 0 published: rank 1 completes as well. In one
-// thread, so that the order is certain.
+// Rank 0 completes and leaves before rank 1 has read what rank 0 published: rank 1 completes too. In one thread, so
+// that the order is fixed.
 void test_leaving_after_the_last_operation() {
   ThreadJob job(2);
   Bytes x(100'000);
@@ -143,7 +144,7 @@ void test_leaving_after_the_last_operation() {
   CHECK(!lane1.health());
   CHECK(lane1.missing(ops[1]).empty());
   CHECK(lane1.test(ops[1]) == Progress::done);
-  // The next operation, however, rank 0 will never enter.
+  // But rank 0 will never enter the next operation.
   ops[1].seq = 2;
   lane1.post(ops[1]);
   CHECK(lane1.test(ops[1]) == Progress::waiting);
@@ -160,12 +161,12 @@ void test_abort_reaches_everyone() {
   for (int rank : {0, 1}) {
     const std::optional<Error> error = job.ranks[static_cast<size_t>(rank)]->collective.health();
     CHECK(error && error->message == "no patience");
-    // Who was waited for did not time out itself.
+    // The awaited rank did not time out itself.
     CHECK(error->code == (rank == 1 ? ErrorCode::aborted : ErrorCode::comm_timeout));
   }
 }
 
-// What a forked child destroys is its parent's.
+// A forked child that destroys a rank does not leave on behalf of its parent.
 void test_forked_child_leaves_nothing() {
   watch_forks();
   ThreadJob job(2);

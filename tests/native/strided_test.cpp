@@ -1,5 +1,5 @@
-// Copies between strided arrays and buffers against a walk over all indices.
-#include "bind/strided.cpp"  // needs no Python, but is part of the extension module only
+// Copies between strided arrays and buffers, checked against a loop over all indices.
+#include "bind/strided.cpp"  // needs no Python, but belongs to the extension module only
 
 #include <algorithm>
 #include <cstdio>
@@ -13,7 +13,7 @@ namespace {
 
 using hocket::StridedArray;
 
-// The places of all items, in C order.
+// The offsets of all items, in C order.
 std::vector<int64_t> places(const StridedArray& array) {
   std::vector<int64_t> result{0};
   for (size_t axis = 0; axis < array.shape.size(); ++axis) {
@@ -25,7 +25,7 @@ std::vector<int64_t> places(const StridedArray& array) {
   return result;
 }
 
-// A random view of a C-contiguous block: axes permuted, cut, and some of them backwards.
+// A random view of a C-contiguous block: axes permuted, with steps, and some reversed.
 void test_view(std::mt19937& random) {
   const size_t itemsizes[] = {1, 2, 4, 8};
   const size_t itemsize = itemsizes[random() % 4];
@@ -71,7 +71,7 @@ void test_view(std::mt19937& random) {
     CHECK(end == view.data + *std::max_element(items.begin(), items.end()) + itemsize);
   }
 
-  // Back into a copy with other contents: the items change, and nothing else.
+  // Scatter other values: only the items of the view change.
   for (std::byte& byte : gathered) byte = static_cast<std::byte>(random());
   std::vector<std::byte> scattered = block;
   for (size_t i = 0; i < items.size(); ++i)

@@ -1,4 +1,4 @@
-// A lane without a library behind it: it delays, fails and falls ill as it is told, and writes down what it was asked.
+// A lane without a library: it delays, fails and reports bad health as planned, and records all calls.
 #pragma once
 
 #include <functional>
@@ -16,20 +16,20 @@ namespace hocket {
 
 class TestLane final : public Lane {
  public:
-  // What becomes of the operation with a certain sequence number; by default it is done at its first test.
+  // The planned course of the operation with a certain sequence number; by default it is done at its first test.
   struct Plan {
-    int num_tests = 1;                 // done at so many tests; -1: never
-    std::function<bool()> ready = {};  // and not before this
-    std::optional<Error> error = {};   // instead of done
-    bool fails_in_post = false;        // with that error
-    bool throws_other = false;         // an exception that is no Failure
-    bool unnoticed = true;             // what cancel() says
+    int num_tests = 1;                 // done at this test; -1: never
+    std::function<bool()> ready = {};  // and not before this returns true
+    std::optional<Error> error = {};   // fails with this error instead of done
+    bool fails_in_post = false;        // fails in post() with `error`
+    bool throws_other = false;         // throws an exception that is not a Failure
+    bool unnoticed = true;             // return value of cancel()
   };
 
   explicit TestLane(size_t depth) : depth_(depth) {}
 
   std::map<uint64_t, Plan> plans;
-  std::optional<Error> illness;
+  std::optional<Error> health_error;
   bool all_short = false;
   std::vector<uint64_t> posted;
   std::vector<uint64_t> done;
@@ -78,7 +78,7 @@ class TestLane final : public Lane {
     return plans[op.seq].unnoticed;
   }
 
-  std::optional<Error> health() override { return illness; }
+  std::optional<Error> health() override { return health_error; }
   void abandon(const Error& error) noexcept override { abandoned.push_back(error); }
 
  private:
@@ -133,14 +133,14 @@ class TestCommunicator {
     return work;
   }
 
-  // Looks at what belongs to the progress lock.
-  template <typename Look>
-  auto look(Look&& look) {
+  // Calls a function under the progress lock.
+  template <typename Function>
+  auto locked(Function&& function) {
     const std::lock_guard guard(engine().lock());
-    return look();
+    return function();
   }
   bool is_broken() {
-    return look([&] { return core->failure().has_value(); });
+    return locked([&] { return core->failure().has_value(); });
   }
 
   std::shared_ptr<Communicator> core;

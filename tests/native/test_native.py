@@ -1,6 +1,6 @@
-"""Builds the core and its native tests as they are shipped and under sanitizers, and runs them; clean means no report.
+"""Build the core and its native tests, as shipped and with sanitizers, and run them: no sanitizer may report an error.
 
-The builds stay in build/native-<flavour> and are brought up to date, so that only the first run compiles everything.
+The builds stay in build/native-<flavour> and are updated, so that only the first run compiles everything.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BUILD_DEADLINE_S = 900.0
 RUN_DEADLINE_S = 240.0
 PROGRAMS = sorted(path.stem for path in Path(__file__).parent.glob("*_test.cpp"))
 
-# Less optimisation where speed is not what is looked at: the kernels keep theirs, the rest compiles in half the time.
+# Sanitizer builds use -O1, which compiles in half the time; the kernels have flags of their own.
 FLAVOURS: dict[str, list[str]] = {
     "plain": [],
     "address": ["-DHOCKET_SANITIZE=address", "-DCMAKE_CXX_FLAGS_RELEASE=-O1"],
@@ -33,9 +33,9 @@ CPU_FLAGS = {"scalar": set(), "avx2": {"avx2", "f16c"}, "avx512": {"avx512f", "a
 
 
 def tool(name: str) -> str:
-    """The tool of this environment, or else of the system."""
+    """Return the path of a tool of this environment, or else of the system."""
     found = shutil.which(name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    assert found, f"{name} is needed to build the native tests; `make install` brings it"
+    assert found, f"{name} is needed to build the native tests; `make install` installs it"
     return found
 
 
@@ -88,7 +88,7 @@ def test_program(flavour: str, program: str) -> None:
 @pytest.mark.timeout(BUILD_DEADLINE_S + RUN_DEADLINE_S)
 @pytest.mark.parametrize("isa", CPU_FLAGS)
 def test_collectives_on_every_instruction_set(isa: str) -> None:
-    """reduce_test compares the kernels themselves; this goes through the dispatch as a job does."""
+    """Run collectives through the dispatch of kernels, as a job does; reduce_test compares only the kernels."""
     with open("/proc/cpuinfo") as cpuinfo:
         flags = {flag for line in cpuinfo if line.startswith("flags") for flag in line.split()}
     if not CPU_FLAGS[isa] <= flags:

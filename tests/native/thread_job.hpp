@@ -1,5 +1,5 @@
-// A job whose ranks are threads of this process. They meet and open a region as processes do; then all use one mapping
-// of it, so that the thread sanitizer, which goes by addresses, sees what they do to each other.
+// A job whose ranks are threads of this process. They run the rendezvous and open a region as processes do; then all
+// use one mapping of it, so that the thread sanitizer, which compares addresses, detects races between ranks.
 #pragma once
 
 #include <sched.h>
@@ -41,7 +41,7 @@ class Rank {
   const std::shared_ptr<Region>& shared_region() const { return region_; }
   void leave() { region_.reset(); }
 
-  // A collective, to its end.
+  // Runs a collective to its end.
   void run(Operation op) {
     op.seq = ++seq;
     op.site = "test.py:1";
@@ -104,7 +104,7 @@ class ThreadJob {
           std::make_shared<Region>(hosts_[static_cast<size_t>(rank)], members, rank, kKey, range, mapping, backends)));
   }
 
-  // Every rank in its own thread, until all are through.
+  // Runs `body` for every rank in a thread of its own, until all have ended.
   void run(const std::function<void(Rank&)>& body) {
     on_threads(static_cast<int>(ranks.size()), [&](int rank) { body(*ranks[static_cast<size_t>(rank)]); });
   }
@@ -132,7 +132,7 @@ class ThreadJob {
   std::vector<std::shared_ptr<Region>> opened_;
 };
 
-// The error that body ends with; none is a failed check.
+// The error that `body` throws; the check fails if it throws none.
 template <typename Body>
 Error error_of(Body&& body) {
   try {

@@ -1,4 +1,4 @@
-// The thread that wakes up often is there while threads compete for the processors, and only then.
+// The ticker's thread exists while threads compete for the processors, and only then.
 #include "core/ticker.hpp"
 
 #include <dirent.h>
@@ -20,7 +20,7 @@ using hocket::may_compete;
 using hocket::now_ns;
 using hocket::Ticker;
 
-// How often the thread of that name has waited of its own will; -1 where there is none.
+// The number of voluntary context switches of the thread with that name; -1 if it does not exist.
 static long num_waits(const std::string& name) {
   const std::string tasks = "/proc/self/task";
   DIR* directory = opendir(tasks.c_str());
@@ -59,27 +59,27 @@ int main() {
     });
   Ticker forbidden(false);
   forbidden.note_delay(now_ns());
-  if (forbidden.is_running()) return std::puts("it runs though it may not"), 1;
+  if (forbidden.is_running()) return std::puts("the ticker runs although it is not allowed"), 1;
 
   Ticker ticker(true);
   ticker.note_delay(now_ns());
   compute(500'000'000);
   const long waits = num_waits("hocket ticker");
   ticker.stop();
-  if (num_waits("hocket ticker") != -1) return std::puts("it was stopped, and is there"), 1;
+  if (num_waits("hocket ticker") != -1) return std::puts("the thread still exists after stop()"), 1;
   ticker.note_delay(now_ns());
-  if (!ticker.is_running()) return std::puts("it does not start again"), 1;
+  if (!ticker.is_running()) return std::puts("the ticker does not start again"), 1;
   over.store(true);
   for (std::thread& other : others) other.join();
-  if (waits < 200) return std::printf("it has woken up %ld times in half a second\n", waits), 1;
+  if (waits < 200) return std::printf("the ticker woke up only %ld times in half a second\n", waits), 1;
 
-  // This thread waits for its processor no more, whatever else there is on the machine.
+  // This thread no longer waits for its processor, whatever else runs on the machine.
   const int64_t deadline = now_ns() + 20'000'000'000;
   while (ticker.is_running() && now_ns() < deadline) {
     const timespec pause{0, 10'000'000};
     nanosleep(&pause, nullptr);
   }
-  if (ticker.is_running()) return std::puts("it runs on though nobody is delayed"), 1;
+  if (ticker.is_running()) return std::puts("the ticker still runs although no thread is delayed"), 1;
   std::puts("ok");
   return 0;
 }

@@ -1,4 +1,4 @@
-// Virtual ranks: threads that take turns on a virtual clock, each with a communicator of its own.
+// Virtual ranks: threads that run one at a time on a virtual clock, each with a communicator of its own.
 #include "sim/virtual_ranks.hpp"
 
 #include <cstdio>
@@ -23,7 +23,7 @@ std::shared_ptr<sim::VirtualRanks> make_ranks(int num_ranks) {
   return std::make_shared<sim::VirtualRanks>(num_ranks, costs, true);
 }
 
-// What a rank has, for as long as its thread runs.
+// The objects of a rank; they live as long as its thread.
 class Rank {
  public:
   Rank(const std::shared_ptr<sim::VirtualRanks>& ranks, int rank) : rank(rank), size(ranks->num_ranks) {
@@ -46,7 +46,7 @@ class Rank {
     engine().detach(*comm_);
   }
   static Engine& engine() { return Engine::instance(); }
-  static double now_s() { return Turns::mine()->now_s(); }
+  static double now_s() { return VirtualThread::current()->now_s(); }
 
   WorkPtr issue(const Operation& op) {
     auto work = std::make_shared<Work>();
@@ -102,7 +102,7 @@ void results_and_clocks() {
     auto* bytes = reinterpret_cast<std::byte*>(x);
     const Operation sum{
         .kind = OpKind::all_reduce, .dtype = DType::float32, .nbytes = sizeof x, .in = bytes, .out = bytes};
-    Rank::engine().wait_until(0.1 * rank.rank, *Turns::mine());
+    Rank::engine().wait_until(0.1 * rank.rank, *VirtualThread::current());
     CHECK(!rank.run(sum));
     CHECK(x[0] == 10.0f && x[1] == 5.0f && Rank::now_s() == 0.1 * 4 + kCollectiveS);
     int32_t mine = rank.rank, left = -1;
@@ -126,7 +126,7 @@ void messages_share_a_connection() {
   });
 }
 
-void what_goes_wrong() {
+void errors_of_operations() {
   run_ranks(3, [](Rank& rank) {
     const Operation barrier{};
     Operation other{.kind = OpKind::broadcast, .root = 0};
@@ -137,14 +137,14 @@ void what_goes_wrong() {
       const std::optional<Error> late = rank.run(message(OpKind::recv, 1, &x, 1), 2.0);
       CHECK(late && late->code == ErrorCode::comm_timeout && late->ranks == std::vector<int>{1});
     }
-    CHECK(!rank.run(barrier));  // a message that never came breaks nothing
+    CHECK(!rank.run(barrier));  // the timeout of the receive does not break the communicator
     if (rank.rank == 2) return;
     const std::optional<Error> left = rank.run(barrier);
     CHECK(left && left->code == ErrorCode::peer_failure && left->ranks == std::vector<int>{2});
   });
 }
 
-void being_stopped() {
+void stop_fails_all_waits() {
   const auto ranks = make_ranks(2);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank)
@@ -168,7 +168,7 @@ void being_stopped() {
 int main() {
   results_and_clocks();
   messages_share_a_connection();
-  what_goes_wrong();
-  being_stopped();
+  errors_of_operations();
+  stop_fails_all_waits();
   std::puts("virtual ranks: all passed");
 }

@@ -1,4 +1,4 @@
-# The commands of README and of the pages, one after the other, in an empty folder.
+# The commands of the README and of the documentation, in an empty folder.
 set -eu
 hocket doctor
 hocket tune run -n 2 --backends shm,gloo --sizes 16,64KiB --beside-others -o table.json

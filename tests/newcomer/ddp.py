@@ -1,4 +1,4 @@
-"""A training that ran over gloo: the backend's name is its first argument, and nothing else changes."""
+"""A training program for gloo or hocket: the first argument is the name of the backend, the only difference."""
 
 import sys
 
@@ -24,10 +24,10 @@ for epoch in range(5):
         loss = F.cross_entropy(model(inputs), labels)
         loss.backward()
         optimizer.step()
-right = (model(x).argmax(1) == data.tensors[1]).float().mean()
+accuracy = (model(x).argmax(1) == data.tensors[1]).float().mean()
 total = torch.tensor([loss.item()])
 dist.all_reduce(total)
 if dist.get_rank() == 0:
-    print(f"loss {total.item():.9f}, right {right:.3f}")
-    assert right > 0.95
+    print(f"loss {total.item():.9f}, accuracy {accuracy:.3f}")
+    assert accuracy > 0.95
 dist.destroy_process_group()

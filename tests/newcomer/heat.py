@@ -1,6 +1,6 @@
-"""The heat equation on a grid of ranks, each with a part of the plate, whose edges go to the neighbours.
+"""Solve the heat equation on a grid of ranks; each rank has a part of the plate and exchanges its edges.
 
-Written for mpi4py with Cartcomm.Shift, Sendrecv and PROC_NULL; docs/migrate.md says what these are here.
+A program for mpi4py with Cartcomm.Shift, Sendrecv and PROC_NULL, ported as docs/migrate.md describes.
 """
 
 import numpy as np
@@ -47,5 +47,5 @@ if comm.rank == 0:
         step(alone)
     plate = np.block([parts[y * columns : (y + 1) * columns] for y in range(rows)])
     np.testing.assert_array_equal(plate, alone[1:-1, 1:-1])
-    print(f"as on one rank, in {hk.wtime() - start:.2f} s")
+    print(f"equal to one rank, in {hk.wtime() - start:.2f} s")
 comm.finalize()

@@ -1,4 +1,4 @@
-"""A Keras model as it is, trained by two ranks, each of which has a part of it."""
+"""Train an unchanged Keras model on two ranks, each with a part of the layers."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A notebook whose cells start ranks: made, and run by a kernel of its own, with nbclient."""
+"""Make a notebook whose cells start ranks, and run it in a separate kernel with nbclient."""
 
 import nbformat
 from nbclient import NotebookClient
@@ -20,4 +20,4 @@ results = [
 nbformat.validate(notebook)
 assert [float(each) for each in results[2].strip("[]").split(", ")] == [3.0, 3.0], results
 assert "division by zero" in results[3] and results[4] == "1", results
-print("every cell is right")
+print("all cells are correct")

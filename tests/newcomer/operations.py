@@ -1,4 +1,4 @@
-"""A first program: the sum of everybody's array, the blocks of all, and a message from the neighbour."""
+"""A first program: sum the arrays of all ranks, gather their blocks, and exchange messages with neighbours."""
 
 import numpy as np
 
@@ -24,5 +24,5 @@ pair = comm.split(comm.rank // 2)
 word = pair.broadcast_object(f"from rank {comm.rank}" if pair.rank == 0 else None, root=0)
 assert word == f"from rank {comm.rank // 2 * 2}"
 if comm.rank == 0:
-    print("right on", comm.size, "ranks")
+    print("correct on", comm.size, "ranks")
 comm.finalize()

@@ -1,4 +1,4 @@
-"""What the driver runs, in processes that have the toy."""
+"""The programs that the driver runs, in processes with a toy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import hocket as hk
 
 
 def declared() -> dict[str, Any]:
-    """What the rest of hocket knows of the backend, without its library."""
+    """Return what other rooms of hocket report about the backend, without its library."""
     import sys
 
     before = set(sys.modules)
@@ -19,7 +19,7 @@ def declared() -> dict[str, Any]:
     from hocket.bench.targets import known_targets
     from hocket.tune.model import links_for
 
-    found = {
+    result = {
         "links": list(links_for(1)),
         "between_hosts": list(links_for(2)),
         "targets": known_targets(),
@@ -27,11 +27,11 @@ def declared() -> dict[str, Any]:
         "quickest": quickest(["gloo", "toy"]),
     }
     libraries = {module for each in declarations().values() for module in each.requires.modules}
-    return {**found, "third_party": sorted(libraries & (set(sys.modules) - before))}
+    return {**result, "third_party": sorted(libraries & (set(sys.modules) - before))}
 
 
 def backend() -> dict[str, Any] | None:
-    """Two ranks use it, and measure it."""
+    """Use and measure the backend on two ranks."""
     from hocket.tune.sweep import Sweep, measure_table
 
     importlib.import_module("torch").set_num_threads(1)
@@ -41,32 +41,32 @@ def backend() -> dict[str, Any] | None:
         record = comm.records()[-1]
         sweep = Sweep(["broadcast"], [64], [64], rounds=6, min_sample_s=1e-4, time_limit_s=5, schedules=False)
         table = measure_table(comm, sweep)
-        found = {
+        result = {
             "sum": x[0],
             "backend": record.backend,
             "backends": dict(comm.backends),
             "explained": [each.backend for each in comm.explain("all_reduce", 8).candidates],
             "rows": sorted({(row.backend, row.busy) for row in table.rows}),
         }
-        return found if comm.rank == 0 else None
+        return result if comm.rank == 0 else None
 
 
 def algorithm() -> dict[str, Any] | None:
-    """Two ranks name it."""
+    """Use the algorithm by name on two ranks."""
     with hk.init(timeout=30) as comm:
         x = np.full(1000, comm.rank + 1.0)
         comm.broadcast(x, 1, algorithm="toy")
-        found = {"values": sorted(set(x.tolist())), "algorithm": comm.records()[-1].algorithm}
-        return found if comm.rank == 0 else None
+        result = {"values": sorted(set(x.tolist())), "algorithm": comm.records()[-1].algorithm}
+        return result if comm.rank == 0 else None
 
 
 def train(name: str, kind: str = "", instead: str = "") -> dict[str, Any] | None:
-    """Train by a schedule; works alone and on two ranks.
+    """Train with a schedule, on one or two ranks.
 
     Args:
-        name: of the schedule.
-        kind: of an action that is added after every forward pass.
-        instead: of the kind that takes the place of the backward pass.
+        name: name of the schedule.
+        kind: kind of an action to add after every forward pass.
+        instead: kind to use instead of "B".
     """
     import torch
 
@@ -78,7 +78,7 @@ def train(name: str, kind: str = "", instead: str = "") -> dict[str, Any] | None
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
     xs = torch.randn(3, 2, 4)
     (model(xs.reshape(6, 4)) ** 2).mean().backward()
-    wanted = {each: parameter.grad.clone() for each, parameter in model.named_parameters()}  # type: ignore[union-attr]
+    expected = {each: parameter.grad.clone() for each, parameter in model.named_parameters()}  # type: ignore[union-attr]
     with hk.init(timeout=30) as comm:
         schedule = pipeline.build(name, comm.size, 3)
         if kind:
@@ -98,12 +98,12 @@ def train(name: str, kind: str = "", instead: str = "") -> dict[str, Any] | None
             executor.step(batch)
             executor.forward(batch)
             of_stages = [split.stages[stage].parameters() for stage in executor.trained_stages()]
-            are_right = [
-                bool(torch.allclose(parameter.grad, wanted[each]))
+            are_correct = [
+                bool(torch.allclose(parameter.grad, expected[each]))
                 for parameters in of_stages
                 for each, parameter in parameters.items()
             ]
-        found: dict[str, Any] = {"are_right": are_right, "noted": None}
+        result: dict[str, Any] = {"are_correct": are_correct, "noted": None}
         if kind:
-            found["noted"] = importlib.import_module("hocket.pipeline.kinds.toy").NOTED
-        return found if comm.rank == 0 else None
+            result["noted"] = importlib.import_module("hocket.pipeline.kinds.toy").NOTED
+        return result if comm.rank == 0 else None

@@ -1,7 +1,7 @@
-"""One file more in a package is all that an addition needs: a toy of each, in a program of its own.
+"""An addition needs one more file in a package and no other edit: one toy of each kind, in a separate program.
 
-`toys` has the files. Each is copied alone into an empty folder, which a program appends to the package's ``__path__``
-before anything else (`driver.py`).
+The files are in `toys`. Each is copied into an empty folder, which the program first appends to the package's
+``__path__`` (`driver.py`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.timeout(60)
 
 @pytest.fixture
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
-    """Runs the driver with the toy that a test's name begins with: (*arguments, num_ranks=0) -> what it printed."""
+    """Return run(*arguments, num_ranks=0, code=0), which runs the driver with the toy in the test's name."""
     toy = request.function.__name__.split("_")[2]
     folder = tmp_path / "more"
     folder.mkdir()
@@ -63,12 +63,12 @@ def _are_in_order(names: list[str], *some: str) -> bool:
     return [name for name in names if name in some] == [*some]
 
 
-def test_a_backend_is_known_everywhere(run: Run) -> None:
-    found = _json(run("declared"))
-    assert _are_in_order(found["links"], "shm", "mpi", "toy", "gloo")
-    assert _are_in_order(found["between_hosts"], "mpi", "toy", "gloo")
-    assert "toy" in found["targets"] and "toy" in found["tested"] and found["quickest"] == "toy"
-    assert found["third_party"] == []
+def test_a_backend_appears_everywhere(run: Run) -> None:
+    declared = _json(run("declared"))
+    assert _are_in_order(declared["links"], "shm", "mpi", "toy", "gloo")
+    assert _are_in_order(declared["between_hosts"], "mpi", "toy", "gloo")
+    assert "toy" in declared["targets"] and "toy" in declared["tested"] and declared["quickest"] == "toy"
+    assert declared["third_party"] == []
     (finding,) = [each for each in _json(run("hocket", "doctor", "--json"))["findings"] if each["about"] == "toy"]
     assert finding["state"] == "note" and finding["remedy"]
     explained = _json(run("hocket", "explain", "all_reduce", "1MiB", "--json"))
@@ -76,10 +76,10 @@ def test_a_backend_is_known_everywhere(run: Run) -> None:
 
 
 def test_a_backend_carries_operations_and_is_measured(run: Run) -> None:
-    found = _json(run("backend", num_ranks=2))
-    assert found["sum"] == 3 and found["backend"] == "toy" and found["backends"]["toy"] == "a toy"
-    assert found["explained"] == ["shm", "toy"]
-    assert found["rows"] == [["shm", False], ["shm", True], ["toy", False], ["toy", True]]
+    result = _json(run("backend", num_ranks=2))
+    assert result["sum"] == 3 and result["backend"] == "toy" and result["backends"]["toy"] == "a toy"
+    assert result["explained"] == ["shm", "toy"]
+    assert result["rows"] == [["shm", False], ["shm", True], ["toy", False], ["toy", True]]
 
 
 def test_a_kind_is_listed_and_simulated(run: Run, tmp_path: Path) -> None:
@@ -88,38 +88,38 @@ def test_a_kind_is_listed_and_simulated(run: Run, tmp_path: Path) -> None:
     table = tmp_path / "table.txt"
     head = "hocket pipeline schedule, version 1\nname: mine\nmicro-batches: 2\npipe 0: 0\n"
     table.write_text(f"{head}rank 0: 0F0 0TOY0 0F1 0TOY1 0B0 0B1\n")
-    (found,) = _json(run("hocket", "pipeline", "simulate", str(table), "--cost", "TOY=5", "--json"))["simulated"]
-    assert found["makespan_s"] == pytest.approx(2 * (1 + 5 + 2) * 1e-3)
+    (simulated,) = _json(run("hocket", "pipeline", "simulate", str(table), "--cost", "TOY=5", "--json"))["simulated"]
+    assert simulated["makespan_s"] == pytest.approx(2 * (1 + 5 + 2) * 1e-3)
 
 
 def test_a_kind_is_executed(run: Run) -> None:
-    found = _json(run("train", "gpipe", "TOY"))
-    assert found["are_right"] and all(found["are_right"])
-    assert found["noted"] == [[0, 0], [0, 1], [0, 2]] * 2  # a training step, and forward passes alone
+    result = _json(run("train", "gpipe", "TOY"))
+    assert result["are_correct"] and all(result["are_correct"])
+    assert result["noted"] == [[0, 0], [0, 1], [0, 2]] * 2  # a training step, then only forward passes
 
 
-def test_a_kind_takes_the_place_of_another(run: Run) -> None:
-    """Checks, second forward passes, sums of gradients and ranks that wait for it take it for the backward pass."""
-    found = _json(run("train", "gpipe", "TOY", "TOY_B", num_ranks=2))
-    assert found["are_right"] and all(found["are_right"])
+def test_a_kind_replaces_another(run: Run) -> None:
+    """Checks, recomputation, gradient sums and dependent ranks accept it as the backward pass."""
+    result = _json(run("train", "gpipe", "TOY", "TOY_B", num_ranks=2))
+    assert result["are_correct"] and all(result["are_correct"])
 
 
 def test_a_schedule_is_listed_and_simulated(run: Run) -> None:
     schedules = _json(run("hocket", "pipeline", "list", "--json"))["schedules"]
     assert "toy" in {each["name"] for each in schedules}
-    (found,) = _json(run("hocket", "pipeline", "simulate", "toy", "-n", "2", "-m", "4", "--json"))["simulated"]
-    assert found["bubble_sync"] == pytest.approx(0.5)
+    (simulated,) = _json(run("hocket", "pipeline", "simulate", "toy", "-n", "2", "-m", "4", "--json"))["simulated"]
+    assert simulated["bubble_sync"] == pytest.approx(0.5)
 
 
 def test_a_schedule_is_executed(run: Run) -> None:
-    are_right = _json(run("train", "toy"))["are_right"]
-    assert are_right and all(are_right)
+    are_correct = _json(run("train", "toy"))["are_correct"]
+    assert are_correct and all(are_correct)
 
 
 def test_an_algorithm_is_listed_and_named_by_a_call(run: Run) -> None:
     assert "toy" in run("hocket", "collectives", "list", "broadcast").stdout
-    found = _json(run("algorithm", num_ranks=2))
-    assert found["values"] == [2.0] and found["algorithm"].startswith("toy")
+    result = _json(run("algorithm", num_ranks=2))
+    assert result["values"] == [2.0] and result["algorithm"].startswith("toy")
 
 
 def test_a_verb_is_in_the_help_and_runs(run: Run) -> None:

@@ -1,4 +1,4 @@
-"""Schedules for tests: every recipe, and random changes of a table."""
+"""Schedules for tests: all recipes, and random changes of their tables."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from hocket.pipeline.schedule import PipelineSchedule
 
 
 def all_schedules(num_ranks: int = 4, num_micro_batches: int = 8) -> list[PipelineSchedule]:
-    """One of every recipe, and the variants of Chimera."""
-    found = [each.schedule(num_ranks, num_micro_batches) for each in recipes()]
+    """Return one schedule of every recipe, and the variants of Chimera."""
+    schedules = [each.schedule(num_ranks, num_micro_batches) for each in recipes()]
     chimera = next(each for each in recipes() if each.name == "chimera")
-    found += [
+    schedules += [
         chimera.schedule(num_ranks, num_micro_batches, mode=mode)
         for mode in ("doubling", "halving", "list", "zero-bubble")
     ]
-    return [*found, chimera.schedule(num_ranks, num_micro_batches, num_pairs=2)]
+    return [*schedules, chimera.schedule(num_ranks, num_micro_batches, num_pairs=2)]
 
 
 def place(schedule: PipelineSchedule, draw: random.Random) -> tuple[int, int]:
-    """A random place of a table."""
+    """Return the rank and index of a random action."""
     rank = draw.choice([rank for rank, actions in enumerate(schedule.actions) if actions])
     return rank, draw.randrange(len(schedule.actions[rank]))
 
@@ -31,7 +31,7 @@ def rows_of(schedule: PipelineSchedule) -> list[list[Action]]:
 
 
 def random_legal(schedule: PipelineSchedule, draw: random.Random) -> PipelineSchedule:
-    """The same actions in a random order that respects what they wait for."""
+    """Return the same actions in a random order that respects their dependencies."""
     dependencies = schedule.dependencies
     num_before = [0] * len(schedule)
     after: list[list[int]] = [[] for _ in range(len(schedule))]

@@ -1,4 +1,4 @@
-"""Illegal tables are refused by the name of what is wrong; legal ones are accepted."""
+"""Invalid tables are refused with the right error; valid ones are accepted."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def doubled(schedule: PipelineSchedule, draw: random.Random) -> tuple[PipelineSc
 
 
 def moved(schedule: PipelineSchedule, draw: random.Random) -> tuple[PipelineSchedule, type[InvalidSchedule]]:
-    """To another rank."""
+    """Move an action to another rank."""
     (rank, index), rows = place(schedule, draw), rows_of(schedule)
     action = rows[rank].pop(index)
     if index < len(rows[rank]):
@@ -68,7 +68,7 @@ def moved(schedule: PipelineSchedule, draw: random.Random) -> tuple[PipelineSche
 
 
 def swapped(schedule: PipelineSchedule, draw: random.Random) -> tuple[PipelineSchedule, type[InvalidSchedule]]:
-    """Two actions of a rank, of which the later one needs the earlier one."""
+    """Swap two actions of a rank of which the later one depends on the earlier one."""
     dependencies, columns = schedule.dependencies, schedule.columns
     pairs = [
         (int(after), int(before))
@@ -84,25 +84,28 @@ def swapped(schedule: PipelineSchedule, draw: random.Random) -> tuple[PipelineSc
 
 
 def cyclic(schedule: PipelineSchedule, draw: random.Random) -> tuple[PipelineSchedule, type[InvalidSchedule]]:
-    """On a rank a later action before an earlier one that it needs by way of other ranks."""
+    """Move an action of a rank before another one that it depends on through other ranks."""
     columns = schedule.columns
     order = sorted(range(len(schedule)), key=lambda _: draw.random())
     forward = [row for row in order if schedule.action(row).kind == "F"]
     for row in forward:
         rank, index = schedule.place(row)
-        # The gradient of a stage whose forward pass comes later than this one waits for it, on the way round.
+        # The gradient of a later stage depends on this forward pass through other ranks.
         action = schedule.action(row)
         for later in range(int(columns.starts[rank]), int(columns.starts[rank + 1])):
             other = schedule.action(later)
             same = (other.pipe, other.micro_batch, other.step) == (action.pipe, action.micro_batch, action.step)
             ranks = schedule.placement.ranks[action.pipe]
-            by_others = other.stage > action.stage + 1 and rank not in (ranks[action.stage + 1], ranks[other.stage - 1])
-            if other.kind in ("B", "I") and same and by_others and action.width == 1:
+            through_others = other.stage > action.stage + 1 and rank not in (
+                ranks[action.stage + 1],
+                ranks[other.stage - 1],
+            )
+            if other.kind in ("B", "I") and same and through_others and action.width == 1:
                 rows = rows_of(schedule)
                 moving = rows[rank].pop(schedule.place(later)[1])
                 rows[rank] = [each._replace(with_previous=False) for each in rows[rank]]
                 rows[rank].insert(index, moving._replace(with_previous=False))
-                # Its own forward pass goes with it, so that the rank for itself is in order.
+                # Move its own forward pass, too, so that the order within the rank stays valid.
                 own = next(
                     i for i, each in enumerate(rows[rank])
                     if each.kind == "F" and each.stage == other.stage and each.micro_batch == other.micro_batch
@@ -114,7 +117,7 @@ def cyclic(schedule: PipelineSchedule, draw: random.Random) -> tuple[PipelineSch
 
 @pytest.mark.parametrize("change", [dropped, doubled, moved, swapped, cyclic], ids=lambda each: each.__name__)
 def test_random_illegal_tables_are_refused_by_name(change) -> None:  # type: ignore[no-untyped-def]
-    """600 of them, of every schedule: the error is that of the change, and shows the neighbourhood."""
+    """120 random changes over all schedules: the error has the right type and shows the neighbouring actions."""
     draw = random.Random(f"illegal {change.__name__}")
     names: Counter[str] = Counter()
     schedules = all_schedules()
@@ -138,7 +141,7 @@ def test_random_legal_orders_are_accepted() -> None:
 
 @pytest.mark.parametrize("num_ranks", sample(range(1, 9), 4))
 def test_every_schedule_is_legal(num_ranks: int) -> None:
-    """For any number of micro-batches; also with messages, placed for what buffers there are."""
+    """For several numbers of micro-batches; also with messages, placed for the given buffers."""
     num_checked = 0
     for recipe in recipes():
         for num_micro_batches in (1, 2, 3, 5, 8, 13, 16):
@@ -156,23 +159,23 @@ def test_every_schedule_is_legal(num_ranks: int) -> None:
 
 
 def test_deadlock_depends_on_buffers() -> None:
-    """Receives just before use, sends just after: who waits for whom with how many slots a channel."""
-    expected = {  # rendezvous, one slot a pair of ranks, two slots, one channel without limit, two slots an edge
+    """Receives right before use, sends right after: the deadlocks for each number of slots per channel."""
+    expected = {  # rendezvous, one slot per pair of ranks, two slots, one unlimited channel, two slots per edge
         "gpipe": "+++++", "1f1b": "-++++", "interleaved": "-++++", "zb-h1": "-++++", "chimera": "-++++",
         "dualpipe": "--+++", "zb-v": "----+", "dualpipe-v": "----+",
     }  # fmt: skip
     for name, marks in expected.items():
         schedule = build(name, 4, 8)
-        found, told = "", []
+        outcomes, messages = "", []
         for buffering in ("rendezvous", "fifo:1", "fifo:2", "fifo", "tagged:2"):
             try:
                 check_deadlock(schedule, buffering)
-                found += "+"
+                outcomes += "+"
             except PipelineDeadlock as deadlock:
-                told.append(str(deadlock))
-                found += "-"
-        assert found == marks, name
-        assert all(re.search(r"\b(fifo|tagged):\d", each) for each in told)  # how many slots are enough
+                messages.append(str(deadlock))
+                outcomes += "-"
+        assert outcomes == marks, name
+        assert all(re.search(r"\b(fifo|tagged):\d", each) for each in messages)  # the slots that are enough
     assert smallest_buffering(build("zb-v", 4, 8)) == Buffering(1)
     assert smallest_buffering(build("zb-v", 4, 8), tagged=False) is None
     assert smallest_buffering(build("dualpipe", 4, 8), tagged=False) == Buffering(2, tagged=False)
@@ -239,7 +242,7 @@ def test_a_micro_batch_stays_in_its_pipe() -> None:
         validate(schedule.with_actions(rows))
 
 
-def test_messages_between_nobody_are_refused() -> None:
+def test_messages_without_sender_or_receiver_are_refused() -> None:
     lowered = lower_messages(build("1f1b", 2, 2))
     rows = rows_of(lowered)
     rows[0].append(Action("SEND_F", 0, 1, peer=1))
@@ -262,8 +265,8 @@ def test_memory_limit() -> None:
         validate(schedule, costs=costs, limit_nbytes=[18, 16, 14, 11])
 
 
-def test_what_overlapping_actions_keep_and_let_go_counts_at_the_peak() -> None:
-    """A forward pass takes its activation before the backward pass beside it lets go of another one."""
+def test_stashes_of_overlapping_actions_count_at_the_peak() -> None:
+    """A forward pass allocates its activation before an overlapping backward pass frees another one."""
     schedule = load(f"{HEAD.replace('0 1', '0')}rank 0: 0F0 0F1 +0B0 0B1\n")
     assert memory_use(schedule, CostModel(stash_nbytes={"activation": 2.0})).peak_nbytes.tolist() == [4.0]
     limited = build("dualpipe", 4, 8)
@@ -274,7 +277,7 @@ def test_what_overlapping_actions_keep_and_let_go_counts_at_the_peak() -> None:
 
 
 def test_leaks_are_found() -> None:
-    """A further kind that keeps something, and nobody lets it go."""
+    """A registered kind allocates a stash that no action frees."""
     from hocket.pipeline.kind import Kind, Need, Stash, register_kind
 
     register_kind(Kind("KEEP", "keeps a copy", needs=(Need(("F",)),), takes=(Stash("copy"),)))

@@ -1,4 +1,4 @@
-"""What is chosen is what simulation says, fits, and is not beaten by anything that was left out."""
+"""The chosen candidates agree with simulation, fit into memory, and are the best of all configurations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MODEL = ModelCosts(
 LINK = Link.of(10.0, 1.0)
 
 
-def test_partition_is_the_best_there_is() -> None:
+def test_partition_is_optimal() -> None:
     draw = random.Random("partition")
     for _ in range(200):
         num_layers = draw.randrange(1, 10)
@@ -47,8 +47,8 @@ def test_partition_is_the_best_there_is() -> None:
             bottleneck_partition(costs, parts)
 
 
-def test_the_best_are_those_of_trying_all() -> None:
-    """Brute force: every depth, schedule, micro-batch size and recomputation, simulated without leaving any out."""
+def test_the_best_are_those_of_an_exhaustive_search() -> None:
+    """Brute force: simulate every depth, schedule, micro-batch size and recomputation."""
     for limit in sample((None, 420.0), 1):
         found = choose(MODEL, 4, 8, limit_nbytes=limit, fabric=LINK, num_best=5)
         times = []
@@ -77,7 +77,7 @@ def test_the_best_are_those_of_trying_all() -> None:
         assert best.schedule().num_micro_batches * best.micro_batch_size * best.num_replicas == 8
 
 
-def test_what_does_not_fit_says_what_would() -> None:
+def test_the_error_names_a_limit_that_is_enough() -> None:
     with raises(InvalidArgument, names="10") as caught:
         choose(MODEL, 4, 8, limit_nbytes=10.0)
     (least,) = {float(number) for number in re.findall(r"[\d.]+\b", str(caught.value))} - {10.0}
@@ -96,7 +96,7 @@ def test_what_does_not_fit_says_what_would() -> None:
 
 
 def test_stages_add_up() -> None:
-    """Whatever the cut, a model's seconds and bytes are those of its layers."""
+    """The seconds and bytes of all stages sum to those of the layers."""
     model = ModelCosts(
         5, [1.0, 2.0, 3.0, 4.0, 5.0], overhead_s=0.5, weight_nbytes=7.0, activation_nbytes=[1, 2, 3, 4, 5],
         output_nbytes=[10, 20, 30, 40, 50],
@@ -111,7 +111,7 @@ def test_stages_add_up() -> None:
 
 
 def test_the_formula_of_the_paper() -> None:
-    """T = (F + p2p) C_f + (B + p2p) C_b + the longest sum that no bubble hides, C_f = D and C_b = 2D - 2."""
+    """T = (F + p2p) C_f + (B + p2p) C_b + the longest exposed gradient sum, C_f = D and C_b = 2D - 2."""
     for num_ranks in (4, 8):
         schedule = build("chimera", num_ranks, num_ranks)
         link = Link(0.01, 0.001)
@@ -120,7 +120,7 @@ def test_the_formula_of_the_paper() -> None:
         message_s = 0.01 + 0.01
         sum_s = 2 * 0.01 + 1000 * 0.001
         expected = (1 + message_s) * num_ranks + (2 + message_s) * (2 * num_ranks - 2)
-        # The middle stages end last, and nothing follows on their ranks: no bubble hides their sum.
+        # The middle stages end last, and their ranks have no later work, so no bubble hides their sum.
         assert predict_step_s(synced, costs) == pytest.approx(expected + sum_s)
         assert predict_step_s(schedule, CostModel()) == simulate(schedule).makespan_s
     assert predict_step_s(build("1f1b", 4, 8), CostModel()) == 33.0

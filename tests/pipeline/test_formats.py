@@ -1,4 +1,4 @@
-"""Schedules go into files and come back; what cannot be read is named with its place."""
+"""Schedules survive a round trip through files; errors of invalid files name the place."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HEAD = "hocket pipeline schedule, version 1\nmicro-batches: 2\npipe 0: 0 1\n"
 
 
 @pytest.mark.parametrize("ending", [".txt", ".json"])
-def test_everything_comes_back(ending: str, tmp_path: Path) -> None:
+def test_round_trip_of_all_schedules(ending: str, tmp_path: Path) -> None:
     for schedule in all_schedules():
         for changed in (
             schedule,
@@ -44,7 +44,7 @@ def test_everything_comes_back(ending: str, tmp_path: Path) -> None:
             assert forms()[ending].dump(again) == path.read_text()
 
 
-def test_torch_tables_come_back(tmp_path: Path) -> None:
+def test_round_trip_of_torch_tables(tmp_path: Path) -> None:
     num_written = 0
     for schedule in all_schedules():
         if schedule.num_pipes > 1:
@@ -62,13 +62,13 @@ def test_torch_tables_come_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "action", ["2F0", "2F0-3", "1:2F0", "+2B0", "2SEND_F0>3", "2SYNC_START", "+1:2I4-5@3", "0W12@1"]
 )
-def test_actions_come_back(action: str) -> None:
+def test_round_trip_of_actions(action: str) -> None:
     parsed = Action.parse(action)
     assert parsed is not None
     assert str(parsed) == action
 
 
-def test_people_write_text() -> None:
+def test_hand_written_text() -> None:
     schedule = text.load(
         """
         hocket pipeline schedule, version 1   # in any order, with comments
@@ -159,7 +159,7 @@ def test_wrong_tables_are_named(table: str, names: str | tuple[str, ...]) -> Non
 
 @pytest.mark.parametrize("name", ["zb-h1", "zb-v"])
 def test_older_tables_of_torch(name: str) -> None:
-    """Which had B for the gradient of the inputs, and BW for the whole backward pass."""
+    """Older tables have B for the gradient of the inputs, and BW for the whole backward pass."""
     for schedule in (build(name, 4, 8), lower_messages(build(name, 4, 8))):
         older = torch_csv.dump(schedule).replace("I", "B")
         assert torch_csv.load(older) == schedule
@@ -168,7 +168,7 @@ def test_older_tables_of_torch(name: str) -> None:
     assert torch_csv.load("0F0,0B0\n") == build("gpipe", 1, 1)
 
 
-def test_what_torch_cannot_say() -> None:
+def test_schedules_that_torch_cannot_express() -> None:
     chain = build("1f1b", 2, 4)
     for schedule, names in (
         (concatenate(chain, 2), ("1f1b", "2")),

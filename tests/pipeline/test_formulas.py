@@ -1,4 +1,4 @@
-"""Simulated tables against the formulas of the papers that they come from."""
+"""Simulated schedules agree with the formulas of their papers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHIMERA = [
 
 
 def pieces(per_rank: int, **seconds: float) -> CostModel:
-    """The costs of stages that are smaller than a rank's share."""
+    """Return the costs of stages when each rank has `per_rank` of them."""
     return CostModel(seconds={name: value / per_rank for name, value in seconds.items()})
 
 
@@ -51,7 +51,7 @@ def test_chimera(num_ranks: int, num_pairs: int) -> None:
 
 @pytest.mark.parametrize("num_ranks", [2, 4, 6, 8, 16, 32])
 def test_chimera_critical_path(num_ranks: int) -> None:
-    """C_f = D and C_b = 2D - 2 for N = D (section 3.4); of this B no sum of F makes another."""
+    """C_f = D and C_b = 2D - 2 for N = D (section 3.4); the second B is no multiple of F, which makes counts unique."""
     schedule = build("chimera", num_ranks, num_ranks)
     for backward in (2.0, 2.0 + math.pi / 100):
         timeline = simulate(schedule, CostModel(seconds={"F": 1.0, "B": backward}))
@@ -63,7 +63,7 @@ def test_chimera_critical_path(num_ranks: int) -> None:
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 8, 16])
 @pytest.mark.parametrize("backward", [1.0, 2.0, 2.7])
 def test_gpipe_and_1f1b(num_ranks: int, backward: float) -> None:
-    """The same bubbles; all micro-batches are kept by GPipe, D - s of them by 1F1B."""
+    """Both have the same bubbles; GPipe keeps all micro-batches, 1F1B D - s of them."""
     for num_micro_batches in (1, num_ranks, 2 * num_ranks + 1, 4 * num_ranks):
         costs = CostModel(seconds={"F": 1.0, "B": backward})
         for name in ("gpipe", "1f1b"):
@@ -98,7 +98,7 @@ def test_zero_bubble_h(num_ranks: int) -> None:
         assert set(first.peak_nbytes) == {num_ranks}
         second = simulate(build("zb-h2", num_ranks, num_micro_batches))
         assert second.bubble("span") == pytest.approx(0.0, abs=1e-12)
-        assert second.bubble("sync") > 0.0  # which is another number for the same table
+        assert second.bubble("sync") > 0.0  # a different ratio of the same table
         assert set(second.peak_nbytes) == {2 * num_ranks - 1}
     costs = CostModel(seconds={"F": 1.0, "I": 1.25, "W": 0.75})
     timeline = simulate(build("zb-h1", num_ranks, 4 * num_ranks), costs)
@@ -118,9 +118,9 @@ def test_zb_v(num_ranks: int) -> None:
 @pytest.mark.parametrize("num_ranks", [2, 4, 8, 16])
 @pytest.mark.parametrize("both", [3.0, 2.75, 2.5])
 def test_dualpipe(num_ranks: int, both: float) -> None:
-    """The table of DualPipe's publishers: bubble time (PP/2 - 1)(F&B + B - 3W), activations PP + 1.
+    """The published table of DualPipe: bubble time (PP/2 - 1)(F&B + B - 3W), activations PP + 1.
 
-    It is exact where F = I = W; F itself does not stand in it.
+    It is exact for F = I = W; it does not contain F.
     """
     backward, weight = 2.0, 1.0
     seconds = {"F": 1.0, "B": backward, "I": 1.0, "W": weight}
@@ -131,7 +131,7 @@ def test_dualpipe(num_ranks: int, both: float) -> None:
         assert idle_s.max() == pytest.approx((num_ranks / 2 - 1) * (both + backward - 3 * weight))
         assert timeline.peak_nbytes.max() == num_ranks + 1
         timeline = simulate(build("dualpipe-v", num_ranks, num_micro_batches), costs)
-        idle_s = timeline.makespan_s - timeline.busy_s  # PP is the number of its stages, 2D
+        idle_s = timeline.makespan_s - timeline.busy_s  # here PP is the number of stages, 2D
         assert idle_s.max() == pytest.approx((num_ranks - 1) * (both + backward - 3 * weight))
         assert timeline.peak_nbytes.max() == 2 * num_ranks + 1
     weights = CostModel(weight_nbytes=1.0, stash_nbytes={})
@@ -141,14 +141,14 @@ def test_dualpipe(num_ranks: int, both: float) -> None:
 
 @pytest.mark.parametrize("num_ranks", [2, 4, 8, 16])
 def test_gems(num_ranks: int) -> None:
-    """One activation a rank, and a bubble ratio that comes to (D - 1)/(D + 1/2) (arXiv 2107.06925, table 2)."""
+    """One activation per rank, and a bubble ratio that approaches (D - 1)/(D + 1/2) (arXiv 2107.06925, table 2)."""
     timeline = simulate(build("gems", num_ranks, 400))
     assert set(timeline.peak_nbytes) == {1}
     assert timeline.bubble() == pytest.approx((num_ranks - 1) / (num_ranks + 0.5), abs=0.01)
 
 
 def test_published_comparison() -> None:
-    """All schedules at D = 8 and N = 16, F = 1, B = 2: what each takes, with stages of one size a rank."""
+    """The time of all schedules for D = 8, N = 16, F = 1 and B = 2, with the same work per rank."""
     halves = pieces(2, F=1.0, B=2.0, I=1.0, W=1.0)
     expected = {
         "gpipe": (69, None), "1f1b": (69, None), "interleaved": (58.5, halves), "zb-h1": (55, None),
@@ -168,7 +168,7 @@ def test_every_recipe_has_its_description() -> None:
     assert all(each.description and each.reference and each.bubble for each in recipes())
 
 
-def test_hanayo_bubbles_fall_with_waves() -> None:
+def test_hanayo_bubbles_decrease_with_waves() -> None:
     ratios = []
     for waves in (1, 2, 4):
         costs = pieces(2 * waves, F=1.0, B=2.0)

@@ -1,4 +1,4 @@
-"""From table to table: what each pass is for, and that its result is legal."""
+"""Each pass does what it promises, and its result is valid."""
 
 from __future__ import annotations
 
@@ -48,27 +48,27 @@ INVERSION = register_kind(
 )  # fmt: skip
 
 
-def test_backward_passes_in_two_parts_and_back() -> None:
+def test_split_and_merge_backward_passes() -> None:
     for schedule in all_schedules():
-        apart = split_backward(schedule)
-        validate(apart)
-        whole = apart.columns.rows("B")
-        overlaps = np.bincount(apart.columns.groups)[apart.columns.groups] > 1
+        split = split_backward(schedule)
+        validate(split)
+        whole = split.columns.rows("B")
+        overlaps = np.bincount(split.columns.groups)[split.columns.groups] > 1
         assert overlaps[whole].all()
-        assert simulate(apart).makespan_s <= simulate(schedule).makespan_s
+        assert simulate(split).makespan_s <= simulate(schedule).makespan_s
         if "I" not in schedule.columns.kinds:
-            assert merge_backward(apart) == schedule
+            assert merge_backward(split) == schedule
 
 
 def test_recompute() -> None:
-    """One forward pass more for each; kept is the input of a stage instead of its activation."""
+    """Each backward pass gets one more forward pass; the input of a stage is kept instead of its activation."""
     schedule = build("1f1b", 4, 8)
     costs = CostModel(stash_nbytes={"activation": 10.0, "input": 1.0})
     again = recompute(schedule)
     validate(again)
     timeline = simulate(again)
     assert set(timeline.busy_s) == {8 * (1 + 1 + 2)}
-    assert 44 - 3 <= timeline.makespan_s < 44  # some of it while a rank waits for its gradient
+    assert 44 - 3 <= timeline.makespan_s < 44  # some recomputation is hidden while a rank waits for its gradient
     assert simulate(schedule, costs).peak_nbytes.tolist() == [40, 30, 20, 10]
     assert simulate(again, costs).peak_nbytes.tolist() == [4 + 10, 3 + 10, 2 + 10, 1 + 10]
     partly = recompute(schedule, stages=[0])
@@ -88,7 +88,7 @@ def test_gradient_sync() -> None:
     for each in made.values():
         validate(each)
         assert len(each.columns.rows("SYNC_START")) == len(each.columns.rows("SYNC_WAIT")) == 8
-    # The middle ranks end with the gradients of the middle stages, which nothing follows; they are summed lazily.
+    # The middle ranks end with the gradients of the middle stages, so "eager-opt" sums these lazily.
     assert [str(action) for action in made["lazy"].actions[1][-5:]] == [
         "1B1", "1SYNC_START", "1:2SYNC_START", "1SYNC_WAIT", "1:2SYNC_WAIT",
     ]  # fmt: skip
@@ -103,8 +103,8 @@ def test_gradient_sync() -> None:
         add_gradient_sync(made["lazy"], "lazy")
 
 
-def test_passes_go_together() -> None:
-    """Sums, recomputation, several steps, and messages for any buffers, of every schedule."""
+def test_passes_can_be_combined() -> None:
+    """Gradient sums, recomputation, several steps, and messages for any buffers, for every schedule."""
     for schedule in all_schedules():
         whole = concatenate(add_gradient_sync(recompute(schedule), with_step=True), 3)
         validate(whole)
@@ -115,7 +115,7 @@ def test_passes_go_together() -> None:
             assert bare == whole
 
 
-def test_lowering_refuses_what_is_lowered() -> None:
+def test_lowering_refuses_a_table_with_messages() -> None:
     lowered = lower_messages(build("1f1b", 2, 2))
     with raises(InvalidArgument, names=("SEND_F", "RECV_B", "RECV_F", "SEND_B")):
         lower_messages(lowered)
@@ -124,7 +124,7 @@ def test_lowering_refuses_what_is_lowered() -> None:
 
 
 def test_retime() -> None:
-    """Never slower, never more kept; weight gradients that stood behind their inputs go to where ranks are idle."""
+    """The result is never slower and never needs more memory; weight gradients move into idle time."""
     for costs in (CostModel(), CostModel(seconds={"F": 1.0, "B": 4.0, "I": 1.0, "W": 3.0})):
         for schedule in all_schedules():
             used = set(schedule.columns.kinds)
@@ -137,13 +137,13 @@ def test_retime() -> None:
             before, after = simulate(schedule, costs), simulate(again, costs)
             assert after.makespan_s <= before.makespan_s
             assert after.peak_nbytes.max() <= before.peak_nbytes.max()
-    apart = split_backward(build("1f1b", 4, 8))
-    assert simulate(retime(apart, CostModel())).makespan_s < simulate(apart).makespan_s
+    split = split_backward(build("1f1b", 4, 8))
+    assert simulate(retime(split, CostModel())).makespan_s < simulate(split).makespan_s
 
 
 @pytest.mark.parametrize("name", ["1f1b", "chimera"])
 def test_bubbles_are_filled(name: str) -> None:
-    """All work is done, each after what it needs, and the steps last no longer."""
+    """All work is done after its dependencies, and the steps do not take longer."""
     schedule = add_gradient_sync(build(name, 4, 8), with_step=True)
     costs = CostModel(seconds={"F": 1.0, "B": 2.0, "TESTCOV": 0.3, "TESTINV": 1.2})
     works = [
@@ -167,7 +167,7 @@ def test_bubbles_are_filled(name: str) -> None:
     assert report.busy_after - report.busy_before == pytest.approx(work_s / whole_s)
 
 
-def test_work_that_fits_nowhere_stands_at_the_end() -> None:
+def test_work_that_fits_nowhere_is_appended() -> None:
     schedule = build("1f1b", 2, 2)
     costs = CostModel(seconds={"F": 1.0, "B": 2.0, "TESTCOV": 100.0})
     filled, report = fill_bubbles(schedule, [(0, Action("TESTCOV", 0, 0))], costs)
@@ -184,7 +184,7 @@ def test_work_that_fits_nowhere_stands_at_the_end() -> None:
 
 @pytest.mark.parametrize(("num_ranks", "units"), [(4, 2), (4, 3), (8, 2), (8, 4)])
 def test_list_schedules_of_chimera_are_optimal(num_ranks: int, units: int) -> None:
-    """More micro-batches than ranks and B = 2F: units leave gaps, a list schedule comes to the lower bound."""
+    """More micro-batches than ranks and B = 2F: units leave gaps, a list schedule reaches the lower bound."""
     num_micro_batches = units * num_ranks
     halves = [num_micro_batches // 2] * 2
     placement = bidirectional(num_ranks)
@@ -200,8 +200,8 @@ def test_list_schedules_of_chimera_are_optimal(num_ranks: int, units: int) -> No
 
 
 @pytest.mark.parametrize("seconds", sample([{"F": 1.0, "B": 2.0}, {"F": 1.0, "B": 1.0}, {"F": 2.0, "B": 3.0}], 1))
-def test_the_bound_is_one(seconds: dict[str, float]) -> None:
-    """No order of any rank beats it: all orders of a few small tables."""
+def test_no_order_beats_the_bound(seconds: dict[str, float]) -> None:
+    """Compare the bound with all orders of a few small tables."""
     costs = CostModel(seconds=seconds)
     for placement, micro_batches in (
         (linear(2), [[0, 1]]),
@@ -218,20 +218,20 @@ def test_the_bound_is_one(seconds: dict[str, float]) -> None:
 
 
 def all_orders(schedule: PipelineSchedule) -> list[PipelineSchedule]:
-    """Every table of the same actions that can be run."""
-    found = []
+    """Return every valid table of the same actions."""
+    tables = []
     for rows in itertools.product(*(itertools.permutations(actions) for actions in schedule.actions)):
         table = schedule.with_actions(rows)
         try:
             validate(table)
         except ValueError:
             continue
-        found.append(table)
-    assert found
-    return found
+        tables.append(table)
+    assert tables
+    return tables
 
 
-def test_too_little_memory_is_said() -> None:
+def test_too_few_activations_are_refused() -> None:
     with raises(InvalidArgument, names="1"):
         search_list_schedule(zigzag(2, 2), [[0, 1]], rule=Rule(most_kept=1))
     kept = simulate(search_list_schedule(linear(4), [range(8)], rule=Rule(most_kept=2))).peak_nbytes

@@ -1,4 +1,4 @@
-"""Pictures, terminal and traces show what the timeline says."""
+"""Pictures, terminal output and traces agree with the timeline."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def test_pictures_of_all_schedules(tmp_path: Path) -> None:
-    """The vector form has the words in it: titles, and a label for every action that is wide enough."""
+    """An SVG picture contains the text of the titles."""
     timelines = [simulate(each) for each in sample(all_schedules(), 8)]
     path = tmp_path / "all.svg"
     draw_timelines(timelines, path, messages=True, memory=True)
@@ -55,7 +55,7 @@ def test_terminal() -> None:
 
 
 def test_traces(tmp_path: Path) -> None:
-    """A slice an action, where the timeline has it; an arrow a message, from and to the slices that it joins."""
+    """One slice per action, at its time in the timeline; one arrow per message, between its slices."""
     costs = CostModel(fabric=Link(0.1, 0.0))
     timelines = [simulate(build("1f1b", 2, 3), costs), simulate(add_gradient_sync(build("chimera", 2, 3)), costs)]
     path = tmp_path / "trace.json"
@@ -63,10 +63,10 @@ def test_traces(tmp_path: Path) -> None:
     events = json.loads(path.read_text())["traceEvents"]
     slices = [each for each in events if each["ph"] == "X" and each["cat"] != "message"]
     assert len(slices) == sum(len(each.schedule) for each in timelines)
-    found = next(each for each in slices if each["name"] == "1B0" and each["pid"] == 1)
+    slice_1b0 = next(each for each in slices if each["name"] == "1B0" and each["pid"] == 1)
     row = timelines[0].schedule.columns.starts[1] + 1
-    assert found["ts"] == pytest.approx(1e6 * timelines[0].begin_s[row])
-    assert found["dur"] == pytest.approx(2e6)
+    assert slice_1b0["ts"] == pytest.approx(1e6 * timelines[0].begin_s[row])
+    assert slice_1b0["dur"] == pytest.approx(2e6)
     starts = {each["id"]: each for each in events if each["ph"] == "s"}
     ends = {each["id"]: each for each in events if each["ph"] == "f"}
     assert set(starts) == set(ends)

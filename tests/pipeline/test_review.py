@@ -1,4 +1,4 @@
-"""Cases that were once wrong: each would show again."""
+"""Regression tests of earlier defects."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ HEAD = "hocket pipeline schedule, version 1\nmicro-batches: 2\npipe 0: 0 1\n"
 register_kind(Kind("FILLER", "work for tests", needs=(Need(("F",)),), cost="FILLER"))
 
 
-def test_sums_go_over_the_slowest_link_of_all_replicas() -> None:
+def test_sums_use_the_slowest_link_of_all_replicas() -> None:
     hosts = Hosts(Link.of(2, 100), Link.of(30, 1), 8)
     costs = CostModel(fabric=hosts, gradient_nbytes=1e9, num_replicas=8)
     assert costs.all_reduce_s(1e9, [0], 2) == pytest.approx(2 * 3 * 30e-6 + 2 * 7 / 8 * 1.0, rel=1e-6)
@@ -82,7 +82,7 @@ def test_work_goes_before_what_a_rank_waits_for() -> None:
 
 
 def test_the_critical_path_adds_up() -> None:
-    """With buffers, and through sums of gradients."""
+    """With limited buffers, and through gradient sums."""
     for name in ("1f1b", "zb-h1", "interleaved"):
         for buffering in ("rendezvous", "fifo:1"):
             schedule = lower_messages(build(name, 4, 8), buffering)
@@ -101,9 +101,11 @@ def test_sums_need_all_copies() -> None:
         rows = [[each for each in row if (each.kind, each.pipe) != (kind, 1)] for row in rows_of(synced)]
         with raises(MissingAction, names=("stage 0", "pipe 1", kind)):
             validate(synced.with_actions(rows))
-    lonely = add_gradient_sync(build("chimera", 2, 1), with_step=True)  # pipe 1 gets no micro-batch, but the sum
-    validate(lonely)
-    assert len(lonely.columns.rows("STEP")) == len(lonely.columns.rows("SYNC_WAIT")) == 4
+    one_pipe = add_gradient_sync(
+        build("chimera", 2, 1), with_step=True
+    )  # pipe 1 has no micro-batch, but receives the sum
+    validate(one_pipe)
+    assert len(one_pipe.columns.rows("STEP")) == len(one_pipe.columns.rows("SYNC_WAIT")) == 4
 
 
 def test_choose_without_enough_layers() -> None:
@@ -148,7 +150,7 @@ def test_edges_have_one_form() -> None:
         assert hash(again) == hash(schedule)
 
 
-def test_both_ends_of_a_message_are_alike() -> None:
+def test_both_ends_of_a_message_must_agree() -> None:
     table = "rank 0: 0F0-1 0SEND_F0-1 0RECV_B0 0B0 0RECV_B1 0B1\n"
     other = "rank 1: 1RECV_F0 1F0 1B0 1SEND_B0 1RECV_F1 1F1 1B1 1SEND_B1\n"
     with raises(MisplacedAction, names=("rank 1", "[1RECV_F0>0]", "0SEND_F0-1>1")):
@@ -170,7 +172,7 @@ def test_only_work_overlaps() -> None:
         load_text(HEAD + "rank 0: 0F0 0SEND_F0 +0F1\nrank 1: 1F0\n")
 
 
-def test_retime_holds_no_more_bytes() -> None:
+def test_retime_needs_no_more_memory() -> None:
     costs = CostModel(
         seconds={"F": [1.0, 3.0, 1.0, 2.0], "B": [2.0, 1.0, 4.0, 1.0]},
         stash_nbytes={"activation": [1.0, 1.0, 8.0, 1.0]},
@@ -212,7 +214,7 @@ def _one(action: Action) -> PipelineSchedule:
     return PipelineSchedule("mine", linear(1), 1, ((action,),))
 
 
-def test_kinds_of_ones_own() -> None:
+def test_registered_kinds() -> None:
     register_kind(Kind("FREEAGAIN", "lets go twice", needs=(Need(("B",)),), frees=(Stash("activation"),)))
     rows = rows_of(build("1f1b", 2, 2))
     rows[0].append(Action("FREEAGAIN", 0, 0))
@@ -226,7 +228,7 @@ def test_kinds_of_ones_own() -> None:
         lower_messages(build("1f1b", 2, 2).with_actions(rows))
 
 
-def test_memory_falls_when_an_action_ends() -> None:
+def test_memory_decreases_when_an_action_ends() -> None:
     timeline = simulate(build("1f1b", 2, 2))
     held = dict(zip([str(each) for each in timeline.schedule.actions[0]], timeline.memory.after_nbytes, strict=False))
     assert held == {"0F0": 1, "0F1": 2, "0B0": 1, "0B1": 0}

@@ -1,4 +1,4 @@
-"""What the simulation says, against a second one of ten lines and against what can be said by hand."""
+"""The simulation agrees with a second, small simulator and with results computed by hand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEAD = "hocket pipeline schedule, version 1\nmicro-batches: 1\npipe 0: 0 1 2\n"
 
 
 def longest_path(schedule: PipelineSchedule, seconds: dict[str, float], message_s: float) -> float:
-    """The makespan by recursion over what the papers say: a chain of stages, and the order of every rank."""
+    """Compute the makespan by recursion over the dependencies of a chain of stages and the order of every rank."""
     where: dict[tuple[str, int, int], tuple[int, int]] = {}
     for rank, actions in enumerate(schedule.actions):
         for index, action in enumerate(actions):
@@ -60,30 +60,30 @@ def longest_path(schedule: PipelineSchedule, seconds: dict[str, float], message_
     return max(ends.values())
 
 
-def test_another_simulator_says_the_same() -> None:
+def test_another_simulator_agrees() -> None:
     draw = random.Random("simulate")
     for schedule in all_schedules():
         for table in (random_legal(schedule, draw), random_legal(schedule, draw)):
             seconds = {kind: draw.choice([0.5, 1.0, 1.75, 3.0]) for kind in "FBIW"}
             for message_s in (0.0, 0.3):
-                # With as many bytes as take no time, ports are free again at once.
+                # Messages of 0 bytes occupy ports for no time.
                 costs = CostModel(seconds=seconds, fabric=_Delay(message_s))
                 expected = longest_path(table, seconds, message_s)
                 assert simulate(table, costs).makespan_s == pytest.approx(expected, rel=1e-12)
 
 
 class _Delay(Hosts):
-    """Messages that take a time and no port: every one over a connection of its own."""
+    """Messages that take time but share no ports."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(Link(seconds, 0.0), Link(seconds, 0.0), 1 << 20)
 
     def connections(self, sources, destinations):  # type: ignore[no-untyped-def]
-        return np.full(len(sources), 7, np.int32)  # none of the two that share ports
+        return np.full(len(sources), 7, np.int32)  # connections 0 and 1 share ports, this one does not
 
 
 def test_bubbles_by_hand() -> None:
-    """Three ranks, one micro-batch, F = 1 and B = 2: idle but for 3 of 9."""
+    """Three ranks, one micro-batch, F = 1 and B = 2: each rank is busy for 3 of 9 s."""
     timeline = simulate(load(HEAD + "rank 0: 0F0 0B0\nrank 1: 1F0 1B0\nrank 2: 2F0 2B0\n"))
     assert timeline.makespan_s == 9
     assert timeline.busy_s.tolist() == [3, 3, 3]
@@ -101,7 +101,7 @@ def test_bubbles_by_hand() -> None:
 
 
 def test_messages_take_time_and_ports() -> None:
-    """α + nβ each; a rank sends one at a time; bytes by edge."""
+    """A message takes α + nβ; a rank sends one at a time; traffic is counted by edge."""
     schedule = build("1f1b", 3, 4)
     costs = CostModel(fabric=Link(0.25, 0.125), message_nbytes=[2.0, 4.0, 99.0])
     timeline = simulate(schedule, costs)
@@ -111,16 +111,20 @@ def test_messages_take_time_and_ports() -> None:
     assert traffic == {(0, 1): (4, 8.0), (1, 0): (4, 8.0), (1, 2): (4, 16.0), (2, 1): (4, 16.0)}
     assert (timeline.message_end_s - timeline.message_begin_s).min() == 0.5
     slow = simulate(build("gpipe", 2, 4), CostModel(seconds={"F": 1.0, "B": 1.0}, fabric=Link(3.0, 0.0)))
-    assert slow.makespan_s == 1 + 4 * 3 + 1 + 1 + 4 * 3 + 1  # a rank's way out is the bottleneck, both ways
+    assert (
+        slow.makespan_s == 1 + 4 * 3 + 1 + 1 + 4 * 3 + 1
+    )  # the sending port of each rank is the bottleneck, in both directions
 
 
 def test_hosts_share_their_uplink() -> None:
     costs = CostModel(fabric=Hosts(Link(0.0, 0.0), Link(0.0, 1.0), 2), message_nbytes=1.0)
-    assert simulate(build("1f1b", 4, 1), costs).makespan_s == 12 + 2  # only stage 1 to 2 crosses, there and back
+    assert (
+        simulate(build("1f1b", 4, 1), costs).makespan_s == 12 + 2
+    )  # only messages between stages 1 and 2 leave a host, one per direction
 
 
-def test_skips_are_waited_for() -> None:
-    """A DAG: stage 2 takes outputs of stages 0 and 1, and stage 0 gets gradients of both."""
+def test_skip_connections() -> None:
+    """A DAG: stage 2 takes the outputs of stages 0 and 1, and stage 0 receives gradients of both others."""
     table = "rank 0: 0F0 0B0\nrank 1: 1F0 1B0\nrank 2: 2F0 2B0\nedges: 0>1 1>2 0>2\n"
     costs = CostModel(seconds={"F": 1.0, "B": 2.0}, fabric=Link(10.0, 0.0))
     timeline = simulate(load(HEAD + table), costs)
@@ -128,7 +132,7 @@ def test_skips_are_waited_for() -> None:
         (0, 1), (1, 2), (0, 2), (1, 0), (2, 1), (2, 0),
     }  # fmt: skip
     apart = simulate(load(HEAD + table.replace("0>1 1>2 0>2", "0>2 1>2")), costs)
-    # Stages 0 and 1 do not wait for each other; their messages come to rank 2, and leave it, one after the other.
+    # Stages 0 and 1 are independent; rank 2 receives their messages, and sends its own, one at a time.
     assert apart.makespan_s == 1 + 20 + 1 + 2 + 20 + 2
     lowered = lower_messages(timeline.schedule)
     assert Action("SEND_F", 0, 0, peer=2) in lowered.actions[0]
@@ -137,7 +141,7 @@ def test_skips_are_waited_for() -> None:
 
 @pytest.mark.parametrize("name", ["1f1b", "zb-v", "chimera", "dualpipe"])
 def test_named_messages_take_as_long(name: str) -> None:
-    """With tagged messages and buffers without end, a table that names its messages takes what it took before."""
+    """With unlimited tagged buffers, explicit messages do not change the time of a table."""
     schedule = build(name, 4, 8)
     for link in (None, Link(0.125, 0.0)):
         costs = CostModel(fabric=link)
@@ -155,7 +159,7 @@ def test_few_buffers_take_longer() -> None:
 
 
 def test_sums_of_gradients() -> None:
-    """2 log2(r) α + 2 (r - 1)/r nβ after the last gradient of all copies; one sum at a time on a rank."""
+    """A sum takes 2 log2(r) α + 2 (r - 1)/r nβ after the last gradient of all copies; a rank runs one at a time."""
     costs = CostModel(fabric=Link(0.5, 0.25), gradient_nbytes=8.0)
     schedule = build("chimera", 2, 2)
     bare = simulate(schedule, costs).makespan_s
@@ -173,12 +177,12 @@ def test_steps_follow_each_other() -> None:
     schedule = add_gradient_sync(build("1f1b", 4, 8), with_step=True)
     three = simulate(concatenate(schedule, 3))
     one = simulate(schedule).makespan_s
-    assert three.makespan_s == 3 * one  # rank 0 ends last, and begins first
+    assert three.makespan_s == 3 * one  # rank 0 is the first to start and the last to end
     assert len(three.schedule) == 3 * len(schedule)
 
 
-def test_work_aside() -> None:
-    """A kind of its own, on a resource of its own: the rank starts it and goes on."""
+def test_background_work() -> None:
+    """A kind with a separate resource: the rank starts the action and continues."""
     register_kind(
         Kind("SAVE", "write a slice", scope="stage", needs=(Need(("F",), match=("step", "pipe", "stage")),),
              cost="SAVE", resource="disk")
@@ -207,7 +211,7 @@ def test_costs_by_stage() -> None:
     assert CostModel(seconds={"I": 1.0, "W": 0.5}).seconds_of("B", 2).tolist() == [1.5, 1.5]
 
 
-def test_what_is_waited_for_has_to_be_there() -> None:
+def test_missing_dependencies_are_refused() -> None:
     with raises(MissingAction, names=("rank 1", "action 1", "1B0", "2B0", "2I0")):
         simulate(load(HEAD + "rank 0: 0F0 0B0\nrank 1: 1F0 1B0\nrank 2: 2F0\n"))
 

@@ -1,4 +1,4 @@
-"""torch's own pipelining runtime reads our tables, and we read its."""
+"""torch's pipelining runtime runs hocket's tables, and hocket reads torch's tables."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ CLASSES = (*OURS, "ScheduleLoopedBFS", "ScheduleInterleavedZeroBubble")
 
 
 @pytest.mark.timeout(240)
-def test_torch_runs_our_tables(tmp_path: Path) -> None:
-    """4 processes over gloo; gradients equal to those of one process, bit for bit."""
+def test_torch_runs_hocket_tables(tmp_path: Path) -> None:
+    """4 processes over gloo compute gradients bitwise equal to those of one process."""
     names = []
     for recipe in recipes():
         schedule = recipe.schedule(NUM_RANKS, 8)
         if schedule.num_pipes > 1:
             continue
-        for table, words in ((schedule, ""), (lower_messages(schedule, "fifo"), "_messages")):
-            names.append(f"{recipe.name}{words}.csv")
+        for table, suffix in ((schedule, ""), (lower_messages(schedule, "fifo"), "_messages")):
+            names.append(f"{recipe.name}{suffix}.csv")
             save_schedule(table, tmp_path / names[-1])
     assert len(names) >= 18
     names = sample(names, 6)
@@ -68,15 +68,15 @@ def test_torch_runs_our_tables(tmp_path: Path) -> None:
         ]
 
 
-def test_the_table_that_torch_publishes() -> None:
-    """Ours is test/distributed/pipelining/artifacts/dualpipev_4rank_10mb.csv of PyTorch, to the letter."""
+def test_the_published_table_of_torch() -> None:
+    """The table equals test/distributed/pipelining/artifacts/dualpipev_4rank_10mb.csv of PyTorch."""
     table = torch_csv.dump(build("dualpipe-v", 4, 10))
     assert hashlib.sha256(table.encode()).hexdigest() == PUBLISHED
 
 
 @pytest.fixture
 def fake_group() -> Iterator[None]:
-    """A process group of torch's that sends nothing: enough for it to make tables."""
+    """Make a process group of torch that sends nothing, which is enough to build tables."""
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=NUM_RANKS)
     yield
     dist.destroy_process_group()
@@ -85,17 +85,17 @@ def fake_group() -> Iterator[None]:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", CLASSES)
 @pytest.mark.parametrize("num_micro_batches", [8, 16])
-def test_we_read_tables_of_torch(name: str, num_micro_batches: int, tmp_path: Path, fake_group: None) -> None:
-    """They are legal by our checks, also with the messages that torch places; and written again they are the same."""
+def test_hocket_reads_tables_of_torch(name: str, num_micro_batches: int, tmp_path: Path, fake_group: None) -> None:
+    """Torch's tables pass all checks, also with torch's messages, and a round trip does not change them."""
     num_stages = 2 * NUM_RANKS
     v_shaped = name in ("ScheduleZBVZeroBubble", "ScheduleDualPipeV")
     mine = (0, num_stages - 1) if v_shaped else (0, NUM_RANKS)
     stages = [PipelineStage(torch.nn.Linear(2, 2), stage, num_stages, torch.device("cpu")) for stage in mine]
-    made = getattr(schedules, name)(stages, num_micro_batches, loss_fn=torch.nn.functional.mse_loss)
+    torch_schedule = getattr(schedules, name)(stages, num_micro_batches, loss_fn=torch.nn.functional.mse_loss)
     tables = {}
     for form in ("compute_only", "compute_comms"):
         path = tmp_path / f"{form}.csv"
-        made._dump_csv(str(path), format=form)
+        torch_schedule._dump_csv(str(path), format=form)
         tables[form] = load_schedule(path)
         validate(tables[form], buffering="tagged" if form == "compute_only" else "fifo")
         cells = [[cell for cell in line.split(",") if cell] for line in path.read_text().splitlines()]

@@ -1,9 +1,9 @@
-"""Run by the test: one rank of torch's own pipelining runtime, fed with tables of hocket's, over gloo.
+"""Run tables of hocket on one rank of torch's pipelining runtime, over gloo (started by a test).
 
 Usage: torch_runtime.py RANK NUM_RANKS FOLDER TABLE...
 
-Every stage is two layers. The gradients of each table have to be those of one process that adds up the same
-micro-batches in the same order, bit for bit.
+Every stage has two layers. The gradients of each table must be bitwise equal to those of one process that adds the same
+micro-batches in the same order.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def expected_gradients(
 ) -> list[torch.Tensor]:
     stages = make_stages(num_stages)
     model = torch.nn.Sequential(*stages)
-    for inputs, wanted in zip(x.chunk(num_micro_batches), target.chunk(num_micro_batches), strict=True):
-        loss_of(model(inputs), wanted).backward()
+    for inputs, targets in zip(x.chunk(num_micro_batches), target.chunk(num_micro_batches), strict=True):
+        loss_of(model(inputs), targets).backward()
     return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
 
@@ -60,9 +60,9 @@ def run(table: Path, rank: int) -> None:
     reference = expected_gradients(num_stages, x, target, num_micro_batches)
     per_stage = len(reference) // num_stages
     for stage in mine:
-        got = [parameter.grad for parameter in modules[stage].parameters()]
-        wanted = reference[stage * per_stage : (stage + 1) * per_stage]
-        same = [torch.equal(a, b) for a, b in zip(got, wanted, strict=True) if a is not None]
+        computed = [parameter.grad for parameter in modules[stage].parameters()]
+        expected = reference[stage * per_stage : (stage + 1) * per_stage]
+        same = [torch.equal(a, b) for a, b in zip(computed, expected, strict=True) if a is not None]
         assert same == [True] * per_stage, f"{table.name}, rank {rank}, stage {stage}: {same}"
 
 

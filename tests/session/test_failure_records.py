@@ -1,4 +1,4 @@
-"""What ranks leave behind when a communicator fails under them, however they hear of it."""
+"""The files of ranks whose communicator fails, for each way in which they are notified."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import hocket as hk
 def _aborted_by_rank_1(comm: hk.Communicator) -> bool:
     x = bytearray(8)
     if comm.rank == 1:
-        for peer in (0, 2):  # both go on to the all_reduce
+        for peer in (0, 2):  # both continue to the all_reduce
             comm.recv(x, peer)
         comm.abort("the data ran out")
     else:

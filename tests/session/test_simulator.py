@@ -1,4 +1,4 @@
-"""Virtual ranks: their clocks, and that they are ranks as any others."""
+"""Virtual ranks: their clocks, and that they behave as other ranks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_receive_is_over_when_both_are_there() -> None:
             comm.isend(x, 1).wait()
             return comm.wtime()
         comm.compute(2.0)
-        comm.recv(x, 0)  # it came long ago
+        comm.recv(x, 0)  # it arrived long ago
         return comm.wtime()
 
     assert _run(fn, 2).results == pytest.approx([_ALPHA_S + 10 * _BETA_S, 2.0])
@@ -209,10 +209,10 @@ def test_hosts() -> None:
     ran = hk.simulate(fn, 8, fabric=fabric, moves_data=False)
     assert [result[:3] for result in ran.results] == [(2, 4, rank % 4) for rank in range(8)]
     assert ran.algorithms["all_gather", 1 << 20, 8].startswith("hierarchical(ranks_per_host=4")
-    least = 4 * (1 << 20) * outer.beta_s  # each host has to get what the other has
+    least = 4 * (1 << 20) * outer.beta_s  # each host must receive the other's data
     assert least < ran.seconds < 2 * least
 
-    def across(comm: hk.Communicator) -> float:  # two at once share the uplink
+    def across(comm: hk.Communicator) -> float:  # two concurrent messages share the uplink
         x = np.zeros(1 << 20, np.uint8)
         if comm.rank < 2:
             comm.send(x, comm.rank + 4)

@@ -1,4 +1,4 @@
-"""Virtual ranks: their errors, their ends, and what they cannot do."""
+"""Virtual ranks: errors, ends, and unsupported calls."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_members_that_disagree() -> None:
             text, "1", "rank 1", "32 bytes", "ranks 0 and 2", "40 bytes", "all_reduce(sum)", "float64", __file__
         )
         x = np.ones(2)
-        comm.all_reduce(x)  # it goes on
+        comm.all_reduce(x)  # it continues
         return float(x[0])
 
     assert _run(fn, 3).results == [3.0] * 3
@@ -147,7 +147,7 @@ def _look_until_over(work: hk.Work) -> None:
 def test_looking_has_a_deadline() -> None:
     def fn(comm: hk.Communicator) -> float:
         work = comm.irecv(np.zeros(1), 1 - comm.rank, timeout=0.01)
-        with pytest.raises((hk.CommTimeout, hk.PeerFailure)):  # the other one has given up, and left
+        with pytest.raises((hk.CommTimeout, hk.PeerFailure)):  # the other has timed out and left
             _look_until_over(work)
         return comm.wtime()
 

@@ -1,4 +1,4 @@
-"""Variables of hocket's: those that the page lists are those that are known, and what is misspelt is told."""
+"""hocket's environment variables: the page lists all known ones, and misspelt ones give a warning."""
 
 from __future__ import annotations
 
@@ -50,4 +50,4 @@ def test_a_misspelt_one() -> None:
     assert_names(str(warning.message), "HOCKET_BACKEND", "'HOCKET_BACKENDS'")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        check_variables({"HOCKET_BACKEND": "gloo"}, is_told=False)
+        check_variables({"HOCKET_BACKEND": "gloo"}, warns=False)

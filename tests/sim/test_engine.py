@@ -1,4 +1,4 @@
-"""The event engine against what can be computed by hand, and against fluid sharing solved by linear programming."""
+"""The event engine, compared with results by hand, and with fluid sharing solved by linear programming."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_latency_comes_before_the_bytes() -> None:
 
 
 def max_min_rates(routes: list[list[int]], bandwidth: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
-    """Water filling by the definition: raise all rates together; a flow stops when one of its links is full."""
+    """Water filling by its definition: raise all rates together; a flow stops when one of its links is full."""
     rates = np.zeros(len(routes))
     growing = np.ones(len(routes), bool)
     uses = np.zeros((len(bandwidth), len(routes)))
@@ -87,7 +87,7 @@ def test_rates_are_max_min_fair(seed: int) -> None:
     bandwidth = random.integers(1, 20, 6).astype(float)
     routes = [sorted(random.choice(6, random.integers(1, 4), replace=False).tolist()) for _ in range(9)]
     rates = max_min_rates(routes, bandwidth)
-    # Sizes in the proportion of the rates: if these are right, all flows end together at 7 s.
+    # Sizes are proportional to the rates: if the rates are right, all flows end together at 7 s.
     graph = TaskGraph()
     tasks = graph.add_tasks(0.0, 7.0 * rates)
     links = graph.add_links(bandwidth)
@@ -107,8 +107,8 @@ def test_tasks_that_wait_for_each_other_are_named() -> None:
 def test_flows_that_end_almost_together_late_on_the_clock_all_end() -> None:
     graph = TaskGraph()
     links = graph.add_links(np.full(400, 1e9))
-    first = graph.add_tasks(1000.0)  # from here on a tenth of a picosecond is the last digit
-    nbytes = 1 + 0.01 * np.random.default_rng(1).random(400)  # which end within ten picoseconds
+    first = graph.add_tasks(1000.0)  # from here on the last digit of a time is a tenth of a picosecond
+    nbytes = 1 + 0.01 * np.random.default_rng(1).random(400)  # these end within ten picoseconds
     tasks = graph.add_tasks(np.zeros(400), nbytes)
     graph.add_order(tasks, np.full(400, first))
     graph.cross(tasks, links)

@@ -1,6 +1,6 @@
-"""Rank 1 stays away from a backward pass of the mode argv[1]; the others must leave it with a timeout.
+"""Rank 1 does not take part in a backward pass of the mode argv[1]; the pass must time out on the other ranks.
 
-Every C++ wait for a bucket ends with it, wherever in the pass it is.
+The timeout must end every C++ wait for a bucket, at any place of the pass.
 """
 
 import datetime
@@ -41,7 +41,7 @@ def main() -> None:
     dist.group.WORLD.set_timeout(datetime.timedelta(seconds=TIMEOUT_S))
     try:
         step(parallel, x)
-    except (CommTimeout, RuntimeError) as error:  # the latter where a Python hook's result is a failure
+    except (CommTimeout, RuntimeError) as error:  # RuntimeError if the result of a Python hook is a failure
         if not isinstance(error, CommTimeout) and "CommTimeout" not in str(error):
             raise
         print("left", error)

@@ -1,5 +1,5 @@
 """Call every operation of a process group of the backend argv[1] in all forms that torch declares, by position and by
-keyword; write what came out to the folder argv[2].
+keyword; write the results to the folder argv[2].
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import ProcessGroup
 
-# what is no operation, and coalesced forms that gloo does not have
+# methods that are not operations, and coalesced forms that gloo lacks
 LEFT_OUT = {
     "_start_coalescing", "_end_coalescing",
     "monitored_barrier", "set_timeout", "recv_anysource", "split_group", "merge_remote_group", "allgather_coalesced",
@@ -27,7 +27,7 @@ ROOT = 0
 
 
 def forms() -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """Every operation with the parameters, name and declaration, of each of its forms."""
+    """Return every operation, and for each of its forms the names and declarations of the parameters."""
     for name in sorted(set(dir(ProcessGroup)) - LEFT_OUT):
         text = getattr(ProcessGroup, name).__doc__ or ""
         for line in text.splitlines():
@@ -99,7 +99,7 @@ def main() -> None:
         for by_name in (False, True):
             arguments = {name: value_of(method, name, declaration) for name, declaration in parameters}
             called = method
-            if method in ("send", "recv") and rank == 1:  # the other end
+            if method in ("send", "recv") and rank == 1:  # the peer makes the opposite call
                 called = "recv" if method == "send" else "send"
                 arguments = {"tensors": [torch.ones(4)], "srcRank" if called == "recv" else "dstRank": 0, "tag": 3}
             call = getattr(group, called)

@@ -1,4 +1,4 @@
-"""Types that hocket carries as others, against sums of torch's; and lists that have not one tensor for each rank."""
+"""Types that hocket carries as other types, against torch's sums; and lists of a wrong length."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DTYPES = [*sorted(_FLOAT8, key=str), torch.complex32, torch.float16]
 
 
 def values(of: int, count: int, dtype: torch.dtype) -> torch.Tensor:
-    """Numbers of one rank, of which sums of several are rounded."""
+    """Return numbers of one rank, chosen so that sums over ranks must be rounded."""
     numbers = torch.rand(count, generator=torch.Generator().manual_seed(of)) + 0.5
     return numbers.to(dtype)
 
@@ -30,7 +30,7 @@ def same(x: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 def total(count: int, dtype: torch.dtype) -> torch.Tensor:
-    """The sum over ranks, in the order of ranks, in a type with more digits, rounded once."""
+    """Return the sum over ranks, in the order of ranks, in a wider type and rounded once."""
     wide = torch.complex64 if dtype == torch.complex32 else torch.float32
     return sum(values(of, count, dtype).to(wide) for of in range(size)).to(dtype)  # type: ignore[union-attr]
 
@@ -82,7 +82,7 @@ def sums(dtype: torch.dtype) -> None:
     same(out, total(3 * size, dtype)[3 * rank : 3 * rank + 3])
     dist.reduce_scatter(out, list(values(rank, 3 * size, dtype).split(3)))
     same(out, total(3 * size, dtype)[3 * rank : 3 * rank + 3])
-    if dtype != torch.complex32:  # torch has no view of it as pairs there
+    if dtype != torch.complex32:  # torch does not support this view of complex32
         xs = [values(rank, 7, dtype), values(rank, 9, dtype)]
         dist.all_reduce_coalesced(xs)
         same(xs[0], total(7, dtype))
@@ -90,7 +90,7 @@ def sums(dtype: torch.dtype) -> None:
 
 
 def lists_of_a_wrong_length() -> None:
-    """What one rank cannot do is an error of all, and what follows is right again."""
+    """A call that fails on one rank fails on all ranks, and later calls work."""
     x = torch.ones(2)
     calls: dict[str, Callable[[int], object]] = {
         "scatter": lambda count: dist.scatter(x, [x] * count if rank == 1 else None, 1),
@@ -121,7 +121,7 @@ for each in DTYPES:
             partial(check, each)()
         except BaseException as error:
             raise AssertionError(f"{check.__name__} of {each}") from error
-if hocket.torch.communicator().num_hosts == 1:  # between hosts a library is of no use after operations that differ
+if hocket.torch.communicator().num_hosts == 1:  # between hosts a library cannot continue after mismatched operations
     lists_of_a_wrong_length()
 dist.destroy_process_group()
 print(f"rank {rank} done")

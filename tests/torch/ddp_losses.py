@@ -47,7 +47,7 @@ def batch(name: str, generator: torch.Generator) -> tuple[torch.Tensor, torch.Te
 def train(name: str, steps: int) -> list[float]:
     torch.manual_seed(7)
     model = Convolutional() if name == "convolutional" else Transformer()
-    parallel = DistributedDataParallel(model, bucket_cap_mb=0.02)  # several buckets a step
+    parallel = DistributedDataParallel(model, bucket_cap_mb=0.02)  # several buckets in a step
     optimizer = torch.optim.SGD(parallel.parameters(), lr=0.05, momentum=0.9)
     generator = torch.Generator().manual_seed(100 + dist.get_rank())
     losses = []
@@ -66,5 +66,5 @@ if __name__ == "__main__":
     dist.init_process_group(sys.argv[1])
     losses = {name: train(name, 50) for name in ("convolutional", "transformer")}
     Path(sys.argv[2], f"{sys.argv[1]}-{dist.get_rank()}.json").write_text(json.dumps(losses))
-    gc.collect()  # DDP lies in a reference cycle; left to interpreter exit, gloo's threads abort some of the processes
+    gc.collect()  # DDP is in a reference cycle; if freed at interpreter exit, gloo's threads abort some processes
     dist.destroy_process_group()

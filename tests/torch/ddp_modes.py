@@ -1,7 +1,7 @@
-"""Train a small model with DDP in many modes over the backend argv[1]; leave what came out in the folder argv[2].
+"""Train a small model with DDP in many modes over the backend argv[1]; write the results to the folder argv[2].
 
-Modes are named argv[3], argv[4] and so on; all of `MODES` where none is. Annotations are evaluated: torch reads those
-of hooks.
+argv[3], argv[4] and so on name the modes; without them, all of `MODES` run. Annotations are evaluated, since torch
+reads those of hooks.
 """
 
 import datetime
@@ -30,9 +30,9 @@ from torch.utils.checkpoint import checkpoint
 
 STEPS = 3
 WIDTH = 24
-SMALL_MB = 0.002  # one layer a bucket
+SMALL_MB = 0.002  # one layer in a bucket
 
-# by name: which of the four layers are recomputed, each in a checkpoint of its own
+# By name: indices of the layers that are recomputed, each in its own checkpoint.
 CHECKPOINTS = {"one": (1,), "first": (0,), "two": (1, 2), "all": (0, 1, 2, 3)}
 
 
@@ -41,10 +41,10 @@ class Net(nn.Module):
 
     Args:
         recomputed: a name in `CHECKPOINTS`; "nested": a checkpoint within a checkpoint; "turns": another layer at each
-            step; "": none.
-        reentrant: as `torch.utils.checkpoint` has it.
-        unused: has a layer that takes no part; "turns": at every second step.
-        normalized: has batch normalization, thus buffers.
+            step; "": no layer.
+        reentrant: see `torch.utils.checkpoint`.
+        unused: whether a layer is not called; "turns": at every second step.
+        normalized: whether the model has batch normalization, and so buffers.
     """
 
     def __init__(self, recomputed: str, reentrant: bool, unused: bool | str, normalized: bool) -> None:
@@ -77,15 +77,15 @@ class Net(nn.Module):
 
 @dataclass(frozen=True)
 class Mode:
-    """How a model is trained.
+    """A mode of training.
 
     Args:
-        options: of DistributedDataParallel; `late_options` returns further ones, from the model.
-        recomputed, reentrant, unused, normalized: of `Net`.
-        prepare: is called with the parallel model and its optimizer before the first step; may return another one.
-        step: runs forward and backward of the parallel model on an input, and returns the loss.
-        around: what the steps are made in.
-        lengths: how many steps each rank makes.
+        options: options of DistributedDataParallel; `late_options` returns further options, from the model.
+        recomputed, reentrant, unused, normalized: see `Net`.
+        prepare: called with the parallel model and its optimizer before the first step; may return another optimizer.
+        step: runs the forward and the backward pass of the parallel model on an input, and returns the loss.
+        around: makes the context of the steps.
+        lengths: number of steps of each rank.
     """
 
     options: dict[str, Any] = field(default_factory=dict)
@@ -121,7 +121,7 @@ def accumulate(model: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def two_losses(model: Any, x: torch.Tensor) -> torch.Tensor:
-    """Two forward passes, then one backward pass through both."""
+    """Run two forward passes, then one backward pass through both."""
     loss = loss_of(model, x) + loss_of(model, 2 * x)
     loss.backward()
     return loss
@@ -136,7 +136,7 @@ def twice_through_one_graph(model: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def gradient_of_gradient(model: Any, x: torch.Tensor) -> torch.Tensor:
-    """A penalty on the gradient of the input, as WGAN-GP has it."""
+    """Add a penalty on the gradient of the input, as in WGAN-GP."""
     x = x.clone().requires_grad_()
     loss = loss_of(model, x)
     (slope,) = torch.autograd.grad(loss, x, create_graph=True)
@@ -159,7 +159,7 @@ def autocast_step(model: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def another_collective_in_backward(model: Any, x: torch.Tensor) -> torch.Tensor:
-    """A hook of a tensor that is no leaf waits for a collective of its own, and for its future."""
+    """Register a hook on a tensor that is not a leaf; the hook waits for its own collective, and for its future."""
     y = model(x)
 
     def average(gradient: torch.Tensor) -> torch.Tensor:
@@ -176,7 +176,7 @@ def another_collective_in_backward(model: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def collective_after_backward(model: Any, x: torch.Tensor) -> torch.Tensor:
-    """A callback at the end of the pass waits for the future of what it issues."""
+    """Queue a callback at the end of the pass that waits for the future of its own operation."""
     y = model(x)
     found = []
 
@@ -195,7 +195,7 @@ def collective_after_backward(model: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def raise_in_backward(model: Any, x: torch.Tensor) -> torch.Tensor:
-    """A pass that raises after some gradients were sent; the next is whole again in torch's own terms."""
+    """Raise in a pass after some gradients were sent; the next pass must be complete, as torch defines it."""
     y = model.module.layers[0](x)
 
     def fail(gradient: torch.Tensor) -> None:
@@ -233,13 +233,13 @@ def builtin_hook(name: str) -> Callable[[DistributedDataParallel, torch.optim.Op
 
 
 def own_hook(model: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> None:
-    """A part of the sums, then all of them, and a callback of the last future."""
+    """Register a hook with a reduce-scatter, an all-gather, and a callback of the last future."""
 
     def scatter_then_gather(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         buffer = bucket.buffer().div_(dist.get_world_size())
         padded = nn.functional.pad(buffer, (0, buffer.numel() % 2))
         part, whole = padded.new_empty(padded.numel() // 2), torch.empty_like(padded)
-        dist.reduce_scatter_single(part, padded, async_op=True).wait()  # gloo starts both at once
+        dist.reduce_scatter_single(part, padded, async_op=True).wait()  # gloo would start both operations at once
         gathered = dist.all_gather_single(whole, part, async_op=True).get_future()
         return gathered.then(lambda _: whole[: buffer.numel()])
 
@@ -247,7 +247,7 @@ def own_hook(model: DistributedDataParallel, optimizer: torch.optim.Optimizer) -
 
 
 def waiting_hook(model: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> None:
-    """Waits within the hook, as hooks of gossip and of logging do."""
+    """Register a hook that waits, as hooks for gossip and for logging do."""
 
     def wait(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         total = dist.all_reduce(bucket.buffer().div_(2), async_op=True).get_future().wait()[0]
@@ -259,7 +259,7 @@ def waiting_hook(model: DistributedDataParallel, optimizer: torch.optim.Optimize
 
 
 def several_in_one_hook(model: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> None:
-    """Two operations a bucket, collected in one future by torch's own C++."""
+    """Register a hook with two operations for each bucket, whose futures torch's C++ code collects in one."""
 
     def halves(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         buffer = bucket.buffer().div_(2)
@@ -283,7 +283,7 @@ def zero(model: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> Ze
 
 
 class LateSGD(torch.optim.SGD):
-    """Does nothing at its first steps, as `ZeroRedundancyOptimizer` while it learns what the buckets of DDP are."""
+    """Skips its first steps, like `ZeroRedundancyOptimizer` until it has recorded the buckets of DDP."""
 
     num_left_out = 2
 
@@ -301,7 +301,7 @@ def late(model: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> La
 def overlapped_zero(
     has_shards: bool,
 ) -> Callable[[DistributedDataParallel, torch.optim.Optimizer], torch.optim.Optimizer]:
-    """A hook that waits for sums, broadcasts what each rank has updated, and waits for that, in the backward pass."""
+    """Register a hook that waits, in the backward pass, for sums and for broadcasts of each rank's updates."""
 
     def prepare(model: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> ZeroRedundancyOptimizer:
         zero = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1, overlap_with_ddp=True)
@@ -323,7 +323,7 @@ def buffer_hook(model: DistributedDataParallel, optimizer: torch.optim.Optimizer
 
 
 def delayed_gradients(model: Net) -> dict[str, Any]:
-    """The last layer's gradients are reduced after the others, when that of the first weight is accumulated."""
+    """Delay the reduction of the last layer's gradients until the gradient of the first weight is accumulated."""
     return {
         "delay_all_reduce_named_params": list(model.layers[3].named_parameters("layers.3")),
         "param_to_hook_all_reduce": model.layers[0].weight,
@@ -400,7 +400,7 @@ MODES = {
     "batched-copy": Mode({**_SMALL, "batched_grad_copy": True}),
     "zero": Mode(_SMALL, prepare=zero),
     "late": Mode(_SMALL, prepare=late, lengths=(6, 6)),
-    # not `hook_with_zero_step_interleaved`, whose callbacks issue operations in any order
+    # without `hook_with_zero_step_interleaved`, whose callbacks issue operations in an undefined order
     **{f"zero-overlapped{suffix}": Mode(_SMALL, prepare=overlapped_zero(has_shards), lengths=(6, 6))
        for suffix, has_shards in (("", False), ("-shards", True))},
     "hook-power_sgd": Mode(prepare=compressed),  # one bucket: its callbacks issue operations, in any order
@@ -414,9 +414,9 @@ MODES = {
                                            ("-two-reentrant", _SMALL, {"recomputed": "two", "reentrant": True}))},
 }  # fmt: skip
 
-# Modes whose numbers gloo does not have, and the mode whose numbers are right. torch does not wait for delayed sums
-# (`DistributedDataParallel._delayed_all_reduce_hook`), so that the optimizer at times reads half of them; ZeRO that
-# overlaps with DDP is refused over gloo, where it "may meet hangs".
+# Modes without valid numbers over gloo, and the mode with the right numbers. torch does not wait for delayed sums
+# (`DistributedDataParallel._delayed_all_reduce_hook`), so the optimizer sometimes reads incomplete sums; torch refuses
+# ZeRO that overlaps with DDP over gloo, where it "may meet hangs".
 LIKE = {
     "delayed": "default",
     "delayed-small": "small",
@@ -424,13 +424,13 @@ LIKE = {
 }
 
 LATE_OPTIONS = {"delay_all_reduce_named_params", "param_to_hook_all_reduce", "process_group", "device_mesh"}
-# what no mode gives
+# options that no mode sets
 NOT_FOR_CPUS = {"device_ids", "output_device"}
 WITHOUT_EFFECT = {"dim", "check_reduction"}  # of devices alone; deprecated
 
 
 def train(mode: Mode) -> list[float]:
-    """Return the losses of the steps, and a sum over the weights at the end."""
+    """Return the losses of the steps, and the sum of the weights at the end."""
     torch.manual_seed(5)
     model = Net(mode.recomputed, mode.reentrant, mode.unused, mode.normalized)
     parallel = DistributedDataParallel(model, **mode.options, **mode.late_options(model))
@@ -450,7 +450,7 @@ def train(mode: Mode) -> list[float]:
 
 
 def main() -> None:
-    """Write a file of each mode's numbers, or of the type of the error that it ended with."""
+    """Write a file for each mode with its numbers, or the type of its error."""
     backend, folder, *names = sys.argv[1:]
     torch.set_num_threads(1)
     dist.init_process_group(backend, timeout=datetime.timedelta(seconds=60))

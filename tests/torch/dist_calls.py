@@ -1,4 +1,4 @@
-"""Every operation of hocket.torch.dist on each backend, and what carried it; prints "done"."""
+"""Call every operation of hocket.torch.dist on each backend, and check which library carried it; print "done"."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ for backend in ("shm", "gloo", "mpi", None):
         used = {record.backend for record in comm.records()[before:]}
         assert used == {backend or "shm"}, f"{operations.__name__} on {backend}: {used}"
 
-# Groups made later have the same libraries; their ranks are their own.
+# Groups that are made later have the same libraries and their own ranks.
 pair = dist.new_group([0, 1])
 if rank < 2:
     x = full(rank)
@@ -150,7 +150,11 @@ with pytest.raises(hk.InvalidArgument, match="'gloo'"):
     dist.all_reduce(full(1), group=gloo, backend="shm")
 assert len(comm.records()) == before
 
-# Nothing that torch.distributed sends with is missing here.
+# The module has all operations, with the parameters of torch.distributed.
+names = {}
+exec("from hocket.torch.dist import *", names)
+assert {*names} - {"__builtins__"} == {"P2POp", "init_process_group", "monitored_barrier", *dist.OPERATIONS}
+assert {*dist.__all__, "OPERATIONS"} <= {*dir(dist)} and not {"functools", "Any"} & {*dir(dist)}
 for name in dist.OPERATIONS:
     theirs, ours = (list(inspect.signature(getattr(each, name)).parameters) for each in (torch.distributed, dist))
     assert ours == [*theirs, "backend"] and name in dir(dist)

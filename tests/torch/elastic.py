@@ -1,6 +1,6 @@
-"""Trains over the backend argv[1] with a checkpoint in argv[2] after each step.
+"""Train over the backend argv[1] with a checkpoint in argv[2] after each step; print the losses of all steps.
 
-With argv[3] "raise" or "kill" rank 1 ends once, in the middle of a step. Prints the losses of all steps.
+With argv[3] "raise" or "kill", rank 1 ends once in the middle of a step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ losses: list[float] = []
 if saved.exists():
     state = torch.load(saved)
     losses = state["losses"]
-# Some may have saved a step that others have not done: all go back to the last that every rank has.
+# Some ranks may have saved a step that others lack: all ranks continue from the last step that every rank has saved.
 done = torch.tensor(len(losses))
 dist.all_reduce(done, dist.ReduceOp.MIN)
 if int(done):

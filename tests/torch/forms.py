@@ -1,4 +1,4 @@
-"""Every form in which torch.distributed moves tensors; writes this rank's results to argv[2] for comparison."""
+"""Move tensors in every form of torch.distributed; write this rank's results to argv[2] for comparison."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def uneven(rank: int, size: int) -> Iterator[Result]:
     received = torch.zeros(sum(row[rank] for row in splits), 3, dtype=torch.float64)
     dist.all_to_all_single(received, sent, [row[rank] for row in splits], splits[rank])
     yield "all_to_all_single with splits", [received]
-    # Sizes are those of a rank's own tensors: that it leaves out equal ones says nothing of the other ranks.
+    # A rank may leave out equal sizes even if other ranks' sizes are unequal.
     counts = [[1 + (source == 1 and target == size - 1) for target in range(size)] for source in range(size)]
     own, others = counts[rank], [row[rank] for row in counts]
     for writes in (-1, *range(size)):
@@ -29,7 +29,7 @@ def uneven(rank: int, size: int) -> Iterator[Result]:
         came = torch.zeros(sum(others))
         dist.all_to_all_single(came, torch.arange(float(sum(own))) + 10 * rank, out_sizes, in_sizes)
         yield f"all_to_all_single where rank {writes} writes equal splits", [came]
-    if sys.argv[1] == "hocket":  # gloo has no list form with different shapes
+    if sys.argv[1] == "hocket":  # gloo does not support lists of different shapes
         outs = [torch.zeros(splits[source][rank], 3, dtype=torch.float64) for source in range(size)]
         dist.all_to_all(outs, list(sent.split(splits[rank])))
         assert torch.equal(torch.cat(outs), received)
@@ -113,7 +113,7 @@ def messages(rank: int, size: int) -> Iterator[Result]:
 
 def any_source(rank: int, size: int) -> Iterator[Result]:
     if sys.argv[1] == "hocket" and hocket.torch.communicator().num_hosts > 1:
-        return  # over shared memory alone
+        return  # supported over shared memory only
     if rank == 0:
         got = torch.zeros(size - 1)
         for _ in range(size - 1):

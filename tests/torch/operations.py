@@ -1,4 +1,4 @@
-"""Every operation of the backend argv[1], checked against its definition; any rank that differs raises."""
+"""Check every operation of the backend argv[1] against its definition; a rank with another result raises."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def messages(rank: int, size: int) -> None:
 
 
 def futures(rank: int, size: int) -> None:
-    """Futures outside of backward, several in flight, waited for in another order than issued."""
+    """Check several futures outside of a backward pass, with waits in another order than the issues."""
     tensors = [torch.full((4096,), float(each + rank)) for each in range(6)]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
     halved = [work.get_future().then(lambda future: future.value()[0] / 2) for work in works]
@@ -124,12 +124,12 @@ def mistakes(rank: int, size: int) -> None:
 
     raises(UnsupportedDtype, lambda: dist.all_reduce(torch.ones(2, dtype=torch.int32), dist.ReduceOp.AVG))
     raises(UnsupportedDtype, lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BXOR))
-    if communicator().num_hosts == 1:  # between hosts what does not match is found later, or where it stalls
+    if communicator().num_hosts == 1:  # between hosts a mismatch is detected later, or as a stall
         raises(CollectiveMismatch, lambda: dist.all_reduce(torch.ones(2 + rank)))
     raises(InvalidArgument, lambda: dist.all_to_all_single(torch.empty(3), torch.empty(3), [1, 1], [2, 1]))
     dist.group.WORLD.monitored_barrier(timedelta(seconds=20))
     leaf = torch.ones(2, requires_grad=True)
-    dist.all_reduce(leaf)  # as over gloo: the backend writes into leaves
+    dist.all_reduce(leaf)  # as gloo, the backend writes into leaves
     same(leaf.detach(), torch.full((2,), float(size)), "all_reduce of a leaf")
     assert [record.op for record in communicator().records()][-1] == "all_reduce"
 

@@ -1,6 +1,7 @@
-"""Call what a process group of the backend argv[1] and its backend have besides operations; print what came out.
+"""Call the members of a process group of the backend argv[1], and of its backend, that are not operations; print the
+results.
 
-What torch's classes have and no table here names is in "unnamed".
+"unnamed" lists the members of torch's classes that no table here names.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch._C._distributed_c10d import Backend, ProcessGroup
 CPU = torch.device("cpu")
 OPERATIONS = {name for name, _ in call_forms.forms()}
 IN_TIME = timedelta(seconds=30)
-# of Python and of pybind11; constants; what torch calls while it makes a group
+# members of Python and pybind11; constants; methods that torch calls while it makes a group
 NO_CALLS = {
     "BackendType", "CUSTOM", "GLOO", "MPI", "NCCL", "Options", "UCC", "UNDEFINED", "XCCL", "_backend_id", "_id",
     "_pybind11_conduit_v1_", "_register_backend", "_set_default_backend", "boxed", "name", "unbox",
@@ -44,7 +45,7 @@ def named(group: ProcessGroup) -> list[Any]:
 
 
 def merged(group: ProcessGroup) -> list[Any]:
-    """All ranks, each with a group of its own until then."""
+    """Merge the groups of all ranks, each of which has one rank."""
     alone = group.split_group([0]), group.split_group([1])
     store = dist.PrefixStore("merged", dist.distributed_c10d._get_default_store())
     made = next(each for each in alone if each is not None).merge_remote_group(store, 2, IN_TIME, "again", "all")
@@ -102,7 +103,7 @@ def set_attribute(group: ProcessGroup) -> list[bool]:
 
 
 def between(group: ProcessGroup) -> list[float]:
-    """Operations that end together."""
+    """Run coalesced operations."""
     group._start_coalescing(CPU)
     xs = [torch.full((2,), each + group.rank()) for each in (1.0, 10.0)]
     for x in xs:
@@ -140,7 +141,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "size": lambda group: group.size(),
     "use_pg_for_symm_mem_rendezvous": set_attribute,
 }
-# Of hocket alone: one time in eight gloo does not come back from these, or from the end of the program after them.
+# For hocket only: one time in eight, these calls hang over gloo, or the end of the program does after them.
 OF_HOCKET: dict[str, Callable[[Any], Any]] = {
     "abort": lambda group: group.split_group([0, 1]).abort(),
     "merge_remote_group": merged,
@@ -173,7 +174,7 @@ OF_BACKEND: dict[str, Callable[[Any], Any]] = {
 
 
 def unnamed() -> set[str]:
-    """What torch's classes have and nothing here, nor in `call_forms`, calls."""
+    """Return the members of torch's classes that neither this file nor `call_forms` calls."""
     declared = {name for each in (ProcessGroup, Backend) for name in dir(each) if not name.startswith("__")}
     named = {part for name in (*CALLS, *OF_HOCKET, *OF_BACKEND) for part in name.split(", ")} | {
         name for name, _ in call_forms.forms()

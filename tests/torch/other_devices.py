@@ -1,4 +1,4 @@
-"""A group that has another backend for another device: torch's "fake" one, for tensors without memory."""
+"""A group with another backend for another device: torch's "fake" backend, for tensors without memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GROUP = dist.ProcessGroup | None
 
 
 def check(device: str, kind: type[dist.Work], group: GROUP) -> None:
-    """Every operation on tensors of a device has a work of the backend that is for it."""
+    """Check that the works of operations on a device's tensors are of the device's backend."""
     rank, size = dist.get_rank(), dist.get_world_size()
     x, many = torch.ones(4, device=device), torch.ones(4 * size, device=device)
     lists = [torch.ones(4, device=device) for _ in range(size)]

@@ -1,4 +1,4 @@
-"""Training in every parallel form of torch's over the backend argv[1]; writes this rank's losses to argv[2]."""
+"""Train in every parallel form of torch over the backend argv[1]; write this rank's losses to argv[2]."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def fsdp() -> list[float]:
 
 
 class Recomputed(nn.Module):
-    """A part whose activations the backward pass computes again, within a backward pass of its own if `reentrant`."""
+    """A part whose activations the backward pass recomputes; if `reentrant`, in a nested backward pass."""
 
     def __init__(self, part: nn.Module, *, reentrant: bool) -> None:
         super().__init__()
@@ -84,13 +84,13 @@ class Recomputed(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if not x.requires_grad:
-            x = x.detach().requires_grad_()  # a checkpoint that is reentrant would be left out otherwise
+            x = x.detach().requires_grad_()  # otherwise a reentrant checkpoint has no backward pass
         y: torch.Tensor = recompute(self.part, x, use_reentrant=self.reentrant)
         return y
 
 
 def recomputed_fsdp(*, reentrant: bool, sharded: str) -> list[float]:
-    """FSDP2 beside checkpoints of activations: shards within them, around them, or of every other block."""
+    """Train with FSDP2 and activation checkpoints: shards within them, around them, or of every other block."""
     model = make_model()
     for number, block in enumerate(list(model[:2])):
         if sharded == "within":
@@ -113,7 +113,8 @@ def tensor_parallel() -> list[float]:
 
 
 def two_dimensional() -> list[float]:
-    """FSDP over one axis of a mesh, tensor parallelism over the other; with two ranks one of them has length one."""
+    """Train with FSDP on one axis of a mesh and tensor parallelism on the other; with two ranks one axis has length
+    one."""
     size = dist.get_world_size()
     mesh = init_device_mesh("cpu", (size // 2, 2) if size % 2 == 0 else (size, 1), mesh_dim_names=("data", "tensor"))
     model = make_model()
@@ -161,7 +162,7 @@ def redistribution() -> list[float]:
 
 
 def saved_and_loaded() -> list[float]:
-    """Distributed checkpoint: save a sharded model, go on, load it, go on again."""
+    """Save a sharded model in a distributed checkpoint, train on, load it, and train again."""
     model = make_model()
     fully_shard(model)
     train(model, dist.get_rank())
@@ -185,7 +186,7 @@ def power_sgd(model: DistributedDataParallel) -> None:
 FORMS: dict[str, Callable[[], list[float]]] = {
     "ddp, all-reduce hook": lambda: ddp_with_hook(lambda m: m.register_comm_hook(None, default_hooks.allreduce_hook)),
     "ddp, float16 hook": lambda: ddp_with_hook(lambda m: m.register_comm_hook(None, default_hooks.fp16_compress_hook)),
-    # With several buckets it hangs over gloo, whose threads wait in it for each other.
+    # With several buckets it hangs over gloo, whose threads wait for each other.
     "ddp, PowerSGD": lambda: ddp_with_hook(power_sgd, bucket_mb=25),
     "fsdp": fsdp,
     **{f"fsdp, {sharded}{' reentrant' * reentrant}": partial(recomputed_fsdp, reentrant=reentrant, sharded=sharded)

@@ -1,6 +1,6 @@
-"""What torch's profilers show of operations: ``profile_events.py BACKEND LATE_S``; rank 0 prints it as JSON.
+"""Events of operations in torch's profilers: ``profile_events.py BACKEND LATE_S``; rank 0 prints them as JSON.
 
-LATE_S is how many seconds a rank comes late, so that the others are seen to wait.
+LATE_S is the delay of a rank in seconds, so that the events of the other ranks show a wait.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OPERATIONS: dict[str, Callable[..., dist.Work | None]] = {
 
 
 def messages() -> None:
-    """One message of each form to rank 0; the last of them comes late."""
+    """Send a message of each form to rank 0; the last one is late."""
     x = ones(2, 5)
     if rank == 0:
         dist.recv(x, 1)

@@ -1,4 +1,4 @@
-"""A timeout that is set later: ``set_timeout.py BACKEND``; rank 1 comes late to the second all_reduce."""
+"""A timeout that is set after the first step: ``set_timeout.py BACKEND``; rank 1 is late in the second all_reduce."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if dist.get_rank() == 0:
         text = str(error)
     assert text and time.monotonic() - begin_s < 30, text
     if sys.argv[1] == "hocket":
-        assert "timed out" in text and " timeout " in text, text  # both are looked for by programs
+        assert "timed out" in text and " timeout " in text, text  # programs search for either
     print("over in time", flush=True)
 else:
     time.sleep(4)

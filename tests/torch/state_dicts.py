@@ -1,7 +1,7 @@
-"""State dicts of an FSDP2 model and its optimizer by every option of torch: ``state_dicts.py BACKEND``.
+"""State dicts of an FSDP2 model and its optimizer with every option of torch: ``state_dicts.py BACKEND``.
 
-Prints one line of JSON on rank 0: by name what came of it, a sum of all numbers or the type of an error. What comes of
-it over gloo is what has to.
+Rank 0 prints one line of JSON: for each case, the sum of all numbers or the type of the error. The results over gloo
+are the expected ones.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def outcome(run: Callable[[], Any]) -> Any:
 
 
 def round_trip(options: StateDictOptions) -> Any:
-    """Take the state of one model, and give it to another one."""
+    """Copy the state of one model into another."""
     model, optimizer = make(is_frozen=options.ignore_frozen_params)
     states = get_state_dict(model, optimizer, options=options)
     other, its_optimizer = make(is_frozen=options.ignore_frozen_params)
@@ -114,10 +114,10 @@ def main() -> None:
     outcomes["options"] = OPTIONS
     cases = [(), *((flag,) for flag in flags), ("full_state_dict", "cpu_offload", "broadcast_from_rank0")]
     for chosen in cases:
-        if chosen == ("broadcast_from_rank0",):  # which torch has with full state dicts only
+        if chosen == ("broadcast_from_rank0",):  # torch supports it with full state dicts only
             chosen = ("full_state_dict", *chosen)
         options = StateDictOptions(**{name: not getattr(StateDictOptions(), name) for name in chosen})
-        # torch itself waits for what nobody sends where both states come from rank 0 in one call.
+        # If both states come from rank 0 in one call, torch waits for a message that is never sent.
         runs = (
             (model_alone, optimizer_alone)
             if options.broadcast_from_rank0

@@ -1,4 +1,4 @@
-"""DDP and FSDP2 with their buffers in shared memory: the same losses, and collectives done where the buffers are."""
+"""DDP and FSDP2 with buffers in shared memory have the same losses, and collectives run in these buffers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def main() -> None:
         plain = ddp(is_symmetric=False, as_views=as_views)
         last = hocket.torch.communicator().records()[-1].seq
         shared = ddp(is_symmetric=True, as_views=as_views)
-        # Of three ranks DDP divides before it adds, and the hook afterwards.
+        # With three ranks DDP divides before it sums, and the hook divides afterwards.
         assert shared == (plain if dist.get_world_size() == 2 else pytest.approx(plain, rel=1e-4))
         reductions = in_place_since(last, "all_reduce", 8192)
         assert len(reductions) >= 6 and all(reductions[2:]), reductions
@@ -58,7 +58,7 @@ def main() -> None:
         assert len(done) >= 6 and all(done[2:]), (op, done)
     gc.collect()
     held = hocket.torch.communicator()._fabric.host.num_allocated
-    assert held < 1 << 20, held  # what trainings are over with was given back
+    assert held < 1 << 20, held  # the memory of finished trainings was released
     with pytest.raises(hk.InvalidType, match=r"DistributedDataParallel.*Linear"):
         hocket.torch.use_symmetric_buckets(nn.Linear(2, 2))  # type: ignore[arg-type]
     other = dist.new_group(backend="gloo")

@@ -1,4 +1,4 @@
-"""What rank 0 writes to torch's store, which other programs may reach as well."""
+"""Values that rank 0 writes to torch's store, to which other programs may also write."""
 
 from __future__ import annotations
 

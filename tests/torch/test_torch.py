@@ -42,7 +42,7 @@ def run(num_ranks: int, script: str, *args: str, launcher: str = "hocket", timeo
 
 
 def run_on_two_hosts(num_local: int, script: str, *args: str, fails: bool = False, **env: str) -> str:
-    """Run a script of this folder on this machine under two names; return what it printed."""
+    """Run a script of this folder on this machine under two host names; return its output."""
     with ReservedPort() as port:
         command = ["-m", "hocket.cli", "run", "-n", str(num_local), "--nnodes", "2",
                    "--master-addr", "127.0.0.1", "--master-port", str(port.number)]  # fmt: skip
@@ -62,7 +62,7 @@ def run_on_two_hosts(num_local: int, script: str, *args: str, fails: bool = Fals
 
 @pytest.mark.timeout(300)
 def test_state_dicts_and_checkpoints_are_those_of_gloo() -> None:
-    """All options of torch.distributed.checkpoint.state_dict; save and async_save."""
+    """With all options of torch.distributed.checkpoint.state_dict, save and async_save."""
     told = {name: json.loads(run(2, "state_dicts.py", name)) for name in ("gloo", "hocket", "cpu:hocket")}
     assert told["hocket"] == told["gloo"] == told["cpu:hocket"]
     outcomes = [each for name, each in told["gloo"].items() if name not in ("options", "is for processors")]
@@ -76,7 +76,7 @@ def test_other_devices_have_backends_of_their_own() -> None:
 
 
 def test_every_operation_of_a_group_is_dispatched_by_device() -> None:
-    """A new one in the class is either one of tensors, or named here."""
+    """A new method of the class must be dispatched by device, or be named here."""
     others = {
         "abort", "allocate_tensor", "get_group_store", "getBackendName", "getGroupDesc", "getGroupName",
         "merge_remote_group", "monitored_barrier", "options", "setGroupDesc", "setGroupName", "set_timeout", "shutdown",
@@ -96,7 +96,7 @@ def test_timeout_that_is_set_later(backend: str) -> None:
 
 @pytest.mark.timeout(200)
 def test_profilers_show_what_they_show_of_gloo() -> None:
-    """Asynchronous events, also of blocking operations, from their issue to their end; shapes; nobody's own time."""
+    """Asynchronous events, also of blocking operations, from issue to end; shapes; and no self time."""
     ours, theirs = (
         json.loads(run(2, "profile_events.py", backend, str(scaled(0.03)))) for backend in ("hocket", "gloo")
     )
@@ -156,7 +156,7 @@ def test_types_and_lists_on_two_hosts() -> None:
 
 @pytest.mark.timeout(200)
 def test_two_hosts(tmp_path: Path) -> None:
-    """Between hosts gloo carries what shared memory cannot: its own results, bit by bit."""
+    """Between hosts gloo carries the operations, and the results equal gloo's own bit for bit."""
     assert run(2, "forms.py", "gloo", str(tmp_path)).count("done") == 2
     assert run_on_two_hosts(1, "forms.py", "hocket", str(tmp_path)).count("done") == 2
     for rank in range(2):
@@ -195,7 +195,7 @@ def test_buffers_in_shared_memory(num_ranks: int) -> None:
 @pytest.mark.timeout(200)
 @full
 def test_elastic_restart_under_torchrun(tmp_path: Path) -> None:
-    """A rank dies in the middle; torchrun starts all of them again, and they go on from their checkpoint."""
+    """A rank dies in the middle of a step; torchrun restarts all ranks, and they continue from their checkpoint."""
     plain = run(2, "elastic.py", "gloo", str(tmp_path / "gloo"), launcher="torchrun")
     for how in ("raise", "kill"):
         folder = tmp_path / how
@@ -219,26 +219,26 @@ def test_parallel_training_gives_the_losses_of_gloo(tmp_path: Path, num_ranks: i
         theirs, ours = (json.loads((tmp_path / f"{backend}-{rank}.json").read_text()) for backend in ("gloo", "hocket"))
         assert theirs.keys() == FORMS.keys()
         for name, losses in theirs.items():
-            # a sum of two numbers has one value; of four, gloo rounds another one, in 16 bits too
+            # the sum of two numbers is rounded equally; for four numbers gloo rounds otherwise, also in 16 bits
             expected = losses if num_ranks == 2 else pytest.approx(losses, rel=1e-3)
             assert ours[name] == expected, f"rank {rank}, {name}"
 
 
 def test_every_form_of_a_call_gives_what_gloo_gives(tmp_path: Path) -> None:
-    """By position and by name, with an object of options and without, of all that torch declares."""
+    """By position and by name, with and without an options object, in all forms that torch declares."""
     for backend in ("gloo", "hocket"):
         assert run(2, "call_forms.py", backend, str(tmp_path)).count("done") == 2
     for rank in range(2):
         theirs, ours = (json.loads((tmp_path / f"{backend}-{rank}.json").read_text()) for backend in ("gloo", "hocket"))
         assert len(theirs) >= 58 and not [name for name, found in theirs.items() if isinstance(found, str)]
-        if rank != ROOT:  # gloo leaves parts of the sum in the arrays of those who get none
+        if rank != ROOT:  # gloo leaves partial sums in the arrays of the ranks without a result
             theirs |= {name: ours[name] for name in theirs if name.startswith("reduce(")}
         assert ours == theirs
 
 
 @pytest.mark.timeout(200)
 def test_what_a_group_has_besides_operations_is_as_over_gloo() -> None:
-    """All that torch's classes of groups and backends declare: split, merged, coalesced, by name refused."""
+    """All members of torch's group and backend classes: split, merged, coalesced, or refused by name."""
     theirs, ours = (json.loads(run(2, "other_calls.py", backend).splitlines()[-1]) for backend in ("gloo", "hocket"))
     assert theirs["unnamed"] == ours["unnamed"] == []
     more = {
@@ -266,7 +266,7 @@ def test_what_a_group_has_besides_operations_is_as_over_gloo() -> None:
 
 @pytest.fixture(scope="module")
 def losses(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, str, int], dict[str, list[float]]]:
-    """Losses by (number of ranks, backend, rank)."""
+    """Return losses by (number of ranks, backend, rank)."""
     found = {}
     for num_ranks in (2, 4):
         folder = tmp_path_factory.mktemp(f"losses-{num_ranks}")
@@ -316,7 +316,7 @@ _ABSENT = ["small-static", "post_local-static", "small-two-reentrant", "small-st
 @pytest.mark.parametrize("mode", sample(_ABSENT, 0, always=["small-static"]))
 @pytest.mark.parametrize("num_steps", sample([0, 2], 0, always=[0]))
 def test_no_wait_for_a_bucket_outlives_its_deadline(mode: str, num_steps: int) -> None:
-    # a program that hangs is stopped by the deadline of `run`; on a step's own time nothing is said here
+    # the deadline of `run` stops a program that hangs; this test does not check the time of a step
     assert run(2, "absent_in_backward.py", mode, str(num_steps), timeout_s=60).count("left") == 1
 
 
@@ -325,7 +325,7 @@ def test_no_wait_for_a_bucket_outlives_its_deadline(mode: str, num_steps: int) -
 @pytest.mark.parametrize("end", sample(["destroyed", "left"], 0, always=["left"]))
 def test_a_failure_that_nobody_waited_for_fails_the_job(way: str, end: str) -> None:
     is_told = "waited for" in way or "handled" in way
-    # interpreters of their own: the programs that tests fork have another end, and no exit code of the core's
+    # fresh interpreters: forked programs end in another way, without the core's exit code
     command = [sys.executable, "-m", "hocket.cli", "run", "-n", "2", str(HERE / "unseen.py"), way, end]
     job = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert job.returncode == (0 if is_told else 1), job.stdout + job.stderr
@@ -346,7 +346,7 @@ def test_backend_is_there_without_importing_hocket() -> None:
         "print(sorted(name for name in sys.modules if name.startswith('hocket')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=90)
-    # `import torch` pays for registering and for nothing more
+    # `import torch` must only register the backend
     assert done.stdout.strip() == "['hocket', 'hocket.lazy_names', 'hocket.torch']"
 
 

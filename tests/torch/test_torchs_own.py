@@ -1,4 +1,4 @@
-"""torch's own class of distributed tests: whatever passes over gloo passes over hocket."""
+"""torch's own distributed tests: every test that passes over gloo passes over hocket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Works: their ends, deadlines and parts."""
+"""Works: completion, deadlines and parts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 class Over:
-    """What the core says of an operation that is just over, and whom it tells."""
+    """A stand-in for a native work that is just over."""
 
     done = False
     told: Callable[[], object]
@@ -79,7 +79,7 @@ def test_a_future_is_completed_once() -> None:
 
 
 class InFlight:
-    """An operation that is over when it is told."""
+    """A stand-in for a native work that the test completes."""
 
     done = False
 

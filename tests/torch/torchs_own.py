@@ -1,8 +1,8 @@
 """torch's own class of distributed tests, over one backend: ``torchs_own.py BACKEND SIZE FOLDER [NAME ...]``.
 
-The class is `DistributedTest._DistTestBase` of torch's wheel. It asks for the backend's name in many places, to know
-what it has: here every one of them hears "gloo", and the process groups are those of BACKEND. Each test has ranks of
-its own, which are forked. Prints one JSON object: the outcome of each test, and why it failed.
+The class is `DistributedTest._DistTestBase` of torch's wheel. It compares the backend's name in many places to find its
+features; here the name is equal to "gloo", and the process groups are those of BACKEND. Each test has its own forked
+ranks. Prints one JSON object: the outcome of each test, and why it failed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ common.TIMEOUT_DEFAULT = DEADLINE_S
 
 
 class Name(str):
-    """The backend's name, which is "gloo" as well."""
+    """The backend's name, which is also equal to "gloo"."""
 
     __slots__ = ()
     __hash__ = str.__hash__

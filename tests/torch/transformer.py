@@ -1,4 +1,4 @@
-"""Trains a Llama of the transformers library over the backend argv[1]; writes this rank's losses to argv[2]."""
+"""Train a Llama of the transformers library over the backend argv[1]; write this rank's losses to argv[2]."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def make_model() -> LlamaForCausalLM:
 
 
 def train(model: torch.nn.Module, data_rank: int, *, clips: bool = True) -> list[float]:
-    """Train it to count."""
+    """Train the model to count."""
     generator = torch.Generator().manual_seed(1 + data_rank)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
     losses = []
@@ -70,7 +70,7 @@ def tensor_parallel() -> list[float]:
             "mlp.down_proj": RowwiseParallel(),
         }
         parallelize_module(layer, mesh, plan)
-    return train(model, 0, clips=False)  # there is no norm of parameters of which some are sharded and some not
+    return train(model, 0, clips=False)  # torch has no norm over sharded and unsharded parameters together
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Rank 1 leaves without the operation that rank 0 begins and, in most of the ways argv[1], nobody waits for."""
+"""Rank 1 exits without the operation that rank 0 issues; in most of the cases argv[1], rank 0 does not wait for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file that a rank leaves when a communicator failed under it."""
+"""The file that a rank writes when one of its communicators fails."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_torchs_analyser_matches_everything(tmp_path: Path, size: int) -> None:
     database = _database(tmp_path / "flight", tmp_path)
     assert all(each.pass_check for each in database.collectives)
     names = [each.collective_name for each in database.collectives if each.pass_check]
-    # one more all_gather for the split and for the object's sizes each; every message is one of a pair
+    # one more all_gather each for the split and the object's sizes; each message is sent and received
     assert {name.split(":")[1].split(" ")[0] for name in names} >= {
         *("barrier", "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "gather"),
         *("scatter", "all_gather_v", "split"),

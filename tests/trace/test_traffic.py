@@ -1,4 +1,4 @@
-"""Traffic: its file, what makes it out of records, and the bytes of published models by hand."""
+"""Traffic: its file, its construction from records, and hand-computed bytes of published models."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def change_step(**changes: Any) -> Callable[[dict[str, Any]], None]:
     return lambda content: content["steps"][3].update(changes)
 
 
-# How a file is spoilt, and what the message then names besides the file's name.
+# How a file is damaged, and what the message names besides the file.
 SPOILT: dict[str, tuple[Callable[[dict[str, Any]], object], str | tuple[str, ...]]] = {
     "format": (lambda content: content.update(format="hocket-failure-1"), ("'hocket-traffic-1'", "'hocket-failure-1'")),
     "no format": (lambda content: content.pop("format"), ("'hocket-traffic-1'", '"format"')),
@@ -185,7 +185,7 @@ def test_between_other_ranks() -> None:
         TrafficStep("barrier", 0),
     )
     more = Traffic("some", 4, "here", steps).between(16)
-    assert [step.nbytes for step in more.steps] == [100, 400, 4, 0]  # an element at least
+    assert [step.nbytes for step in more.steps] == [100, 400, 4, 0]  # at least one element
     assert (more.num_ranks, more.source) == (16, "here; carried over from 4 ranks")
     assert more.steps[1].compute_s == 0.1
     with raises(InvalidArgument, names=("num_ranks", "1", "0")):
@@ -210,7 +210,7 @@ def test_bytes_of_gpt() -> None:
     assert traffic.totals() == {"reduce_scatter": (25, 354_823_168), "all_gather": (25, 354_823_168)}  # a half each
     assert [step.nbytes for step in traffic.steps[23:25]] == [12_596_224, 52_513_792]
     assert all(step.waits == (index,) for index, step in enumerate(traffic.steps[25:]))
-    assert gpt_345m(5).steps[0].nbytes == 2 * 2_519_245  # 12,596,224 / 5 is no whole number
+    assert gpt_345m(5).steps[0].nbytes == 2 * 2_519_245  # 12,596,224 / 5 is not an integer
     small = gpt_345m(2, scale=8)
     assert len(small.steps) == 8 and "3 of 24 layers, 6283 of 50257 rows" in small.source
 

@@ -1,4 +1,4 @@
-"""What `fit` refuses: run by two ranks, one after the other, over one communicator."""
+"""Arguments that `fit` refuses; two ranks run the cases one after the other over one communicator."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _sgd(parameters: Any) -> torch.optim.Optimizer:
 
 
 X, Y = np.random.default_rng(7).normal(size=(64, 8)).astype(np.float32), np.arange(64) % 3
-# What differs from a training that works, made anew on every rank, and the error with its words.
+# Changes to the arguments of a training that works, made on every rank; the error; and names in its message.
 CASES: dict[str, tuple[Callable[[], dict[str, Any]], str, str | tuple[str, ...]]] = {
     "no module": (lambda: {"model": 3}, "InvalidType", ("torch.nn.Module", "3")),
     "wrapped": (
@@ -139,7 +139,7 @@ CASES: dict[str, tuple[Callable[[], dict[str, Any]], str, str | tuple[str, ...]]
         ("embedding", "int64", "int32", "float32"),
     ),
 }
-# What only the rank of the last stage can find out, in a step: the other one is told.
+# Errors that only the rank of the last stage detects, in a step; the other rank gets Aborted.
 LATE_CASES: dict[str, tuple[Callable[[], dict[str, Any]], str, str | tuple[str, ...]]] = {
     "vector": (
         lambda: {"loss": lambda output, target: cross_entropy(output, target, reduction="none")},
@@ -169,7 +169,7 @@ LATE_CASES: dict[str, tuple[Callable[[], dict[str, Any]], str, str | tuple[str, 
 
 
 def refusals(comm: hk.Communicator) -> dict[str, tuple[str, str]]:
-    """Return the error of every case, by type and words; and train in the end, as nothing is broken."""
+    """Return the type and text of the error of every case; then check that trainings still work."""
     found = {}
     for name, (make, _, _) in {**CASES, **LATE_CASES}.items():
         try:

@@ -1,4 +1,4 @@
-"""What ranks are given to train, and what they found."""
+"""Cases of trainings of several ranks, and their outcomes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .models import (
     split_of,
 )
 
-NUM_STEPS = 2  # the second one finds what the first has left behind
+NUM_STEPS = 2  # the second step detects state that the first one has left
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Case:
 
     Args:
         model: name in `models.MODELS`.
-        schedule, parameters: of `hocket.pipeline.build`.
-        num_micro_batches: of a replica.
-        dtype: of parameters and data.
-        exact: as of the executor.
+        schedule, parameters: arguments of `hocket.pipeline.build`.
+        num_micro_batches: micro-batches of a replica.
+        dtype: type of parameters and data.
+        exact: see `PipelineExecutor`.
         passes: names of passes over the table.
-        exported: traced by torch.export.
+        exported: whether the model is traced by torch.export.
     """
 
     model: str
@@ -56,7 +56,7 @@ class Case:
         return "-".join(words) + ("" if self.exact else "-any")
 
     def table(self, num_ranks: int, split: SplitModel | None = None) -> PipelineSchedule:
-        """The schedule, with the edges of the model where messages go into it."""
+        """Return the schedule; with the edges of the model, if messages are lowered into it."""
         schedule = pipeline.build(self.schedule, num_ranks, self.num_micro_batches, **self.parameters)
         for name in self.passes:
             schedule = PASSES[name](schedule)
@@ -74,12 +74,12 @@ PASSES = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a rank found.
+    """The outcome of a case on a rank.
 
     Args:
-        wrong: names of parameters whose gradients are not those of one process.
-        num_parameters: that it looked at.
-        error: of what did not work.
+        wrong: names of parameters whose gradients differ from those of one process.
+        num_parameters: number of parameters that were compared.
+        error: the text of an error.
     """
 
     wrong: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ class Outcome:
 
 
 def run_cases(comm: Communicator, num_ranks: int, cases: Sequence[Case]) -> list[Outcome]:
-    """Train by each of the cases, and compare; `num_ranks` of a pipeline."""
+    """Train each of the cases, and compare; `num_ranks`: ranks of a pipeline."""
     torch.set_num_threads(1)
     found = []
     for case in cases:
@@ -121,7 +121,7 @@ def _run(comm: Communicator, num_ranks: int, case: Case) -> Outcome:
 def batch_of(
     model: str, split: SplitModel, schedule: PipelineSchedule, replica: int, num_replicas: int, dtype: torch.dtype
 ) -> list[MicroBatch]:
-    """The micro-batches of a replica."""
+    """Return the micro-batches of a replica."""
     size = schedule.num_micro_batches
     data = data_of(model, num_replicas * size, dtype)[replica * size : (replica + 1) * size]
     return [MicroBatch(dict(zip(split.batch_inputs, inputs, strict=True)), target) for inputs, target in data]

@@ -1,4 +1,4 @@
-"""Models and datasets that a pipeline may easily treat otherwise than plain torch does."""
+"""Models and datasets for which a pipeline could easily differ from plain torch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Transposed(nn.Module):
 
 
 class Aside(nn.Module):
-    """An output that the loss leaves alone, whose derivative is infinite."""
+    """An output with an infinite derivative that the loss does not use."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Aside(nn.Module):
 
 
 class Residual(nn.Sequential):
-    """A chain with a forward of its own."""
+    """A chain that defines its own forward."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + super().forward(x)
@@ -59,7 +59,7 @@ class Largest(nn.Module):
 
 
 class Masked(nn.Module):
-    """Buffers with infinities, and complex ones."""
+    """Buffers with infinities, and complex buffers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class NumpyNoisy(Noisy):
 
 
 class Teacher(nn.Module):
-    """A part of it is not to be trained."""
+    """A model with a part that is not trained."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ class Hooked(Teacher):
 
 
 class HookedByItself(Teacher):
-    """Hooks itself when it is called first: what is traced then has no hook yet."""
+    """Registers a hook on itself at its first call, which is the trace: the hook does not exist before."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if not self._forward_hooks:
@@ -175,7 +175,7 @@ class _Through(torch.autograd.Function):
 
 
 class Signs(nn.Module):
-    """With a gradient of its own: a sign that hands gradients through."""
+    """The sign, with its own backward pass, which returns the gradient unchanged."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,14 +186,14 @@ class Signs(nn.Module):
 
 
 class Checkpointed(Teacher):
-    """Computes a part once more in the backward pass."""
+    """Recomputes a part in the backward pass."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.b(checkpoint(lambda h: torch.tanh(self.a(h)), x * 2, use_reentrant=True))
 
 
 class OfBuffer(nn.Module):
-    """Takes what is computed of a buffer, and has a layer that nobody calls."""
+    """Takes a value that is computed from a buffer, and has a layer that is never called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -226,7 +226,7 @@ class OtherInEvaluation(nn.Module):
 
 
 class Short(nn.Module):
-    """What it does depends on lengths."""
+    """A model whose code depends on lengths."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -239,7 +239,7 @@ class Short(nn.Module):
 
 
 class Jittered(Dataset[Any]):
-    """Samples that differ whenever they are read."""
+    """Samples that differ in every read."""
 
     def __len__(self) -> int:
         return 8
@@ -250,14 +250,14 @@ class Jittered(Dataset[Any]):
 
 
 class Images(nn.Sequential):
-    """Normalisation over samples and places."""
+    """Normalisation over samples and positions."""
 
     def __init__(self) -> None:
         super().__init__(nn.BatchNorm1d(WIDTH), nn.Flatten(), nn.Linear(3 * WIDTH, WIDTH))
 
 
 class OtherBranch(nn.Module):
-    """The same operations, otherwise wired, in evaluation."""
+    """The same operations with other inputs in evaluation."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What ranks make of models and data that a pipeline easily treats otherwise than plain torch, and what that does."""
+"""Results of pipelines and of plain torch for models and data where they could easily differ."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def made(make: Callable[[], nn.Module]) -> Any:
 
 
 def gradients_at_all_cuts(comm: Communicator, make: Callable[[], nn.Module], x: torch.Tensor) -> list[str]:
-    """Cut a model everywhere; return where gradients or outputs are not those of plain torch, bit for bit."""
+    """Cut a model at all places; return the cuts with gradients or outputs that differ from plain torch's in a bit."""
 
     def loss(output: Any, target: Any) -> torch.Tensor:
         return (output[0] if isinstance(output, tuple) else output).square().mean()
@@ -92,7 +92,7 @@ def gradients_at_all_cuts(comm: Communicator, make: Callable[[], nn.Module], x: 
 
 
 def two_pipes_on_a_rank(comm: Communicator) -> list[float]:
-    """Gradients of a tied weight: plain, exact, and not exact."""
+    """Return gradients of a tied weight: of plain torch, exact, and not exact."""
     order = (("F", 0), ("F", 1), ("B", 1), ("B", 0))
     row = [Action(kind, stage, pipe, 1, pipe) for pipe in (0, 1) for kind, stage in order]
     table = PipelineSchedule("two pipes", Placement(((0, 0), (0, 0))), 2, (tuple(row),))
@@ -111,7 +111,7 @@ def two_pipes_on_a_rank(comm: Communicator) -> list[float]:
 
 
 def train(comm: Communicator, model: nn.Module, data: Any, **options: Any) -> Any:
-    """Two micro-batches of one pipeline, plain gradient descent."""
+    """Train with two micro-batches of one pipeline and plain gradient descent."""
     given = {
         "loss": F.mse_loss,
         "optimizer": torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
@@ -125,7 +125,7 @@ def train(comm: Communicator, model: nn.Module, data: Any, **options: Any) -> An
 
 
 def refusal(work: Callable[[], Any]) -> str:
-    """The error that something ends in, in words."""
+    """Return the type and text of the error that a function raises."""
     try:
         work()
     except HocketError as error:
@@ -152,7 +152,7 @@ def plain_losses(model: nn.Module, batches: list[Any], loss: Any) -> list[float]
 
 
 def weighted(comm: Communicator) -> dict[str, Any]:
-    """Losses and metrics of uneven parts: ours, and those of plain torch."""
+    """Return losses and metrics of parts of unequal sizes: hocket's, and those of plain torch."""
     x, y = normal(10, WIDTH), torch.tensor([-100, -100, -100, -100, 1, 2, 0, -100, 1, 2])
     batches = [(x[:8], y[:8]), (x[8:], y[8:])]
 
@@ -192,7 +192,7 @@ def weighted(comm: Communicator) -> dict[str, Any]:
 
 
 def resumed(comm: Communicator, folder: Path) -> dict[str, Any]:
-    """Trainings that go on from a file: after an epoch, and within one."""
+    """Return trainings that continue from a file: after an epoch, and within one."""
     x, y = normal(16, WIDTH), normal(16, WIDTH).flip(0)
 
     def go(resume: Path | None = None, more: tuple[Callback, ...] = (), **options: Any) -> tuple[Any, Any]:
@@ -224,7 +224,7 @@ def resumed(comm: Communicator, folder: Path) -> dict[str, Any]:
 
 
 def on_plateau(comm: Communicator, x: torch.Tensor) -> tuple[list[float], list[float]]:
-    """A rate that falls with every epoch, as what is watched falls: losses here, and of plain torch."""
+    """Return losses with a learning rate that falls with every epoch, of hocket and of plain torch."""
 
     def made_by(model: nn.Module) -> tuple[Any, Any]:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -248,7 +248,7 @@ def on_plateau(comm: Communicator, x: torch.Tensor) -> tuple[list[float], list[f
 
 
 class Scaled(nn.Linear):
-    """With a parameter of less precision, and a gradient that it cannot hold the square of."""
+    """A layer with a parameter of less precision, whose type cannot represent the square of its gradient."""
 
     def __init__(self) -> None:
         super().__init__(WIDTH, WIDTH)
@@ -259,7 +259,7 @@ class Scaled(nn.Linear):
 
 
 def clipped(comm: Communicator, x: torch.Tensor) -> tuple[list[float], list[float]]:
-    """Losses of a model with parameters of two types whose gradients are clipped, and those of plain torch."""
+    """Return losses with clipped gradients of parameters of two types, of hocket and of plain torch."""
 
     def make() -> nn.Sequential:
         return nn.Sequential(Scaled(), nn.Linear(WIDTH, WIDTH))
@@ -286,7 +286,7 @@ class Freezing(Callback):
 
 
 class Batches:
-    """A stream: nobody knows how many there are."""
+    """A stream of batches without a length."""
 
     def __iter__(self) -> Any:
         x = normal(8, WIDTH)
@@ -299,7 +299,7 @@ class Unreadable:
 
 
 def in_parts(comm: Communicator, folder: Path) -> dict[str, Any]:
-    """A stream in one go; stopped where its first epoch ends; and one trainer twice."""
+    """Return trainings on a stream: whole; stopped where its first epoch ends; and by one trainer twice."""
 
     def go(resume: Path | None = None, **options: Any) -> list[float]:
         model = made(chain)
@@ -336,7 +336,7 @@ def in_parts(comm: Communicator, folder: Path) -> dict[str, Any]:
 
 
 def corners(comm: Communicator, folder: Path) -> dict[str, Any]:
-    """Everything, on two ranks."""
+    """Return all results of this file, on two ranks."""
     torch.set_num_threads(1)
     x = normal(8, WIDTH)
     found: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Models that pipelines find hard, and what one process makes of them."""
+"""Models that are hard for pipelines, and their gradients in one process."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hocket.pipeline import PipelineSchedule
 from hocket.train import LayerGraph, SplitModel, graph_of, graph_of_exported
 from hocket.train.data.randomness import random_key
 
-WIDTH, SAMPLES = 6, 3  # of a layer, and of a micro-batch
+WIDTH, SAMPLES = 6, 3  # width of a layer, samples of a micro-batch
 
 
 class Chain(nn.Sequential):
-    """Two layers a stage."""
+    """Two layers for each stage."""
 
     def __init__(self, num_stages: int) -> None:
         super().__init__(
@@ -26,8 +26,8 @@ class Chain(nn.Sequential):
 
 
 class Integers(nn.Sequential):
-    """Whole numbers in weights, data and losses, so that all sums are exact in float64 and no order of them matters:
-    what differs was lost, done twice or scaled wrongly."""
+    """Integers in weights, data and losses, so that all sums are exact in float64 in any order: a gradient that differs
+    was lost, added twice or scaled wrongly."""
 
     def __init__(self, num_stages: int) -> None:
         super().__init__(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(num_stages)))
@@ -36,7 +36,7 @@ class Integers(nn.Sequential):
 
 
 class Skips(nn.Module):
-    """Values that go past several stages, some of them to several later layers, some from one input of two."""
+    """Values that skip several stages, some taken by several later layers, and some from one of two inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class Images(nn.Module):
 
 
 class Language(nn.Module):
-    """Token numbers, attention, dropout, and an embedding whose weights are also those of the last layer."""
+    """Token numbers, attention, dropout, and an embedding that shares its weights with the last layer."""
 
     def __init__(self, dropout: float = 0.0, tied: bool = True) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ def cross_entropy(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def data_of(name: str, count: int, dtype: torch.dtype) -> list[tuple[tuple[torch.Tensor, ...], torch.Tensor]]:
-    """Inputs and target of so many micro-batches."""
+    """Return inputs and targets of `count` micro-batches."""
     generator = torch.Generator().manual_seed(7)
 
     def normal(*shape: int) -> torch.Tensor:
@@ -172,7 +172,7 @@ def make(name: str, num_stages: int, dtype: torch.dtype) -> nn.Module:
 
 
 def split_evenly(graph: LayerGraph, num_stages: int) -> SplitModel:
-    """Stages of as many layers each, so that cuts fall anywhere."""
+    """Split a model into stages of equally many layers, so that cuts are at any place."""
     size = len(graph.layers)
     return graph.split([round(number * size / num_stages) for number in range(num_stages + 1)])
 
@@ -198,7 +198,7 @@ def micro_batches_of(schedule: PipelineSchedule, pipe: int) -> list[int]:
 def gradients_of_one_process(
     name: str, schedule: PipelineSchedule, num_replicas: int, dtype: torch.dtype
 ) -> dict[str, torch.Tensor | None]:
-    """Gradients of the unsplit model: micro-batches one after the other per pipe, then pipes, then replicas."""
+    """Return gradients of the unsplit model, summed over the micro-batches of a pipe, then pipes, then replicas."""
     size = schedule.num_micro_batches
     data = data_of(name, num_replicas * size, dtype)
     total: dict[str, torch.Tensor | None] = {}
@@ -218,7 +218,7 @@ def gradients_of_one_process(
 def gradients_of_stages_in_turn(
     name: str, schedule: PipelineSchedule, step: int, dtype: torch.dtype
 ) -> dict[str, torch.Tensor | None]:
-    """Gradients of the stages called one after the other, each with random numbers of its own."""
+    """Return gradients of the stages, which are called one after the other, each with its own random numbers."""
     split = split_of(name, schedule.num_stages, dtype)
     for number, (inputs, target) in enumerate(data_of(name, schedule.num_micro_batches, dtype)):
         values: dict[str, Any] = dict(zip(split.batch_inputs, inputs, strict=True))
@@ -230,7 +230,7 @@ def gradients_of_stages_in_turn(
 
 
 def same(found: dict[str, torch.Tensor | None], wanted: dict[str, torch.Tensor | None]) -> Sequence[str]:
-    """Names of what differs in a bit, or is there on one side only."""
+    """Return the names of tensors that differ in a bit, or exist on one side only."""
     return [
         key
         for key, gradient in found.items()

@@ -1,4 +1,4 @@
-"""Bad input is refused by every rank in the same words, and nothing is broken by it."""
+"""Every rank refuses bad input with the same message, and can train afterwards."""
 
 from __future__ import annotations
 

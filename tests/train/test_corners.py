@@ -1,4 +1,4 @@
-"""What pipelines easily do otherwise than plain torch."""
+"""Cases in which pipelines could easily differ from plain torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules executed in real processes: the gradients of one process, bit for bit."""
+"""Schedules executed by several processes give the gradients of one process, bit for bit."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ WORLDS = {
     (1, 2): [Case("chain", "gpipe"), Case("language", "1f1b"), Case("images", "1f1b")],
 }
 WORLDS = {world: [case for case in cases if _is_possible(case, world[0])] for world, cases in WORLDS.items()}
-# In the quick tier every model, schedule with its parameters, type and pass comes in one world or another, and
-# recomputation with each model that has it.
+# The quick tier has every model, schedule with its parameters, type and pass in some world, and recomputation with each
+# model that has it.
 CASES = covering(
     [(world, case) for world, cases in WORLDS.items() for case in cases],
     lambda each: (each[0], *_factors(each[1]), (each[1].passes == ("recompute",)) and each[1].model),
@@ -83,7 +83,7 @@ WORLDS = {world: [case for its_world, case in CASES if its_world == world] for w
 
 @lru_cache
 def outcomes(num_ranks: int, num_replicas: int) -> list[dict[str, Outcome]]:
-    """Of every rank, by case; all cases of a world run in the same processes."""
+    """Return the outcomes of every rank, by case; all cases of a world run in the same processes."""
     cases = WORLDS[num_ranks, num_replicas]
     found = hk.spawn(run_cases, num_ranks * num_replicas, num_ranks, cases, timeout=260)
     return [{str(case): each for case, each in zip(cases, of_rank, strict=True)} for of_rank in found]

@@ -1,4 +1,4 @@
-"""Whole trainings: every strategy learns what one process learns."""
+"""Whole trainings: every strategy has the losses of one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models as graphs of layers, and what cannot be one."""
+"""Models as graphs of layers, and models that cannot be traced."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ByContent(nn.Module):
 
 
 class ByShape(nn.Module):
-    """Python code that depends on a shape, which tracing cannot follow, and that differs between modes."""
+    """Python code that depends on a shape, which tracing does not support, and that differs between modes."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Layers that are measured one by one: what they are given, and what is left of them."""
+"""The measurement of layers one by one: their inputs, and the memory that they keep."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAMPLES, WIDE, NARROW = 7, 13, 11
 
 
 class Wants(torch.autograd.Function):
-    """Notes whether a gradient of its input is wanted."""
+    """Records whether its input needs a gradient."""
 
     noted: list[bool]
 
@@ -52,11 +52,11 @@ def test_nothing_is_left_of_what_was_measured() -> None:
 def test_gradients_are_measured_where_a_training_has_them() -> None:
     Wants.noted = []
     profile_layers(graph_of(nn.Sequential(Scale(), Scale())), {"input": torch.randn(4)}, repeats=1)
-    assert Wants.noted == [False, False, True, True]  # of data none, of what a layer with weights gave some
+    assert Wants.noted == [False, False, True, True]  # data need no gradient; the output of a layer with weights does
 
 
 def test_what_a_split_backward_pass_keeps() -> None:
     model = nn.Sequential(nn.Linear(8, WIDE), nn.Linear(WIDE, NARROW))
     first, second = profile_layers(graph_of(model), {"input": torch.randn(SAMPLES, 8)})
-    # The gradient that comes in is all that the gradient of a linear layer's weights needs beside its input.
+    # The gradient of a linear layer's weights needs only its input and the incoming gradient.
     assert (first.kept_gradient_nbytes, second.kept_gradient_nbytes) == (SAMPLES * WIDE * 4, SAMPLES * NARROW * 4)

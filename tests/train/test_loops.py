@@ -1,4 +1,4 @@
-"""Everything that a training loop in plain torch has: the same losses and weights, or a refusal by name."""
+"""Every feature of a training loop in plain torch has the same losses and weights, or is refused by name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Lines = dict[str, Any]
 
 
 def batches(epoch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The batches that hocket makes of arrays."""
+    """Yield the batches that hocket makes from arrays."""
     x, y = data()
     order = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(epoch))
     for chosen in order.split(BATCH):
@@ -165,7 +165,7 @@ def test_samplers(kind: str) -> None:
 
 
 def plain_accumulation(num_batches: int) -> Lines:
-    """Gradients of several batches, then a step: what micro-batches of one batch are."""
+    """Train on gradients of several batches before each step, which equals micro-batches of one batch."""
     network = model()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
     for epoch in range(EPOCHS):
@@ -267,7 +267,7 @@ def run_several(comm: hk.Communicator, folder: str) -> Lines:
     train(comm, network, optimizers, [*callbacks(), Save()])
     whole = copy.deepcopy(network.state_dict())
     network = model()
-    optimizers = several(network)  # and once more from the first epoch on, in another split
+    optimizers = several(network)  # again from the first epoch on, in another split
     train(comm, network, optimizers, [*callbacks(), Save()], resume=f"{folder}/after-0.pt", strategy="data")
     return {"state": whole, "resumed": network.state_dict()}
 

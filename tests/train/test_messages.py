@@ -1,4 +1,4 @@
-"""Tensors as messages: content and strides arrive as they left."""
+"""Tensors as messages arrive with their content and strides."""
 
 from __future__ import annotations
 

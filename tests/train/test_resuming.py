@@ -1,4 +1,4 @@
-"""A training that goes on from a file knows how many steps were taken: random numbers and limits go by that."""
+"""A training that continues from a file has the number of earlier steps, for random numbers and limits."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _train(comm: hk.Communicator, folder: Path, **options: Any) -> list[float]:
     return history.batch_losses
 
 
-def _go_on(comm: hk.Communicator, folder: Path) -> dict[str, list[float]]:
+def _continue(comm: hk.Communicator, folder: Path) -> dict[str, list[float]]:
     torch.set_num_threads(1)
     whole = _train(comm, folder, epochs=3)
     saved = folder / "after-0.pt"
@@ -54,7 +54,7 @@ def _go_on(comm: hk.Communicator, folder: Path) -> dict[str, list[float]]:
 
 
 def test_steps_are_counted_from_the_beginning_of_the_training(tmp_path: Path) -> None:
-    for found in hk.spawn(_go_on, 2, tmp_path, timeout=100):
+    for found in hk.spawn(_continue, 2, tmp_path, timeout=100):
         assert len(found["whole"]) == 6
         assert found["resumed"] == found["whole"][2:]
         assert found["limited"] == found["whole"][2:3]

@@ -1,4 +1,4 @@
-"""The model that `fit` is given goes down through the room and comes back once."""
+"""A call of `fit` passes down through the layers of the package, and returns once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small training that every rank runs, and what one process makes of it without hocket."""
+"""A small training that every rank runs, and the same training in one process without hocket."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def model() -> nn.Sequential:
 
 
 def losses_of_one_process(epochs: int, limit: float | None = None) -> tuple[list[float], dict[str, torch.Tensor]]:
-    """Plain PyTorch: whole batches, in the order that hocket takes them in."""
+    """Train in plain PyTorch: whole batches, in hocket's order; return losses and parameters."""
     network = model()
     optimizer = torch.optim.Adam(network.parameters(), lr=0.02)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.8)
@@ -52,7 +52,7 @@ def losses_of_one_process(epochs: int, limit: float | None = None) -> tuple[list
 
 
 class Numbers(Callback):
-    """Notes when it was called."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -71,7 +71,7 @@ class Numbers(Callback):
 
 
 def train(comm: Communicator, epochs: int = 3, how: str = "", **options: Any) -> dict[str, Any]:
-    """Train; return losses and the whole model as this rank has it."""
+    """Train; return losses and this rank's whole model."""
     torch.set_num_threads(1)
     network = model()
     optimizer = torch.optim.Adam(network.parameters(), lr=0.02)
@@ -108,7 +108,7 @@ def train(comm: Communicator, epochs: int = 3, how: str = "", **options: Any) ->
 
 
 class Stream:
-    """Batches that only rank 0 may see."""
+    """Batches that only rank 0 may read."""
 
     def __init__(self) -> None:
         self._epoch = 0

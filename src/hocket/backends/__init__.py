@@ -1,6 +1,6 @@
-"""The libraries that can carry operations, one adapter a file.
+"""The libraries that can carry operations, one adapter per file.
 
-shm, which needs no adapter, is native and always first. `declarations` has what all of them say of themselves.
+shm is native, needs no adapter, and is always first. `declarations` returns what all libraries declare.
 """
 
 from __future__ import annotations
@@ -34,10 +34,15 @@ __all__ = [
 
 @cache
 def find_backends() -> dict[str, type[Backend]]:
-    """Return the adapters of this folder by name, in order of their names; their libraries are not loaded.
+    """Return the adapters of this folder by name, sorted by name; their libraries are not loaded.
 
     Raises:
-        BadEntry: a file has no adapter, one that cannot be used as it is, or one of a name that is there.
+        BadEntry: a file has no adapter, an unusable adapter, or an adapter whose name already exists.
+
+    Examples:
+        >>> from hocket.backends import find_backends
+        >>> "gloo" in find_backends(), find_backends()["gloo"].has_collectives
+        (True, True)
     """
     adapters = declared(sys.modules[__name__], "ADAPTER", "a subclass of Backend", _is_adapter, ("base",))
     for module, adapter in adapters:
@@ -54,16 +59,36 @@ def _is_adapter(value: object) -> bool:
 
 
 def declarations() -> dict[str, type[Declaration]]:
-    """Return what each library says of itself, by name: shared memory first."""
+    """Return the declarations of all libraries by name, shared memory first.
+
+    Examples:
+        >>> from hocket.backends import declarations
+        >>> next(iter(declarations()))
+        'shm'
+        >>> declarations()["ucx"].is_optional
+        True
+    """
     return {SharedMemory.name: SharedMemory, **find_backends()}
 
 
 def quickest(names: Iterable[str], num_hosts: int = 1) -> str:
-    """Return that of several libraries with the least latency by its declared link; optional ones come last."""
+    """Return the library with the lowest declared latency; optional libraries come last.
+
+    Args:
+        names: names of libraries, at least one.
+        num_hosts: number of hosts that the ranks are on.
+
+    Examples:
+        >>> from hocket.backends import quickest
+        >>> quickest(["gloo", "mpi", "shm"])
+        'shm'
+        >>> quickest(["gloo", "mpi"], num_hosts=2)
+        'mpi'
+    """
     known = declarations()
 
     def order(name: str) -> tuple[bool, float]:
-        declared = known.get(name)  # two at once have no declaration of their own
+        declared = known.get(name)  # a pair such as "mpi+gloo" has no declaration
         link = declared.link_for(num_hosts) if declared else None
         return declared is None or declared.is_optional, link.latency_s if link else float("inf")
 
@@ -71,12 +96,21 @@ def quickest(names: Iterable[str], num_hosts: int = 1) -> str:
 
 
 def backends_among(wanted: Collection[str] | None) -> dict[str, type[Backend]]:
-    """Return the adapters that come into question: all but the optional ones, and those asked for by name.
+    """Return the adapters that may be started: all that are not optional, and those requested by name.
 
-    Two names with a plus between them are both libraries at once; they come after them.
+    Args:
+        wanted: requested names; None: no library is requested by name. "mpi+gloo" requests both libraries and the pair,
+            which comes after the single libraries.
 
     Raises:
         BackendUnavailable: a name is not known.
+
+    Examples:
+        >>> from hocket.backends import backends_among
+        >>> "ucx" in backends_among(None), "ucx" in backends_among(["ucx"])  # ucx is optional
+        (False, True)
+        >>> list(backends_among(["mpi+gloo"]))[-1]
+        'mpi+gloo'
     """
     known = find_backends()
     for name in wanted or ():
@@ -84,7 +118,7 @@ def backends_among(wanted: Collection[str] | None) -> dict[str, type[Backend]]:
             if part not in known and not (part == name == "shm"):
                 names = ("shm", *known)
                 raise BackendUnavailable(
-                    f"backend {name!r} is not known; there are {', '.join(names)}{did_you_mean(part, names)}"
+                    f"backend {name!r} is not known; choose from {', '.join(names)}{did_you_mean(part, names)}"
                 )
     wanted_parts = {part for name in wanted or () for part in name.split("+")}
     found = {name: adapter for name, adapter in known.items() if not adapter.is_optional or name in wanted_parts}
@@ -92,6 +126,12 @@ def backends_among(wanted: Collection[str] | None) -> dict[str, type[Backend]]:
 
 
 def has_collectives(name: str) -> bool:
-    """Return whether a backend, or both of two with a plus between, has collectives of its own."""
+    """Return whether a backend, or both of a pair such as "mpi+gloo", has its own collectives.
+
+    Examples:
+        >>> from hocket.backends import has_collectives
+        >>> has_collectives("mpi"), has_collectives("ucx"), has_collectives("ucx+gloo")
+        (True, False, False)
+    """
     known = find_backends()
     return all(known[part].has_collectives for part in name.split("+") if part in known)

@@ -1,10 +1,10 @@
-"""How MPI libraries are loaded and started: one of each family in a process, or both.
+"""Loads and starts MPI libraries: MPICH, Open MPI, or both in one process.
 
-MPICH starts under any launcher other than its own through our own PMI-1 server (`hocket.boot.pmi`), which under
-`hocket run` is the launcher itself; Open MPI 5 needs PMIx, which its own launcher gives, and on one host `hocket run`
-(`hocket.boot.open_mpi`). Of two in one process the first is what ``from mpi4py import MPI`` gives.
-The second is opened for itself alone (RTLD_LOCAL), and so is mpi4py's module for it, since both libraries have the same
-names of functions.
+MPICH starts through hocket's own PMI-1 server (`hocket.boot.pmi`), except under its own launcher; under `hocket run`
+the launcher itself is this server. Open MPI 5 needs PMIx, which its own launcher provides and, on one host, also
+`hocket run` (`hocket.boot.open_mpi`). If both are in one process, ``from mpi4py import MPI`` gives the first. The
+second is loaded with private symbols (RTLD_LOCAL), and so is mpi4py's module for it, because both libraries have
+functions with the same names.
 """
 
 from __future__ import annotations
@@ -29,28 +29,31 @@ from hocket.errors import BackendUnavailable, BootstrapMismatch, CommTimeout
 _FLUSH_S = 2.0
 _LIBRARIES = {"mpich": "libmpi.so.12", "openmpi": "libmpi.so.40"}
 _WORDS = {"mpich": "MPICH", "openmpi": "Open MPI"}
-# Both bring UCX, whose hooks into malloc and mmap break the process when both are there.
+# Both bring UCX, whose hooks into malloc and mmap break a process that has both.
 _UCX_WITHOUT_HOOKS = {"UCX_MEM_MMAP_HOOK_MODE": "none", "UCX_MEM_EVENTS": "no"}
 
 
 class StartedMpi:
-    """An MPI of this process: it can be started once, and stays until the process ends.
+    """A started MPI library of this process: it can be started once, and stays until the process ends.
 
     Args:
-        finalize_s: how long to wait in MPI_Finalize at the end of the process, in seconds. A launcher of MPI's would
-            miss it; other hosts need only the moment in which MPI sends them what is still under way. On one host
-            under no launcher of MPI's nobody misses it (0), and it would wait for the last rank.
-        is_missed: whether somebody misses it.
+        mpi: mpi4py's module.
+        path: path of the library.
+        job: the job that it was started for.
+        finalize_s: longest wait in MPI_Finalize at the end of the process, in seconds. A launcher of MPI expects the
+            call. Other hosts need only a short time, in which MPI sends them pending data. On one host without a
+            launcher of MPI the call is not needed (0), and it would wait for the last rank.
+        is_expected: whether the launcher expects MPI_Finalize.
     """
 
-    def __init__(self, mpi: Any, path: str, job: BackendJob, *, finalize_s: float, is_missed: bool) -> None:
+    def __init__(self, mpi: Any, path: str, job: BackendJob, *, finalize_s: float, is_expected: bool) -> None:
         self.mpi = mpi
         self.path = path
         self.size = job.size
         self.rank = job.rank
         self.is_broken = False
         self._finalize_s = finalize_s
-        self._is_missed = is_missed
+        self._is_expected = is_expected
         if finalize_s > 0:
             atexit.register(self._finalize)
 
@@ -58,13 +61,13 @@ class StartedMpi:
         return (self.size, self.rank) == (job.size, job.rank)
 
     def _finalize(self) -> None:
-        # After a failure the others may never come.
+        # After a failure the other ranks may never call it.
         if self.is_broken or _native.is_forked_child() or self.mpi.Is_finalized():
             return
         try:
             call_driving("MPI_Finalize", ctypes.CDLL(self.path).MPI_Finalize, self._finalize_s)
         except CommTimeout as error:
-            if self._is_missed:
+            if self._is_expected:
                 print(f"hocket: {error}; leaving without it", file=sys.stderr)
 
 
@@ -78,14 +81,14 @@ def is_under_open_mpi() -> bool:
 
 
 def default_family() -> str:
-    """Return which MPI is meant where none is named: the launcher's, else what mpi4py would load."""
+    """Return the MPI that "mpi" means: the launcher's, otherwise the one that mpi4py would load."""
     if is_under_open_mpi():
         return "openmpi"
     return "openmpi" if will_be_open_mpi() and find_obstacle("openmpi") is None else "mpich"
 
 
 def find_library(family: str) -> str | None:
-    """Return the path of an MPI library that came as a wheel, or of the system's; None if there is none."""
+    """Return the path of an MPI library from a wheel or of the system; None if it is not installed."""
     name = _LIBRARIES[family]
     for folder in (
         Path(sys.prefix) / "lib",
@@ -97,7 +100,7 @@ def find_library(family: str) -> str | None:
 
 
 def find_obstacle(family: str) -> str | None:
-    """Return why this process cannot have an MPI of that family, or None."""
+    """Return why this process cannot use an MPI of that family, or None."""
     if importlib.util.find_spec("mpi4py") is None:
         return "mpi4py is not installed: pip install 'hocket[mpi]'"
     if _module_of(family) is None and find_library(family) is None:
@@ -108,10 +111,10 @@ def find_obstacle(family: str) -> str | None:
 
 
 def allow_two(family: str) -> None:
-    """Make that an MPI of that family may be loaded beside another one; before either is.
+    """Make settings that allow an MPI of that family beside another one; called before either is loaded.
 
     Raises:
-        BackendUnavailable: the program has loaded one without that.
+        BackendUnavailable: the program has already loaded one without these settings.
     """
     if "mpi4py.MPI" in sys.modules and _module_of(family) is None:
         _check_two(family)
@@ -123,16 +126,16 @@ def _check_two(family: str) -> None:
     if missing:
         other = _WORDS[_family_of(sys.modules["mpi4py.MPI"])]
         raise BackendUnavailable(
-            f"the program has loaded {other} already; for {_WORDS[family]} beside it set {' and '.join(missing)}"
+            f"the program has already loaded {other}; to use {_WORDS[family]} beside it, set {' and '.join(missing)}"
         )
 
 
 def start(family: str, job: BackendJob) -> StartedMpi:
-    """Bring an MPI up; called by all ranks, and only if none of them has an obstacle.
+    """Start an MPI library; called by all ranks, and only if no rank has an obstacle.
 
     Raises:
-        BackendUnavailable: it did not work, or is up on some ranks only.
-        BootstrapMismatch: it is up already for another job.
+        BackendUnavailable: the start failed, or MPI had already been started on some ranks only.
+        BootstrapMismatch: MPI has already been started for another job.
     """
     ours, program = _started.get(family), _module_of(family)
     is_up = program is not None and program.Is_initialized()
@@ -148,33 +151,33 @@ def start(family: str, job: BackendJob) -> StartedMpi:
     if len(set(states)) > 1:
         up = [rank for rank, state in enumerate(states) if state]
         raise BackendUnavailable(
-            f"MPI is up already on ranks {up} only: import mpi4py after hocket.init(), or on all ranks"
+            f"MPI has already started on ranks {up} only: import mpi4py after hocket.init(), or on all ranks"
         )
     if ours is not None and not ours.is_for(job):
-        raise BootstrapMismatch(f"MPI is up already with {ours.size} ranks, and cannot be started again for {job.size}")
+        raise BootstrapMismatch(f"MPI has started with {ours.size} ranks, and cannot be started again for {job.size}")
     if ours is None:
         _started[family] = ours = _join(family, program, job) if is_up else _start(family, job)
     return ours
 
 
 def give_up(family: str) -> None:
-    """Note that an MPI is broken: nobody finalizes it."""
+    """Mark an MPI as broken, so that it is not finalized."""
     if family in _started:
         _started[family].is_broken = True
 
 
 def _join(family: str, mpi: Any, job: BackendJob) -> StartedMpi:
-    """Use the MPI that the program has initialised; who did that finalizes it."""
-    return StartedMpi(mpi, _loaded_library(family), job, finalize_s=0.0, is_missed=False)
+    """Use the MPI that the program has initialised; the program also finalizes it."""
+    return StartedMpi(mpi, _loaded_library(family), job, finalize_s=0.0, is_expected=False)
 
 
 def _start(family: str, job: BackendJob) -> StartedMpi:
-    """Load and initialise MPI on all ranks, in steps of which each is agreed on before the next may block."""
+    """Load and initialise MPI on all ranks, in steps. All ranks agree after each step, before the next may block."""
     under_launcher = is_under_open_mpi() == (family == "openmpi") and _is_under_mpi_launcher()
     if family == "openmpi":
         job.all_or_none(ask_for_pmix)
     mpi, path = job.all_or_none(lambda: _load(family))
-    library = ctypes.CDLL(path)  # its calls give up the GIL, which mpi4py's MPI.Init() does not
+    library = ctypes.CDLL(path)  # its calls release the GIL; mpi4py's MPI.Init() does not
     provided = ctypes.c_int()
     variables: dict[str, str] = {}
     if job.size > 1 and not under_launcher:
@@ -193,7 +196,7 @@ def _start(family: str, job: BackendJob) -> StartedMpi:
         _unfinished.add(family)
         raise
     finally:
-        for name in variables:  # programs that this rank starts must not join the job
+        for name in variables:  # child processes of this rank must not join the job
             os.environ.pop(name, None)
     job.exchange("")  # all have attached
     unlink_shared_memory()
@@ -201,14 +204,14 @@ def _start(family: str, job: BackendJob) -> StartedMpi:
         raise BackendUnavailable(f"MPI_Init_thread failed with code {code}")
     spans_hosts = job.local_size < job.size
     finalize_s = job.timeout if under_launcher else _FLUSH_S if spans_hosts else 0.0
-    return StartedMpi(mpi, path, job, finalize_s=finalize_s, is_missed=under_launcher)
+    return StartedMpi(mpi, path, job, finalize_s=finalize_s, is_expected=under_launcher)
 
 
 def _load(family: str) -> tuple[Any, str]:
-    """Have mpi4py load a library; return its module and the library's path."""
+    """Load a library through mpi4py; return mpi4py's module and the library's path."""
     named = os.environ.get("MPI4PY_LIBMPI", "")
     if named and "mpi4py.MPI" not in sys.modules and will_be_open_mpi() != (family == "openmpi"):
-        # Before mpi4py is told not to start what it loads: the program may import it later.
+        # Before mpi4py's settings are changed, because the program may import it later.
         raise BackendUnavailable(f"MPI4PY_LIBMPI={named} is not {_WORDS[family]}")
     import mpi4py
 
@@ -233,12 +236,12 @@ def _load_second(family: str, folder: Path) -> tuple[Any, str]:
     path = find_library(family)
     files = list(folder.glob(f"MPI.{family}.*.so"))
     if path is None or not files:
-        raise BackendUnavailable(f"mpi4py as a wheel and {family} as a wheel are needed for two MPIs in one process")
+        raise BackendUnavailable(f"two MPIs in one process need mpi4py and {family} as wheels: pip install both")
     ctypes.CDLL(path, mode=os.RTLD_LOCAL | os.RTLD_NOW)
     before = os.environ.get("MPI4PY_LIBMPI")
     os.environ["MPI4PY_LIBMPI"] = path
     try:
-        # By this name it finds mpi4py's settings; it does not become sys.modules' own.
+        # This name gives it mpi4py's settings; the module is not put into sys.modules.
         loader = ExtensionFileLoader("mpi4py.MPI", str(files[0]))
         spec = importlib.util.spec_from_loader("mpi4py.MPI", loader)
         assert spec is not None
@@ -251,7 +254,7 @@ def _load_second(family: str, folder: Path) -> tuple[Any, str]:
 
 
 def _module_of(family: str) -> Any:
-    """mpi4py's module, if it is loaded for a library of that family."""
+    """Return mpi4py's module if it is loaded for a library of that family, or None."""
     if family in _started:
         return _started[family].mpi
     module = sys.modules.get("mpi4py.MPI")
@@ -263,7 +266,7 @@ def _family_of(mpi: Any) -> str:
 
 
 def unlink_shared_memory() -> None:
-    """Take the names off MPI's shared memory, so that nothing is left in /dev/shm however the job ends."""
+    """Unlink MPI's shared memory, so that no file stays in /dev/shm, even if the job is killed."""
     with open("/proc/self/maps") as maps:
         paths = {line.split(maxsplit=5)[5].strip() for line in maps if "/dev/shm/mpich_shm_" in line}
     for path in paths:
@@ -271,7 +274,7 @@ def unlink_shared_memory() -> None:
 
 
 def _connect_pmi(job: BackendJob) -> dict[str, str]:
-    """Connect this rank to a PMI-1 server, which ends by itself; return the variables that tell the library."""
+    """Connect this rank to a PMI-1 server, which ends by itself; return the environment variables for the library."""
     if job.connect_pmi is not None:
         connection = job.all_or_none(job.connect_pmi)
     else:
@@ -283,12 +286,12 @@ def _connect_pmi(job: BackendJob) -> dict[str, str]:
 
 
 def _close_in_children(fd: int) -> None:
-    """Forked children must not hold a socket open, by which its other end learns of the end of this rank."""
+    """Close a socket in forked children: its other end must see the end of this rank even if children still run."""
     inode = os.fstat(fd).st_ino
 
     def close() -> None:
         with contextlib.suppress(OSError):
-            if os.fstat(fd).st_ino == inode:  # else the library has closed it, and the number is another file's
+            if os.fstat(fd).st_ino == inode:  # otherwise the library has closed it, and another file has the number
                 os.close(fd)
 
     os.register_at_fork(after_in_child=close)
@@ -301,14 +304,14 @@ def _is_under_mpi_launcher() -> bool:
 
 
 def _is_served(job: BackendJob) -> bool:
-    """Whether all ranks have a socket to `hocket run` by which MPI starts as this job; called by all ranks."""
+    """Return whether all ranks have a socket to `hocket run` through which MPI can start; called by all ranks."""
     of_launcher = (os.environ.get("PMI_SIZE"), os.environ.get("PMI_RANK"))
     is_served = launchers_fd() is not None and of_launcher == (str(job.size), str(job.rank))
     return all(job.exchange("served" if is_served else ""))
 
 
 def _loaded_library(family: str) -> str:
-    """Return the path of the MPI library of that family that is loaded."""
+    """Return the path of the loaded MPI library of that family."""
     with open("/proc/self/maps") as maps:
         paths = {line.split(maxsplit=5)[5].strip() for line in maps if "/libmpi" in line}
     found = sorted(path for path in paths if Path(path).name.startswith(("libmpi.so", "libmpich.so", "libmpi_abi.so")))

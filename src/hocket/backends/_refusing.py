@@ -1,4 +1,4 @@
-"""A lane for what a library has not got."""
+"""A lane for operations that a library does not have."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hocket.errors import UnsupportedDtype
 
 
 class RefusingLane(Lane):
-    """Carries nothing.
+    """A lane that refuses all operations.
 
     Args:
-        size: ranks of the communicator.
-        reason: why; ``{kind}`` in it is the operation's.
+        size: number of ranks of the communicator.
+        reason: reason of the refusal; ``{kind}`` in it is replaced by the kind of the operation.
         device: as `Lane.device`.
     """
 
@@ -30,4 +30,4 @@ class RefusingLane(Lane):
         raise UnsupportedDtype(self.refuses(operation.kind, operation.dtype, operation.reduction))
 
     def test(self, token: object) -> bool:
-        raise UnsupportedDtype(f"{token!r} is no operation of a library that has none")
+        raise UnsupportedDtype(f"{token!r} cannot be tested: this lane carries no operations")

@@ -1,4 +1,4 @@
-"""Shared memory: built in (native/shm), so it has no adapter; this is what it declares."""
+"""The declarations of shared memory, which is built in (native/shm) and so has no adapter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from hocket.backends._declaration import Declaration, Finding, LinkSpec, Tested
 
 
 class SharedMemory(Declaration):
-    """The first backend of every communicator within a host."""
+    """The declarations of "shm", the first backend of every communicator within a host.
+
+    Examples:
+        >>> from hocket.backends import SharedMemory
+        >>> SharedMemory.name, SharedMemory.link.bandwidth_gb_s
+        ('shm', 8.0)
+    """
 
     name: ClassVar[str] = "shm"
     link: ClassVar[LinkSpec | None] = LinkSpec(0.15e-6, 8.0)
@@ -27,7 +33,7 @@ class SharedMemory(Declaration):
             yield Finding(
                 "huge pages",
                 "note",
-                "shared memory has none, which costs some per cent with large arrays",
+                "shared memory has no huge pages, which costs a few per cent with large arrays",
                 "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled",
             )
         elif policy:
@@ -50,13 +56,13 @@ def _memory() -> Finding:
 def _single_copy() -> Finding:
     if os.environ.get("HOCKET_SINGLE_COPY") == "0":
         return Finding(
-            "single copy", "note", "turned off by HOCKET_SINGLE_COPY=0", "unset it for large gathers and scatters"
+            "single copy", "note", "disabled by HOCKET_SINGLE_COPY=0", "unset it for large gathers and scatters"
         )
     if not _native.has_single_copy():
         return Finding(
             "single copy",
             "note",
-            "this process may not read another one's memory: gather and scatter of more than two ranks copy twice",
+            "this process may not read the memory of another: gather and scatter of more than two ranks copy twice",
             "in a container allow process_vm_readv (e.g. --cap-add SYS_PTRACE)",
         )
     scope = _read("/proc/sys/kernel/yama/ptrace_scope")
@@ -64,13 +70,13 @@ def _single_copy() -> Finding:
         return Finding(
             "single copy",
             "note",
-            f"Yama's ptrace_scope is {scope}: between ranks it may be refused; gather and scatter then copy twice",
+            f"Yama's ptrace_scope is {scope}: reading between ranks may be refused; gather and scatter then copy twice",
             "sysctl kernel.yama.ptrace_scope=0",
         )
     return Finding(
         "single copy",
         "good",
-        "gather and scatter of more than two ranks read large blocks out of their owner's memory",
+        "gather and scatter of more than two ranks read large blocks directly from their owner's memory",
     )
 
 

@@ -1,4 +1,4 @@
-"""Two libraries at once: each carries a part of the array of one operation."""
+"""A pair of libraries: each carries a part of the array of one operation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hocket.errors import BackendUnavailable
 
 
 class SplitBackend(Backend):
-    """Two libraries that are up, on lanes of their own; what each carries says the policy (`Policy.shares`)."""
+    """Two started libraries on separate lanes; the policy sets the share of each (`Policy.shares`)."""
 
     is_optional: ClassVar[bool] = True
 
@@ -24,20 +24,20 @@ class SplitBackend(Backend):
     def find_obstacle(cls) -> str | None:
         names = cls.name.split("+")
         if len(set(names)) != 2 or len(names) != 2:
-            return f"an operation is split over two different libraries, not over {cls.name!r}"
+            return f"an operation can be split over two different libraries only, not over {cls.name!r}"
         return None
 
     @classmethod
     def start(cls, job: BackendJob) -> Backend:
-        there = {library.name: library for library in job.up}
-        missing = [name for name in cls.name.split("+") if name not in there]
+        started = {library.name: library for library in job.up}
+        missing = [name for name in cls.name.split("+") if name not in started]
         if missing:
-            raise BackendUnavailable(f"{missing[0]} is not there")
-        return cls([there[name] for name in cls.name.split("+")])
+            raise BackendUnavailable(f"{missing[0]} has not started")
+        return cls([started[name] for name in cls.name.split("+")])
 
     @property
     def description(self) -> str:
-        return "parts of one operation over both at once"
+        return "each operation is split over both"
 
     def open_lanes(self, members: Sequence[int], key: int, timeout: float) -> Lanes:
         first, second = (
@@ -56,11 +56,11 @@ class SplitBackend(Backend):
         )
 
     def set_shares(self, key: int, shares: Shares) -> None:
-        if key in self._shares:  # else the communicator was finalized
+        if key in self._shares:  # otherwise the communicator was finalized
             self._shares[key].set({kind: list(ranges) for kind, ranges in shares.items()})
 
     def _key_of_part(self, key: int, library: Backend) -> int:
-        """The key of a part's lanes, other than that of the library's own, and of other pairs, in the communicator."""
+        """Return the key of a part's lanes; it differs from the library's own key and from those of other pairs."""
         digest = hashlib.blake2b(f"{key} {self.name} {library.name}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little") | 2
 
@@ -75,5 +75,9 @@ class SplitBackend(Backend):
 
 
 def make_split(name: str) -> type[SplitBackend]:
-    """Return the adapter of two libraries at once, whose name is theirs with a plus between."""
+    """Return the adapter of a pair of libraries.
+
+    Args:
+        name: both names, joined by a plus.
+    """
     return type("SplitBackend", (SplitBackend,), {"name": name})

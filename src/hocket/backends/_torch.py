@@ -1,6 +1,7 @@
-"""What libraries that are reached through torch's process groups have in common.
+"""The common parts of libraries that are used through torch's process groups.
 
-A group's own objects are called here, not torch.distributed: hocket's communicators are none of its groups.
+The code here calls the methods of group objects, not torch.distributed, because torch.distributed does not know
+hocket's communicators.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from hocket import _native
 from hocket.backends.base import BackendJob, Lane, call_driving
 
 Started = tuple[Any, Callable[[], None] | None]
-"""The group's work, and what is left to do when it is over."""
+"""The group's work, and a function to call when it has finished."""
 
 
 def distributed_or_reason() -> tuple[Any, str]:
-    """Return torch.distributed, or None and why it cannot be had."""
+    """Return torch.distributed, or None and the reason why it is not usable."""
     try:
         import torch.distributed as dist
     except ImportError:
@@ -29,7 +30,7 @@ def distributed_or_reason() -> tuple[Any, str]:
 
 
 def connect_store(job: BackendJob, library: str) -> Any:
-    """Return a store that rank 0 keeps, by which the groups of a library find each other."""
+    """Return a store, hosted by rank 0, through which the ranks of a library's groups find each other."""
     from torch._C._distributed_c10d import TCPStore
 
     timeout = timedelta_of(job.timeout)
@@ -56,9 +57,9 @@ class GroupLane(Lane):
 
 
 class GroupCollectives(GroupLane):
-    """Collectives of which every group has its own, on raw memory; what moves, moves as bytes.
+    """Collectives that every process group has, on raw memory; operations that only move data use bytes.
 
-    An operation's method is named after its kind.
+    The method of an operation is named after its kind.
     """
 
     def start(self, operation: _native.LaneOperation) -> Started:
@@ -67,7 +68,7 @@ class GroupCollectives(GroupLane):
 
     @abstractmethod
     def _tensor(self, operation: _native.LaneOperation, address: int, nbytes: int, dtype: str = "uint8") -> Any:
-        """View raw memory as a tensor; hocket keeps it as long as the operation runs."""
+        """Return a tensor view of raw memory, which hocket keeps while the operation runs."""
 
     def _in(self, operation: _native.LaneOperation) -> Any:
         return self._tensor(operation, operation.in_address, operation.in_nbytes)
@@ -86,7 +87,7 @@ class GroupCollectives(GroupLane):
         x = self._tensor(operation, operation.in_address, operation.in_nbytes, operation.dtype)
         options = reduction_options("ReduceOptions", operation)
         options.rootRank = operation.root
-        # a group may use the arrays of the others as scratch memory, as gloo does
+        # a group may use the arrays of the other ranks as scratch memory; gloo does
         return self._group.reduce([x if operation.root == self._rank else x.clone()], options), None
 
     def _broadcast(self, operation: _native.LaneOperation) -> Started:
@@ -134,7 +135,7 @@ class GroupCollectives(GroupLane):
 
     _all_to_allv = _all_to_all
 
-    # Blocks of different sizes no group has but in all_to_all; the others are cases of it.
+    # Only all_to_all supports blocks of different sizes; the other operations are special cases of it.
 
     def _all_gatherv(self, operation: _native.LaneOperation) -> Started:
         x = self._in(operation).repeat(self.size)
@@ -161,12 +162,12 @@ class GroupCollectives(GroupLane):
         return self._group.alltoall_base(out, x, from_root, operation.in_blocks), None
 
     def _to_root(self, operation: _native.LaneOperation, block: Any) -> list[int]:
-        """Return the sizes of blocks of which only that of the root holds something."""
+        """Return sizes of blocks in which only the block of the root is not empty."""
         return [block.numel() if rank == operation.root else 0 for rank in range(self.size)]
 
 
 def reduction_options(name: str, operation: _native.LaneOperation) -> Any:
-    """Return the options of one of torch's operations that reduce, e.g. "AllreduceOptions"."""
+    """Return the options of a torch operation that reduces; `name` is their class, e.g. "AllreduceOptions"."""
     import torch.distributed as dist
     from torch._C import _distributed_c10d as c10d
 
@@ -178,7 +179,7 @@ def reduction_options(name: str, operation: _native.LaneOperation) -> Any:
 
 
 def host_tensor(address: int, nbytes: int, dtype: str = "uint8") -> Any:
-    """View raw memory of the host."""
+    """Return a tensor view of raw memory of the host."""
     import torch
 
     kind = torch.uint8 if dtype == "bool" else getattr(torch, dtype)
@@ -188,5 +189,5 @@ def host_tensor(address: int, nbytes: int, dtype: str = "uint8") -> Any:
 
 
 def timedelta_of(seconds: float) -> timedelta:
-    """As torch wants a timeout; "for ever" is no timedelta."""
+    """Return a timeout as torch expects it; infinity becomes about 30 years, the range of a timedelta is limited."""
     return timedelta(seconds=min(seconds, 1e9))

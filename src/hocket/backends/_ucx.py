@@ -1,7 +1,7 @@
-"""The process's part in UCX: one worker, and an endpoint to every rank of the job.
+"""The UCX objects of a process: one worker, and an endpoint to every rank of the job.
 
-A process has one UCX. MPI's wheels bring one, ucxx another, under the same names of files: what is loaded first serves
-both.
+A process has one UCX. MPI's wheels and ucxx each bring one, with the same file names; the one that is loaded first
+serves both.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from hocket.backends.base import BackendJob
 from hocket.errors import BackendUnavailable
 
 _IN_PROGRESS = 1  # UCS_INPROGRESS
-_FIRST_ERROR = 2**64 - 100  # what stands for a request is an error from here on (UCS_PTR_IS_ERR)
-_REQUEST_PARAM_NBYTES = 256  # more than any version's ucp_request_param_t has; all zero: no field is set
+_FIRST_ERROR = 2**64 - 100  # a request pointer from here on is an error (UCS_PTR_IS_ERR)
+_REQUEST_PARAM_NBYTES = 256  # larger than ucp_request_param_t of any version; all zero: no field is set
 
 _connections: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 
 def find_obstacle() -> str | None:
-    """Return why this process cannot have UCX, or None."""
+    """Return why this process cannot use UCX, or None."""
     missing = [name for name in ("ucxx", "libucx") if importlib.util.find_spec(name) is None]
     return f"{' and '.join(missing)} not installed: pip install 'hocket[ucx]'" if missing else None
 
 
 def load() -> Any:
-    """Load UCX, unless MPI has done so, and return ucxx's module of its objects.
+    """Load UCX, unless MPI has loaded it, and return ucxx's module with its classes.
 
     Raises:
-        BackendUnavailable: that cannot be done.
+        BackendUnavailable: ucxx cannot be loaded.
     """
     before = set(os.environ)
     other = _find_loaded()
-    takes_place = other is not None and "libucx" not in sys.modules
-    if takes_place:
+    replaces_libucx = other is not None and "libucx" not in sys.modules
+    if replaces_libucx:
         sys.modules["libucx"] = _NothingToLoad("libucx")
     try:
         from ucxx._lib import libucxx
     except (ImportError, OSError) as error:
         raise BackendUnavailable(f"ucxx does not run on {other or 'its own UCX'}: {error}") from error
     finally:
-        if takes_place:
+        if replaces_libucx:
             del sys.modules["libucx"]
-        # ucxx sets defaults for GPUs, which MPI's use of UCX would take over.
+        # ucxx sets defaults for GPUs; they must not affect MPI's use of UCX.
         for name in os.environ.keys() - before:
             if name.startswith("UCX_"):
                 del os.environ[name]
@@ -60,7 +60,7 @@ def load() -> Any:
 
 
 class _NothingToLoad(ModuleType):
-    """In place of libucx, whose files cannot be loaded beside other ones of their names."""
+    """A replacement for libucx, whose files cannot be loaded beside others with the same names."""
 
     @staticmethod
     def load_library() -> list[object]:
@@ -79,10 +79,10 @@ def _make_worker() -> tuple[Any, Any]:
 
 
 class Connection:
-    """What all lanes of a job share.
+    """The worker and the endpoints, which all lanes of a job share.
 
     Args:
-        job: whose ranks are connected; all of them are in this call.
+        job: the job whose ranks are connected; all ranks make this call at the same time.
     """
 
     def __init__(self, job: BackendJob) -> None:
@@ -95,7 +95,7 @@ class Connection:
         _connections.add(self)
 
     def _endpoint(self, address: str) -> Any:
-        # With error handling: without it UCX ends the process when a peer dies.
+        # With error handling: without it, UCX ends the process when a peer dies.
         return self._worker.create_endpoint_from_worker_address(
             self._ucx.UCXAddress.create_from_buffer(base64.b64decode(address)), True
         )
@@ -105,11 +105,11 @@ class Connection:
         return ".".join(map(str, self._ucx.get_ucx_version()))
 
     def progress(self) -> None:
-        """Drive everything that is under way."""
+        """Make progress on all operations in flight."""
         self._worker.progress()
 
     def is_lost(self, rank: int) -> bool:
-        """Whether the endpoint to a rank of the job has failed."""
+        """Return whether the endpoint to a rank of the job has failed."""
         return not self._endpoints[rank].alive
 
     def send(self, rank: int, tag: int, memory: Any) -> Any:
@@ -117,19 +117,19 @@ class Connection:
         return self._endpoints[rank].tag_send(self._array(memory), self._ucx.UCXXTag(tag))
 
     def probe(self, tag: int, mask: int = 2**64 - 1) -> Any:
-        """Take the first message that has come with a tag, as far as the mask goes; None if there is none."""
+        """Take the first received message whose tag matches in the bits of the mask; None if no message does."""
         found = self._worker.tag_probe(self._ucx.UCXXTag(tag), self._ucx.UCXXTagMask(mask), True)
         return found if found.matched else None
 
     def receive(self, found: Any, memory: Any) -> Any:
-        """Start to receive into memory what `probe` has taken, and return the request."""
+        """Start to receive a message from `probe` into memory, and return the request."""
         return self._worker.tag_recv_with_handle(self._array(memory), found)
 
     def close(self, limit_s: float) -> None:
-        """Send what is still under way, and let go of everything.
+        """Send all pending data, and release all objects.
 
         Args:
-            limit_s: seconds after which what has not gone out is given up; a peer that hangs may not take it.
+            limit_s: seconds after which unsent data are abandoned; a peer that hangs may not receive them.
         """
         if self.is_closed:
             return
@@ -137,14 +137,15 @@ class Connection:
         if self._flush(limit_s):
             self._endpoints.clear()
         else:
-            _given_up.append(self)
+            _abandoned.append(self)
 
     def _flush(self, limit_s: float) -> bool:
-        """A request may be over before its bytes have left this process; ucxx has no name for waiting for that."""
+        """Wait until all bytes have left this process; False on timeout. A completed request does not ensure this, and
+        ucxx has no function for it."""
         ucp = _ucp()
         parameters = (ctypes.c_byte * _REQUEST_PARAM_NBYTES)()
         request = ucp.ucp_worker_flush_nbx(self._worker.handle, ctypes.byref(parameters))
-        if not request or request >= _FIRST_ERROR:  # at once, or a peer is gone: nothing more can be done
+        if not request or request >= _FIRST_ERROR:  # completed at once, or a peer is gone and the flush cannot succeed
             return True
         deadline = time.monotonic() + limit_s
         while ucp.ucp_request_check_status(request) == _IN_PROGRESS:
@@ -162,11 +163,11 @@ class Connection:
         return Array(memory)
 
 
-_given_up: list[Connection] = []  # UCX may use their memory as long as the process lives
+_abandoned: list[Connection] = []  # UCX may use their memory until the process ends
 
 
 def _ucp() -> Any:
-    library = ctypes.CDLL("libucp.so.0")  # the one that is loaded
+    library = ctypes.CDLL("libucp.so.0")  # already loaded
     library.ucp_worker_flush_nbx.restype = ctypes.c_uint64
     library.ucp_worker_flush_nbx.argtypes = [ctypes.c_uint64, ctypes.c_void_p]
     library.ucp_request_check_status.argtypes = library.ucp_request_free.argtypes = [ctypes.c_uint64]
@@ -175,7 +176,7 @@ def _ucp() -> Any:
 
 @cache
 def _keep_in_forked_children() -> None:
-    """A forked child that lets go of endpoints would close what it shares with its parent."""
+    """Keep connections alive in forked children, which would otherwise close endpoints that the parent uses."""
 
     def keep() -> None:
         for connection in _connections:

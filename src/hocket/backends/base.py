@@ -1,7 +1,7 @@
-"""What a library has to do to carry operations of a communicator.
+"""The interface of a library that carries operations of communicators.
 
-A backend is one file in this folder: a subclass of `Backend`, which brings the library up once for a job and makes two
-lanes of it for each communicator. A lane is native, or a subclass of `Lane`. CONTRIBUTING.md says how to add one.
+A backend is one file in this folder, with a subclass of `Backend`. It starts the library once per job, and makes lanes
+for each communicator. A lane is native, or a subclass of `Lane`. CONTRIBUTING.md describes how to add a backend.
 """
 
 from __future__ import annotations
@@ -21,26 +21,35 @@ from hocket.errors import BackendUnavailable, CommTimeout
 T = TypeVar("T")
 
 Shares = Mapping[str, Sequence[tuple[int, float]]]
-"""By operation, in order of size: (up to so many bytes, what of them the first library carries, from 0 to 1)."""
+"""For each operation, in order of size: (largest number of bytes, share of the first library from 0 to 1)."""
 
 
 @dataclass(frozen=True)
 class BackendJob:
-    """The job that libraries are brought up for.
+    """The job that libraries are started for.
 
     Args:
-        rank: of this process among all of the job.
-        size: processes of the job.
-        local_rank: of this process among those of its host.
-        local_size: processes of the job on this host.
-        address: of this host, at which the other ranks reach it.
-        timeout: seconds in which a library has to be up.
-        exchange: hands one short text to every rank and returns the texts of all, by rank; called by all of them.
-        up: libraries that are up already.
-        gather: hands a short text to some ranks and returns the texts of all of them, in their order; called by all of
-            them with (these ranks, a name used once, the text, seconds).
-        connect_pmi: makes a socket over which an MPI library of this rank finds its process manager; None on one host,
-            where `hocket.boot.pmi` does.
+        rank: rank of this process in the job.
+        size: number of processes of the job.
+        local_rank: number of this process among those of its host.
+        local_size: number of processes of the job on this host.
+        address: address at which the other ranks reach this host.
+        timeout: seconds in which a library must have started.
+        exchange: sends a short text to every rank, and returns the texts of all ranks, by rank; called by all ranks.
+        gather: sends a short text to some ranks, and returns the texts of all of them, in their order; called by all of
+            them with (these ranks, a name that is used once, the text, seconds).
+        up: libraries that have already started.
+        connect_pmi: makes a socket to the process manager for an MPI library of this rank; None on one host, where
+            `hocket.boot.pmi` makes it.
+
+    Examples:
+        >>> from hocket.backends import BackendJob
+        >>> job = BackendJob(
+        ...     rank=0, size=1, local_rank=0, local_size=1, address="127.0.0.1", timeout=10.0,
+        ...     exchange=lambda text: [text], gather=lambda ranks, name, text, seconds: [text],
+        ... )
+        >>> job.from_rank_zero(lambda: "tcp://127.0.0.1:5000")
+        'tcp://127.0.0.1:5000'
     """
 
     rank: int
@@ -55,7 +64,7 @@ class BackendJob:
     connect_pmi: Callable[[], socket.socket] | None = None
 
     def from_rank_zero(self, make: Callable[[], str]) -> str:
-        """Return on all ranks what rank 0 makes; what it raises there is BackendUnavailable on all."""
+        """Return on all ranks the text that rank 0 makes; an error on rank 0 raises BackendUnavailable on all ranks."""
         text = ""
         if self.rank == 0:
             try:
@@ -68,7 +77,7 @@ class BackendJob:
         return made
 
     def all_or_none(self, make: Callable[[], T]) -> T:
-        """Run something on every rank; where one fails, BackendUnavailable is raised on all of them."""
+        """Call `make` on every rank; an error on one rank raises BackendUnavailable on all ranks."""
         made: list[T] = []
         failure = ""
         try:
@@ -84,12 +93,24 @@ class BackendJob:
 
 @dataclass(frozen=True)
 class Lanes:
-    """The lanes of one library for one communicator; collectives and messages never share one (rule R7).
+    """The lanes of one library for one communicator; collectives and messages never share a lane (rule R7).
 
     Args:
-        collective: the library's own collectives.
-        point_to_point: messages of the program.
-        schedules: messages by which schedules are executed; they never meet those of the program.
+        collective: lane for the library's own collectives.
+        point_to_point: lane for messages of the program.
+        schedules: lane for the messages of schedules; they never match messages of the program.
+
+    Examples:
+        >>> from hocket import _native
+        >>> from hocket.backends import Lane, Lanes
+        >>> class Idle(Lane):
+        ...     def post(self, operation, wake):
+        ...         return operation
+        ...     def test(self, token):
+        ...         return True
+        >>> lanes = Lanes(*(_native.python_lane(Idle(size=2), "toy") for _ in range(3)))
+        >>> type(lanes.collective).__name__
+        'Lane'
     """
 
     collective: _native.Lane
@@ -98,143 +119,181 @@ class Lanes:
 
 
 class Backend(Declaration, ABC):
-    """A library that is up for a job; what it declares of itself stands in `Declaration`."""
+    """A library that has started for a job; its declarations are in `Declaration`.
+
+    Examples:
+        A minimal backend that only says why it cannot be used:
+
+        >>> from hocket.backends import Backend
+        >>> class Toy(Backend):
+        ...     name = "toy"
+        ...     @classmethod
+        ...     def find_obstacle(cls):
+        ...         return "toy is not installed"
+        ...     @classmethod
+        ...     def start(cls, job):
+        ...         return cls()
+        ...     description = "toy 1.0"
+        ...     def open_lanes(self, members, key, timeout):
+        ...         raise NotImplementedError
+        ...     def close_lanes(self, key):
+        ...         pass
+        >>> Toy.find_obstacle()
+        'toy is not installed'
+    """
 
     @classmethod
     def find_reason_against(cls, job: BackendJob) -> str | None:
-        """Return why the library is not worth starting where nobody asked for it by name, or None."""
+        """Return why the library should not be started unless it is requested by name, or None."""
         return "one rank alone needs no library" if job.size == 1 else None
 
     @classmethod
     @abstractmethod
     def find_obstacle(cls) -> str | None:
-        """Return why the library cannot be had in this process, or None. Called on every rank, before `start`."""
+        """Return why the library cannot be used in this process, or None. Called on every rank, before `start`."""
 
     @classmethod
     def prepare(cls) -> None:
-        """Set up what has to be before any library is loaded; called where this one is about to be started.
+        """Make settings that must be made before any library is loaded; called if this library will be started.
 
         Raises:
-            BackendUnavailable: it is too late for that.
+            BackendUnavailable: a library is already loaded, so it is too late.
         """
 
     @classmethod
     @abstractmethod
     def start(cls, job: BackendJob) -> Backend:
-        """Bring the library up; called by all ranks, and only if none of them has an obstacle.
+        """Start the library; called by all ranks, and only if no rank has an obstacle.
 
         Raises:
-            BackendUnavailable: it did not work; the message says why.
-            BootstrapMismatch: the library has another idea of the job's size or ranks.
+            BackendUnavailable: the start failed; the message gives the reason.
+            BootstrapMismatch: the library reports another size or rank than the job.
             CommTimeout: it took longer than the job's timeout.
         """
 
     @property
     @abstractmethod
     def description(self) -> str:
-        """What it is, in a few words with its version."""
+        """Short description of the library, with its version."""
 
     @abstractmethod
     def open_lanes(self, members: Sequence[int], key: int, timeout: float) -> Lanes:
-        """Make the lanes of a new communicator; called by its members, all of which are in this call.
+        """Make the lanes of a new communicator; called by all its members at the same time.
 
         Args:
-            members: ranks of the job, in order of the communicator's ranks; this process's is among them.
-            key: 64 bits by which the members know this communicator from any other.
+            members: ranks of the job, in the order of the communicator's ranks; this process is one of them.
+            key: 64-bit key of the communicator, equal on all members and different from all other communicators.
             timeout: seconds.
         """
 
     def set_shares(self, key: int, shares: Shares) -> None:
-        """Divide the operations of a communicator, where they are split; between the same ones on all members."""
+        """Set the shares of split operations of a communicator; called on all members between the same operations."""
 
     @abstractmethod
     def close_lanes(self, key: int) -> None:
-        """Give back what a communicator held; its operations are over, or it is broken."""
+        """Release the resources of a communicator; its operations have finished, or it is broken."""
 
     def why_cannot_shrink(self, members: Collection[int]) -> str | None:
-        """Return why the library cannot open lanes any more after other ranks than these have failed, or None.
+        """Return why the library cannot open lanes any longer after all ranks except these have failed, or None.
 
         Args:
-            members: ranks of the job that are left. The answer depends on nothing else, so that all of them agree.
+            members: the surviving ranks of the job. The answer depends only on them, so all survivors agree.
         """
-        return f"{self.name} cannot go on after a rank has failed"
+        return f"{self.name} cannot continue after a rank has failed"
 
     def close(self, *, is_broken: bool) -> None:
-        """Let go of the library; after a failure other ranks may not answer any more. Most have nothing to do."""
+        """Release the library; after a failure other ranks may no longer answer. Does nothing by default."""
 
 
 class Lane(ABC):
-    """A lane written in Python. hocket calls it with the GIL, from any thread, and never two calls at once.
+    """A lane written in Python. hocket calls it with the GIL, from any thread, but never two calls at the same time.
 
     Args:
-        size: ranks of the communicator.
+        size: number of ranks of the communicator.
+
+    Examples:
+        A lane for a single rank, whose operations complete at once:
+
+        >>> from hocket.backends import Lane
+        >>> class Single(Lane):
+        ...     def refuses(self, kind, dtype, reduction):
+        ...         return None if kind == "barrier" else f"Single has no {kind}"
+        ...     def post(self, operation, wake):
+        ...         return operation.kind  # a token for `test`
+        ...     def test(self, token):
+        ...         return True
+        >>> Single(size=1).refuses("all_reduce", "float32", "sum")
+        'Single has no all_reduce'
     """
 
     depth: int = 1
-    """Operations that are posted before the first of them is over."""
+    """Largest number of operations that are posted at the same time."""
 
     device: int | None = None
-    """Number of the device whose arrays it takes, and no others; None: it takes arrays on the host, and copies there of
-    those on devices."""
+    """Number of the only device whose arrays it accepts. None: it accepts arrays on the host; arrays on devices are
+    copied there."""
 
     polling: Literal["none", "blocking", "patient", "eager"] = "eager"
-    """How `test` is called while something is in flight: again and again ("eager"), with pauses, where the library has
-    threads of its own that need the processor ("patient"), after what `blocking_call` returned has returned
-    ("blocking"), or only after `wake` was called ("none")."""
+    """When `test` is called while an operation is in flight. "eager": continuously. "patient": with pauses, because
+    threads of the library need the processor. "blocking": after each return of the function from `blocking_call`.
+    "none": only after `wake` was called."""
 
     def __init__(self, size: int) -> None:
         self.size = size
 
     def refuses(self, kind: str, dtype: str, reduction: str | None) -> str | None:
-        """Return why such operations cannot be carried, or None; asked once, so a constant."""
+        """Return why such operations cannot be carried, or None. The answer is stored, so it must not change."""
         return None
 
     @abstractmethod
     def post(self, operation: _native.LaneOperation, wake: Callable[[], None]) -> object:
         """Start an operation and return a token for it; must not wait for peers.
 
-        The memory at operation.in_address and out_address stays until the operation is over.
+        The memory at operation.in_address and out_address stays valid until the operation is finished.
 
         Args:
-            operation: what to do, on raw memory.
-            wake: may be called from any thread, once or more: `test` is called soon then.
+            operation: the operation, on raw memory.
+            wake: function that makes hocket call `test` soon; can be called from any thread, and many times.
         """
 
     @abstractmethod
     def test(self, token: object) -> bool:
-        """Drive a posted operation; True when its result is in place. What it raises fails the operation."""
+        """Drive a posted operation; return True when its result is in place. An exception fails the operation."""
 
     def give_up(self, token: object) -> bool:
-        """Forget a posted operation that nobody waits for any more, if that can be done.
+        """Cancel a posted operation that hocket no longer waits for, if possible.
 
         Returns:
-            Whether the library will not touch its memory any more; otherwise it is tested until it is over.
+            True if the library will no longer use its memory; otherwise hocket tests it until it is finished.
         """
         return False
 
 
 class BlockingLane(Lane):
-    """A lane of a library that works on threads of its own, and has a call that waits for an operation."""
+    """A lane of a library with its own threads and a call that waits for an operation."""
 
     polling: Literal["none", "blocking", "patient", "eager"] = "blocking"
 
     @abstractmethod
     def blocking_call(self, token: object, seconds: float) -> Callable[[], object]:
-        """Return what waits for an operation, about so long at most, and may raise: a function of C alone, within which
-        no signal handler runs. Other methods may be called meanwhile."""
+        """Return a function that waits for an operation, for about `seconds` at most.
+
+        It must be a C function, so that no signal handler runs within it; it may raise. Other methods may be called
+        while it waits.
+        """
 
 
 def call_driving(what: str, call: Callable[[], T], timeout: float, meanwhile: Callable[[], object] = lambda: None) -> T:
-    """Run something that blocks, on a thread of its own, and drive all lanes meanwhile (rule R3).
+    """Run a blocking call on its own thread, and drive all lanes while waiting for it (rule R3).
 
     Args:
-        what: for the error message: "MPI_Init".
-        call: must not hold the GIL while it waits for other ranks.
-        timeout: seconds; afterwards the thread is left alone.
-        meanwhile: called again and again by the thread that calls this; what it raises ends the waiting.
+        what: name of the call for the error message, e.g. "MPI_Init".
+        call: the call; it must not hold the GIL while it waits for other ranks.
+        timeout: seconds; after that the thread is abandoned.
+        meanwhile: called repeatedly by the waiting thread; an exception ends the wait.
 
     Raises:
-        CommTimeout: it is not over in time.
+        CommTimeout: the call did not return in time.
     """
     result: list[T] = []
     failure: list[BaseException] = []
@@ -253,7 +312,7 @@ def call_driving(what: str, call: Callable[[], T], timeout: float, meanwhile: Ca
         meanwhile()
         thread.join(0.0005)
         if thread.is_alive() and time.monotonic() > deadline:
-            raise CommTimeout(f"{what} did not come to an end within {timeout:g} s")
+            raise CommTimeout(f"{what} did not return within {timeout:g} s")
     if failure:
         raise failure[0]
     return result[0]

@@ -1,4 +1,4 @@
-"""gloo, through torch: works between any hosts that TCP connects, on threads of its own."""
+"""gloo, through torch: works between all hosts with TCP connections, and has its own threads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _REDUCED_TYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int32", 
 
 
 class GlooBackend(Backend):
-    """One gloo context per lane, whose ranks tell each other their addresses when it is opened."""
+    """One gloo context per lane; the ranks exchange their addresses when it is opened."""
 
     name: ClassVar[str] = "gloo"
     link: ClassVar[LinkSpec | None] = LinkSpec(100e-6, 1.0)
@@ -37,7 +37,7 @@ class GlooBackend(Backend):
     requires: ClassVar[Requirements] = Requirements("torch", {"torch": ("_torch", "_exchanged_store", "gloo")})
 
     def __init__(self, device: Any, job: BackendJob) -> None:
-        # One for all groups: a device has a thread that wakes up a hundred times a second whether there is work or not.
+        # One device for all groups: each device has a thread that wakes up a hundred times a second, even when idle.
         self._device = device
         self._job = job
 
@@ -83,10 +83,10 @@ class GlooBackend(Backend):
         )
 
     def close_lanes(self, key: int) -> None:
-        """The native lanes hold the groups, and let them go."""
+        """Do nothing: the native lanes hold the groups and release them."""
 
     def why_cannot_shrink(self, members: Collection[int]) -> str | None:
-        return None  # a group has connections of its own, and no server
+        return None  # each group has its own connections, and no server
 
     def _connect(self, members: Sequence[int], name: str, timeout: float) -> Any:
         from torch._C._distributed_c10d import ProcessGroupGloo
@@ -95,7 +95,7 @@ class GlooBackend(Backend):
 
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [self._device]
-        # hocket watches the deadlines; gloo's own only has to come after them.
+        # hocket enforces the deadlines; gloo's own must only be later.
         options._timeout = timedelta_of(2 * timeout + 60)
         options._threads = 1
         rank, size = list(members).index(self._job.rank), len(members)
@@ -104,22 +104,22 @@ class GlooBackend(Backend):
             return call_driving(
                 "gloo's group", lambda: ProcessGroupGloo(store, rank, size, options), timeout, meanwhile=store.serve
             )
-        except RuntimeError as error:  # torch's own, where a rank has died meanwhile
+        except RuntimeError as error:  # torch raises it if a rank dies meanwhile
             raise Aborted(f"gloo could not connect the ranks of a new communicator: {first_line(error)}") from error
 
 
 def _open_device(job: BackendJob) -> Any:
-    """Return what gloo reaches the network by; raise on all ranks where one has none."""
+    """Return gloo's network device; raise BackendUnavailable on all ranks if one rank has no suitable interface."""
     from torch._C._distributed_c10d import ProcessGroupGloo
 
-    interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]  # as torch has it
+    interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]  # as in torch
     place = {"interface": interface} if interface else {"hostname": job.address}
     device, reason = None, ""
     try:
         device = ProcessGroupGloo.create_device(**place)
     except RuntimeError as error:
-        wanted = f"GLOO_SOCKET_IFNAME is {interface!r}" if interface else f"its host's address is {job.address}"
-        reason = f"has no network interface for gloo ({wanted}): {first_line(error)}"
+        setting = f"GLOO_SOCKET_IFNAME is {interface!r}" if interface else f"its host's address is {job.address}"
+        reason = f"has no network interface for gloo ({setting}): {first_line(error)}"
     for rank, of_rank in enumerate(job.exchange(reason)):
         if of_rank:
             raise BackendUnavailable(f"rank {rank} {of_rank}")
@@ -127,10 +127,10 @@ def _open_device(job: BackendJob) -> Any:
 
 
 class GlooCollectiveLane(GroupCollectives, BlockingLane):
-    """Collectives; where gloo's own differ from what hocket promises, they are made of others.
+    """Collectives. If gloo's result would differ from what hocket guarantees, other operations of gloo replace it.
 
-    Tokens are (work, its future, what is left to do when it is over). The future is asked rather than given a callback:
-    that would run on a thread of gloo's, which ends the process if it comes when the interpreter is about to end.
+    Tokens are (work, its future, a function to call when it has finished). The future is polled: a callback would run
+    on a thread of gloo, which ends the process if the interpreter is just shutting down.
     """
 
     depth = 4
@@ -143,14 +143,14 @@ class GlooCollectiveLane(GroupCollectives, BlockingLane):
         work, future, finish = cast(tuple[Any, Any, Callable[[], None] | None], token)
         if not future.done():
             return False
-        work.wait()  # returns in a moment, or raises what went wrong
+        work.wait()  # returns at once, or raises the error
         if finish is not None:
             finish()
         return True
 
     def blocking_call(self, token: object, seconds: float) -> Callable[[], object]:
         work, *_ = cast(tuple[Any, ...], token)
-        return partial(work.wait, timedelta(milliseconds=max(1, round(1000 * seconds))))  # to torch 0 is for ever
+        return partial(work.wait, timedelta(milliseconds=max(1, round(1000 * seconds))))  # torch takes 0 as no timeout
 
     def _tensor(self, operation: _native.LaneOperation, address: int, nbytes: int, dtype: str = "uint8") -> Any:
         return host_tensor(address, nbytes, dtype)
@@ -174,7 +174,7 @@ class GlooCollectiveLane(GroupCollectives, BlockingLane):
         return self._reduce_gathered(operation, range(self._rank + 1))
 
     def _reduce_gathered(self, operation: _native.LaneOperation, ranks: Sequence[int]) -> Started:
-        """Gather the arrays of all ranks, and reduce those of some as shared memory does."""
+        """Gather the arrays of all ranks, and reduce those of `ranks` with the functions of shared memory."""
         import torch
 
         gathered = torch.empty(self.size * operation.in_nbytes, dtype=torch.uint8)
@@ -194,7 +194,7 @@ class GlooCollectiveLane(GroupCollectives, BlockingLane):
             own_sizes = [nbytes] * self.size if operation.in_blocks else []
             work = self._group.alltoall_base(received, self._in(operation), own_sizes, operation.in_blocks)
             return work, lambda: _reduce_rows(operation, received, range(self.size))
-        # gloo's own is this all_reduce, with a handle that cannot be asked
+        # gloo's own reduce_scatter is this all_reduce, but with a handle that cannot be polled
         summed = host_tensor(operation.in_address, operation.in_nbytes, operation.dtype).clone()
         out = host_tensor(operation.out_address, operation.out_nbytes, operation.dtype)
         own = self._own_block(operation, summed)
@@ -211,7 +211,7 @@ class GlooCollectiveLane(GroupCollectives, BlockingLane):
 
 
 class GlooPointToPointLane(GroupLane):
-    """Messages. gloo can only wait for one, so each in flight has a thread that does (rule R4)."""
+    """Messages. gloo can only wait for a message, not poll it, so each one in flight has a waiting thread (rule R4)."""
 
     polling = "none"
     depth = 1 << 20
@@ -227,10 +227,11 @@ class GlooPointToPointLane(GroupLane):
         else:
             call, x = self._group.recv, host_tensor(operation.out_address, operation.out_nbytes)
         message = _Message(partial(call, [x], operation.root, operation.tag), wake)
-        # gloo's thread does not sleep while somebody holds the lock of a connection that it wants to read. On the one
-        # processor of a bound rank it often interrupts this thread while this one holds it, and then runs to the end of
-        # its time slice: 8 bytes there and back took 1.8 ms, and 0.19 ms where a thread that hardly computes starts
-        # them. Elsewhere a start here is earlier. Messages start in order: where one was left to a carrier, all are.
+        # gloo's thread spins while another thread holds the lock of a connection that it wants to read. If the rank is
+        # bound to one processor, gloo's thread often preempts this thread while it holds the lock, and then runs to the
+        # end of its time slice: a round trip of 8 bytes took 1.8 ms, but 0.19 ms if a carrier thread, which hardly
+        # computes, starts the messages. With more processors, starting here is faster. Messages must start in order, so
+        # once a carrier has started one, carriers start all later ones.
         if self._starts_here and len(os.sched_getaffinity(0)) == 1:
             self._starts_here = False
         if self._starts_here:
@@ -247,7 +248,7 @@ class GlooPointToPointLane(GroupLane):
 
 class _Message:
     def __init__(self, start: Callable[[], Any], wake: Callable[[], None]) -> None:
-        self._start = start  # which keeps the tensor; gloo does not
+        self._start = start  # keeps the tensor alive; gloo does not
         self._wake = wake
         self._work: Any = None
         self.is_started = False
@@ -272,12 +273,12 @@ class _Message:
 
 
 class _Carriers:
-    """As many threads as messages are in flight at once; they stay for the next ones.
+    """One thread per message in flight; threads are reused for later messages.
 
-    They start the messages that nobody has started, one after the other in order.
+    They start the messages that were not started before, one at a time and in order.
 
-    Daemon threads: one that waits for a message that never comes must not keep the process from ending, and must not
-    end it by an abort where torch gives the wait up just then.
+    Daemon threads: a thread that waits for a message that never arrives must not keep the process alive, and must not
+    abort it if torch ends the wait during shutdown.
     """
 
     def __init__(self) -> None:
@@ -301,10 +302,10 @@ class _Carriers:
 
 
 def _reduces_as_promised(operation: _native.LaneOperation) -> bool:
-    """Whether gloo's own reduction gives what hocket promises.
+    """Return whether gloo's own reduction gives the result that hocket guarantees.
 
-    It has few types and no bits; its min and max drop NaN or not, by the order of their operands; and it would round
-    the sum of 16-bit floats before the division of an average.
+    gloo has few types and no bitwise reductions. Its min and max drop NaN depending on the order of the operands. It
+    rounds the sum of 16-bit floats before the division of an average.
     """
     match operation.reduction:
         case "sum" | "prod":

@@ -1,8 +1,8 @@
 """MPI, through mpi4py: MPICH by default, Open MPI under its own launcher.
 
-mpi4py loads the library and knows its handles (`hocket.backends._mpi`); the operations themselves are native
-(native/mpi), always in their non-blocking form. "mpi:mpich" and "mpi:openmpi" are these two by name, so that both can
-be in one process; they are used only where they are asked for.
+mpi4py loads the library and provides its handles (`hocket.backends._mpi`); the operations are native (native/mpi),
+always in their non-blocking form. "mpi:mpich" and "mpi:openmpi" name one of the two, so that both can be in one
+process; they are used only when requested by name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _REDUCTIONS = {
 
 
 class MpiBackend(Backend):
-    """A communicator of MPI's per lane."""
+    """One MPI communicator per lane."""
 
     name: ClassVar[str] = "mpi"
     needs_driving: ClassVar[bool] = True
@@ -62,7 +62,7 @@ class MpiBackend(Backend):
 
     @classmethod
     def family(cls) -> str:
-        """Which MPI it is: "mpich" or "openmpi"."""
+        """Return the family of the MPI library: "mpich" or "openmpi"."""
         return _mpi.default_family()
 
     @classmethod
@@ -79,7 +79,7 @@ class MpiBackend(Backend):
         mpi = started.mpi
         if (mpi.COMM_WORLD.size, mpi.COMM_WORLD.rank) != (job.size, job.rank):
             raise BootstrapMismatch(
-                f"MPI says rank {mpi.COMM_WORLD.rank} of {mpi.COMM_WORLD.size}, but this is rank {job.rank} of "
+                f"MPI reports rank {mpi.COMM_WORLD.rank} of {mpi.COMM_WORLD.size}, but this is rank {job.rank} of "
                 f"{job.size}: start MPI by the launcher of the job, and import mpi4py after hocket.init()"
             )
         return cls(started, job)
@@ -93,7 +93,7 @@ class MpiBackend(Backend):
 
     def open_lanes(self, members: Sequence[int], key: int, timeout: float) -> Lanes:
         mpi = self._mpi
-        # Not of COMM_WORLD's group by Dup: only members are here. The tag keeps two groups of the same members apart.
+        # Create_group and not Dup, because only members make this call. The tag separates groups of the same members.
         group = mpi.COMM_WORLD.Get_group().Incl(list(members))
         communicators = [
             call_driving("MPI_Comm_create_group", partial(_create_group, mpi, group, key % 10_000 * 2 + i), timeout)
@@ -105,7 +105,7 @@ class MpiBackend(Backend):
         return Lanes(
             self._library.collective_lane(collective, rank, size),
             self._library.point_to_point_lane(point_to_point, rank, size),
-            # MPI matches messages and collectives of a communicator apart.
+            # MPI matches the messages and the collectives of a communicator separately.
             self._library.point_to_point_lane(collective, rank, size),
         )
 
@@ -130,34 +130,34 @@ def _diagnose() -> Iterator[Finding]:
         yield Finding("mpi", "note", "mpi4py is not installed", "pip install 'hocket[mpi]' for MPI")
         return
     found = {family: _mpi.find_library(family) for family in ("mpich", "openmpi")}
-    there = {family: path for family, path in found.items() if path is not None}
-    wanted = "openmpi" if under_open_mpi else "mpich"
+    installed = {family: path for family, path in found.items() if path is not None}
+    needed = "openmpi" if under_open_mpi else "mpich"
     version = installed_version("mpi4py")
-    if wanted not in there:
+    if needed not in installed:
         yield Finding(
             "mpi",
             "problem" if under_open_mpi else "note",
-            f"mpi4py {version} is here, {wanted}, which this launcher needs, is not"
+            f"mpi4py {version} is installed, but {needed}, which this launcher needs, is not"
             if under_open_mpi
-            else f"mpi4py {version} is here without {wanted}",
-            f"pip install {wanted}",
+            else f"mpi4py {version} is installed without {needed}",
+            f"pip install {needed}",
         )
     else:
-        yield Finding("mpi", "good", f"{wanted} at {there[wanted]}")
-    if len(there) == 2 and all(path.startswith(sys.prefix) for path in there.values()):
+        yield Finding("mpi", "good", f"{needed} at {installed[needed]}")
+    if len(installed) == 2 and all(path.startswith(sys.prefix) for path in installed.values()):
         yield Finding(
             "mpi launchers",
             "note",
-            "mpich and openmpi are both in this environment, and share the names "
-            "mpirun and mpiexec: the one installed last has them",
-            "start MPICH by mpiexec.hydra or hocket run, Open MPI by prterun --personality ompi",
+            "mpich and openmpi are both installed, and both have the commands mpirun and mpiexec: those of the one "
+            "installed last are used",
+            "start MPICH with mpiexec.hydra or hocket run, Open MPI with prterun --personality ompi",
         )
     if under_open_mpi and os.environ.get("MPI4PY_LIBMPI", "").find("libmpi.so.12") >= 0:
         yield Finding(
             "mpi launchers",
             "problem",
-            "under Open MPI's launcher MPI4PY_LIBMPI names MPICH, which would start with one rank in each process",
-            "unset MPI4PY_LIBMPI, or start by hocket run",
+            "under Open MPI's launcher MPI4PY_LIBMPI names MPICH, which would start each process as a job of one rank",
+            "unset MPI4PY_LIBMPI, or start with hocket run",
         )
 
 

@@ -1,4 +1,4 @@
-"""MPICH, by name: also beside the other one in the same process."""
+"""MPICH by name; can be used beside Open MPI in the same process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class MpichBackend(MpiBackend):
 
     @classmethod
     def diagnose(cls) -> Iterable[Finding]:
-        return ()  # "mpi" says it for both
+        return ()  # "mpi" reports for both
 
     @classmethod
     def prepare(cls) -> None:

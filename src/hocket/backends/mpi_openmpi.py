@@ -1,4 +1,4 @@
-"""Open MPI, which needs its own launcher, by name: also beside the other one in the same process."""
+"""Open MPI by name; can be used beside MPICH in the same process. Between hosts it needs its own launcher."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class OpenMpiBackend(MpiBackend):
 
     @classmethod
     def diagnose(cls) -> Iterable[Finding]:
-        return ()  # "mpi" says it for both
+        return ()  # "mpi" reports for both
 
     @classmethod
     def prepare(cls) -> None:

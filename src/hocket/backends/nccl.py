@@ -1,7 +1,7 @@
-"""NCCL, through torch: collectives on arrays in the memory of NVIDIA GPUs, one GPU a rank.
+"""NCCL, through torch: collectives on arrays in the memory of NVIDIA GPUs, one GPU per rank.
 
-Messages it does not carry. NCCL's own wait in one stream for each other, so that two ranks which each send first and
-receive then would wait for ever.
+It does not carry messages. NCCL's messages wait for each other in one stream, so two ranks that both send first and
+then receive would wait forever.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _MOVING = ("broadcast", "all_gather", "gather", "scatter", "all_to_all", "all_ga
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _INTEGERS = ("int8", "uint8", "int32", "int64")
-_NO_MESSAGES = "NCCL's messages wait for each other in one stream; over other libraries they do not"
+_NO_MESSAGES = "NCCL's messages wait for each other in one stream; use another library for messages"
 _UNWATCHED = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
-_CLOSE_S = 10.0  # for which leaving waits for ranks that hang
+_CLOSE_S = 10.0  # longest wait for ranks that hang, when a communicator is closed
 
 
 class Gpu(NamedTuple):
-    """The one that a rank uses: torch's current device when the library is brought up."""
+    """The GPU of a rank: torch's current device when the library is started."""
 
     number: int
-    name: str  # the same for nobody else
+    name: str  # unique among all GPUs of the job
 
 
 class NcclBackend(Backend):
-    """One NCCL communicator per lane; they find each other through a store that rank 0 keeps."""
+    """One NCCL communicator per lane; ranks find each other through a store that rank 0 hosts."""
 
     name: ClassVar[str] = "nccl"
     is_optional: ClassVar[bool] = True
@@ -79,7 +79,7 @@ class NcclBackend(Backend):
             other = ranks.setdefault(name, rank)
             if other != rank:
                 raise BackendUnavailable(
-                    f"ranks {other} and {rank} use the same GPU ({name}), and NCCL takes one a rank; call "
+                    f"ranks {other} and {rank} use the same GPU ({name}), but NCCL needs one GPU per rank; call "
                     "torch.cuda.set_device(local_rank) before hocket.init()"
                 )
         return cls(connect_store(job, cls.name), job, gpu)
@@ -99,7 +99,7 @@ class NcclBackend(Backend):
 
         try:
             group = call_driving("NCCL's group", connect, timeout)
-        except RuntimeError as error:  # torch's own, where a rank has died meanwhile
+        except RuntimeError as error:  # torch raises it if a rank dies meanwhile
             raise Aborted(f"NCCL could not connect the ranks of a new communicator: {first_line(error)}") from error
         collective = self._lanes[key] = NcclCollectiveLane(group, self._gpu)
         messages = (RefusingLane(len(members), _NO_MESSAGES, self._gpu.number) for _ in range(2))
@@ -110,11 +110,11 @@ class NcclBackend(Backend):
             self._lanes.pop(key).close()
 
     def why_cannot_shrink(self, members: Collection[int]) -> str | None:
-        return None if 0 in members else "NCCL's store was at rank 0, which is gone"
+        return None if 0 in members else "NCCL's store was on rank 0, which is gone"
 
 
 class NcclCollectiveLane(GroupCollectives):
-    """What NCCL has and does as hocket promises it; the rest it refuses. Tokens are what `start` returns."""
+    """The collectives that NCCL computes as hocket guarantees; all others are refused. `start` returns the tokens."""
 
     polling = "patient"
     depth = 4
@@ -132,10 +132,10 @@ class NcclCollectiveLane(GroupCollectives):
         if reduction in ("sum", "prod"):
             return None if dtype in _FLOATS + _INTEGERS else f"NCCL does not reduce {dtype}"
         if reduction in ("min", "max"):
-            # of floats it drops NaN, or not
-            return None if dtype in _INTEGERS else f"NCCL's {reduction} of {dtype} is another one"
+            # for floats it may drop NaN
+            return None if dtype in _INTEGERS else f"NCCL's {reduction} of {dtype} may drop NaN"
         if reduction == "avg":
-            return "NCCL divides before it sums"
+            return "NCCL's avg divides before it sums"
         return f"NCCL has no {reduction}"
 
     def post(self, operation: _native.LaneOperation, wake: Callable[[], None]) -> object:
@@ -145,22 +145,22 @@ class NcclCollectiveLane(GroupCollectives):
         work, _ = cast(Started, token)
         if not work.is_completed():
             return False
-        work.wait()  # raises what went wrong
+        work.wait()  # raises the error, if any
         return True
 
     def give_up(self, token: object) -> bool:
-        """End the kernels: one that waits for a rank which is gone would keep the GPU for ever."""
+        """Abort the kernels: a kernel that waits for a dead rank would occupy the GPU forever."""
         self._abort()
         return True
 
     def close(self) -> None:
-        """End the group; what is in flight on other ranks may still need this one's part."""
+        """Shut the group down; operations in flight on other ranks may still need this rank's part."""
         if self._is_closed:
             return
         try:
             call_driving("NCCL's end", self._group.shutdown, _CLOSE_S)
         except (CommTimeout, RuntimeError) as error:
-            logger.warning("nccl: a communicator did not end by itself and is aborted: %s", error)
+            logger.warning("nccl: a communicator did not shut down and is aborted: %s", error)
             self._abort()
         self._is_closed = True
 
@@ -170,7 +170,7 @@ class NcclCollectiveLane(GroupCollectives):
         self._is_closed = True
         try:
             self._group.abort()
-        except RuntimeError as error:  # nothing is left to be done with it
+        except RuntimeError as error:  # nothing more can be done
             logger.warning("nccl: a communicator could not be aborted: %s", error)
 
     def _tensor(self, operation: _native.LaneOperation, address: int, nbytes: int, dtype: str = "uint8") -> Any:
@@ -191,16 +191,16 @@ def own_gpu() -> Gpu:
 
 
 def open_group(prefix: str, store: Any, rank: int, size: int, gpu: Gpu) -> Any:
-    """Connect the ranks of a new communicator; in flight afterwards is nothing."""
+    """Connect the ranks of a new communicator; no operation is in flight afterwards."""
     import torch
     from torch._C._distributed_c10d import PrefixStore, ProcessGroupNCCL
 
     options = ProcessGroupNCCL.Options()
-    # hocket watches deadlines and deaths, and aborts the group; torch would end the process.
+    # hocket detects timeouts and deaths, and aborts the group; torch would end the process.
     options._timeout = timedelta_of(math.inf)
     with _environment(_UNWATCHED):
         group: Any = ProcessGroupNCCL(PrefixStore(prefix, store), rank, size, options)
-    # NCCL connects with the first operation, and waits for the others in it: here, where a wait has a deadline.
+    # NCCL connects in the first operation and waits for the other ranks. Run one here, where waits have deadlines.
     with torch.cuda.device(gpu.number):
         group.allreduce([torch.zeros(1, device=f"cuda:{gpu.number}")]).wait()
         torch.cuda.current_stream().synchronize()
@@ -209,7 +209,7 @@ def open_group(prefix: str, store: Any, rank: int, size: int, gpu: Gpu) -> Any:
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set variables that torch reads when a group is made; groups of others are not meant."""
+    """Set environment variables that torch reads when a group is made, for this group only."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -223,7 +223,7 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 class _DeviceMemory:
-    """What exports raw memory to torch."""
+    """An object that exports raw memory to torch."""
 
     def __init__(self, address: int, nbytes: int) -> None:
         self.__cuda_array_interface__ = {
@@ -232,7 +232,7 @@ class _DeviceMemory:
 
 
 def device_tensor(device: int, address: int, nbytes: int, dtype: str) -> Any:
-    """View raw memory of a device."""
+    """Return a tensor view of raw memory of a device."""
     import torch
 
     place = torch.device("cuda", device)

@@ -1,4 +1,4 @@
-"""Virtual ranks: threads of one process that take turns, on a virtual clock (native/sim/virtual_ranks.hpp)."""
+"""Virtual ranks: threads of one process that run in turn, on a virtual clock (native/sim/virtual_ranks.hpp)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from hocket.backends._declaration import Tested
 from hocket.backends.base import Backend, BackendJob, Lanes
 from hocket.errors import BackendUnavailable
 
-_OBSTACLE = "it carries the ranks of hocket.simulate alone"
+_OBSTACLE = "it carries only the ranks of hocket.simulate"
 
 
 class Sim(Backend):
     """The lanes of one virtual rank.
 
     Args:
-        ranks: all of them.
-        rank: this one.
-        description: of what connects them.
+        ranks: all virtual ranks.
+        rank: this rank.
+        description: description of the fabric that connects them.
     """
 
     name: ClassVar[str] = "sim"
@@ -48,10 +48,10 @@ class Sim(Backend):
         return Lanes(*self._ranks.open_lanes(key, list(members), members.index(self._rank)))
 
     def close_lanes(self, key: int) -> None:
-        pass  # they tell the others that they are gone
+        pass  # the lanes notify the other ranks themselves
 
     def why_cannot_shrink(self, members: Collection[int]) -> str | None:
-        return "virtual ranks cannot go on without one"
+        return "virtual ranks cannot continue without one of them"
 
 
 ADAPTER = Sim

@@ -1,19 +1,20 @@
-"""UCX, through ucxx: messages over the fastest transport between any two ranks; collectives are made of schedules.
+"""UCX, through ucxx: messages over the fastest transport between any two ranks; schedules make the collectives.
 
-All lanes of a process share one worker (`hocket.backends._ucx`), which finds a message by its 64 bits alone:
+All lanes of a process share one worker (`hocket.backends._ucx`), which matches messages by 64 bits:
 
     63                              31 30                            0
     +---------------------------------+------------------------------+
     | channel                         | tag of the message           |
     +---------------------------------+------------------------------+
 
-A channel is a lane of a communicator and the rank that sends. Who receives numbers them, one after the other and never
-again, so that no two of its own are equal, and tells the senders when a communicator is opened. That goes over channel
-0: there the tag is the sender's rank in the job, and the message the communicator's key and the number of the first of
-the receiver's channels that are for it. Messages with the same 64 bits come in the order in which they were sent.
+A channel stands for a lane of a communicator and a sending rank. The receiver numbers its channels consecutively and
+never reuses a number. When a communicator is opened, the receiver sends each sender the numbers of its channels over
+channel 0. The tag of such a hello is the rank in the job of the process that sends it; its content is the
+communicator's key and the number of the first channel. Messages with the same 64 bits arrive in the order in which they
+were sent.
 
-What has come is taken when a receive is first in the queue for its 64 bits. So the size of a message is known before it
-is received, and of a receive that is given up UCX has never heard unless its message is there.
+A message is taken from UCX only when a receive is the first in the queue for its 64 bits. So the size of a message is
+known before it is received, and a receive that is given up is unknown to UCX unless its message has arrived.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ _TAG_MASK = (1 << _TAG_BITS) - 1
 _HELLO = struct.Struct("<QQ")  # key, first channel
 _POINT_TO_POINT, _SCHEDULES, _NUM_LANES = range(3)
 _NO_COLLECTIVES = "UCX has messages only, and no schedule was chosen for {kind}"
-_FLUSH_S = 2.0  # for which leaving waits for peers that take nothing in
+_FLUSH_S = 2.0  # longest wait for peers that do not receive, when the library is closed
 
 
 class UcxBackend(Backend):
-    """The lanes' channels, over the one connection of the process."""
+    """The channels of all lanes, over the one connection of the process."""
 
     name: ClassVar[str] = "ucx"
     is_optional: ClassVar[bool] = True
@@ -56,7 +57,7 @@ class UcxBackend(Backend):
     def __init__(self, connection: _ucx.Connection, job: BackendJob) -> None:
         self._connection = connection
         self._rank = job.rank
-        self._next_channel = 1  # 0 is for what members tell each other first
+        self._next_channel = 1  # channel 0 carries the first messages between members
         self._first_channels: dict[int, int] = {}  # by key
         self._hellos: dict[int, dict[int, int]] = {}  # by key and rank in the job: the first channel to send over
 
@@ -71,7 +72,7 @@ class UcxBackend(Backend):
             yield Finding("ucx", "note", "ucxx is not installed", "pip install 'hocket[ucx]' for backends=\"ucx\"")
         else:
             ucx = installed_version("libucx-cu13")
-            yield Finding("ucx", "good", f'ucxx {version}, UCX {ucx}; for who asks for backend "ucx"')
+            yield Finding("ucx", "good", f'ucxx {version}, UCX {ucx}; used only if backend "ucx" is requested')
 
     @classmethod
     def start(cls, job: BackendJob) -> UcxBackend:
@@ -85,13 +86,13 @@ class UcxBackend(Backend):
         first = self._first_channels.setdefault(key, self._next_channel)
         self._next_channel = max(self._next_channel, first + len(members) * _NUM_LANES)
         hellos = [_Hello(member, key, first + place * _NUM_LANES) for place, member in enumerate(members)]
-        told = self._hellos.setdefault(key, {})
-        self._greet(hellos, told, timeout)
+        received = self._hellos.setdefault(key, {})
+        self._exchange_hellos(hellos, received, timeout)
         lanes = [
             UcxMessageLane(
                 self._connection,
                 members,
-                outgoing=[told[member] + lane for member in members],
+                outgoing=[received[member] + lane for member in members],
                 incoming=[hello.channel + lane for hello in hellos],
             )
             for lane in range(_NUM_LANES)
@@ -102,33 +103,33 @@ class UcxBackend(Backend):
             _native.python_lane(lanes[_SCHEDULES], self.name, self._connection.driven),
         )
 
-    def _greet(self, hellos: Sequence[_Hello], told: dict[int, int], timeout: float) -> None:
-        """Tell all members the channels that are for them, and wait until all have told theirs."""
+    def _exchange_hellos(self, hellos: Sequence[_Hello], received: dict[int, int], timeout: float) -> None:
+        """Send all members the channels that they send over, and wait until all members have sent theirs."""
         connection = self._connection
         for hello in hellos:
             hello.request = connection.send(hello.member, self._rank, hello.memory)
         deadline = time.monotonic() + timeout
-        while not all(hello.request.completed and hello.member in told for hello in hellos):
+        while not all(hello.request.completed and hello.member in received for hello in hellos):
             _native.progress()
             connection.progress()
             self._take_hellos()
-            silent = [hello.member for hello in hellos if hello.member not in told]
+            silent = [hello.member for hello in hellos if hello.member not in received]
             lost = [member for member in silent if connection.is_lost(member)]
             if lost:
-                _kept.append(hellos)
+                _kept_alive.append(hellos)
                 raise Aborted(f"ucx has lost the connection to rank {lost[0]} of the job")
             if time.monotonic() > deadline:
-                _kept.append(hellos)
+                _kept_alive.append(hellos)
                 raise CommTimeout(f"ucx: ranks {silent} of the job did not answer within {timeout:g} s")
         connection.driven.note_use()
         try:
             for hello in hellos:
                 hello.request.check_error()
-        except Exception as error:  # ucxx has a class for every status
+        except Exception as error:  # ucxx has an exception class for every status
             raise Aborted(f"ucx could not connect the ranks of a new communicator: {error}") from error
 
     def _take_hellos(self) -> None:
-        """Note what has come, also for communicators that this rank opens later."""
+        """Store the hellos that have arrived, also for communicators that this rank opens later."""
         while (found := self._connection.probe(0, ~_TAG_MASK & (1 << 64) - 1)) is not None:
             memory = bytearray(_HELLO.size)
             request = self._connection.receive(found, memory)
@@ -146,7 +147,7 @@ class UcxBackend(Backend):
         return None  # endpoints fail one by one
 
     def close(self, *, is_broken: bool) -> None:
-        if not is_broken:  # after a failure the ranks that are left go on over it
+        if not is_broken:  # after a failure the survivors continue to use it
             self._connection.close(_FLUSH_S)
 
 
@@ -162,16 +163,16 @@ class _Hello:
         self.memory = bytearray(_HELLO.pack(self.key, self.channel))
 
 
-_kept: list[Sequence[_Hello]] = []  # UCX may read what was given up as long as the process lives
+_kept_alive: list[Sequence[_Hello]] = []  # UCX may read abandoned messages until the process ends
 
 
 class UcxMessageLane(Lane):
     """Messages between the members of a communicator.
 
     Args:
-        connection: of the process.
-        members: their ranks in the job.
-        outgoing, incoming: the channel to each member, and from each.
+        connection: connection of the process.
+        members: ranks of the members in the job.
+        outgoing, incoming: for each member, the channel to it, and the channel from it.
     """
 
     polling = "eager"
@@ -185,7 +186,7 @@ class UcxMessageLane(Lane):
         self._members = members
         self._outgoing = outgoing
         self._incoming = incoming
-        self._expected: dict[int, deque[_Receive]] = {}  # by what UCX finds a message by, in order
+        self._expected: dict[int, deque[_Receive]] = {}  # for each 64 bits of UCX, the receives in order
 
     def post(self, operation: _native.LaneOperation, wake: Callable[[], None]) -> object:
         peer = operation.root
@@ -199,7 +200,7 @@ class UcxMessageLane(Lane):
         return receive
 
     def test(self, token: object) -> bool:
-        if self._connection.is_closed:  # what was given up before
+        if self._connection.is_closed:  # the operation was given up before
             return True
         self._connection.progress()
         if not isinstance(token, _Receive):
@@ -209,7 +210,7 @@ class UcxMessageLane(Lane):
         if token.request is None or not _is_over(token.request):
             return False
         if token.received_nbytes != token.nbytes:
-            raise CollectiveMismatch(f"a message of {token.received_nbytes} bytes has come")
+            raise CollectiveMismatch(f"a message of {token.received_nbytes} bytes has arrived")
         return True
 
     def give_up(self, token: object) -> bool:
@@ -219,12 +220,12 @@ class UcxMessageLane(Lane):
         return True
 
     def _take(self, receive: _Receive) -> None:
-        """Begin to receive a message that has come, if it is this one's turn."""
+        """Start to receive the message if it has arrived and this receive is the first in its queue."""
         if self._expected[receive.tag][0] is not receive or (found := self._connection.probe(receive.tag)) is None:
             return
         self._leave_queue(receive)
         receive.received_nbytes = found.length
-        # What does not fit is taken in all the same, or its sender would wait for ever.
+        # A message of a wrong size is received all the same, because otherwise its sender would wait forever.
         fits = found.length == receive.nbytes
         memory = _view(receive.address, receive.nbytes) if fits else bytearray(found.length)
         receive.request = self._connection.receive(found, memory)
@@ -255,7 +256,7 @@ def _is_over(request: Any) -> bool:
 
 
 def _view(address: int, nbytes: int) -> Any:
-    """View raw memory, which hocket keeps as long as the operation runs."""
+    """Return a view of raw memory, which hocket keeps while the operation runs."""
     return (ctypes.c_byte * nbytes).from_address(address) if nbytes else bytearray()
 
 

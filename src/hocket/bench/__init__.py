@@ -1,6 +1,6 @@
-"""The benchmark suite: operations of communication libraries, measured, compared and judged.
+"""The benchmark suite: measure, compare and judge operations of communication libraries.
 
-Names are loaded when they are asked for.
+Names are loaded on first use.
 """
 
 from __future__ import annotations

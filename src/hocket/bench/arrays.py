@@ -1,4 +1,4 @@
-"""The arrays of one point on one rank: of its kind of memory, shared or not, handed over as its API says."""
+"""The arrays of one point on one rank: its kind of memory, shared or not, in the form that its API takes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hocket.bench.registry import Setting
 
 
 class Capsule:
-    """An array that shows nothing of itself but DLPack."""
+    """An array that offers only the DLPack interface."""
 
     def __init__(self, array: Any) -> None:
         self.array = array
@@ -24,13 +24,13 @@ class Capsule:
 
 
 class Arrays:
-    """Makes and fills what a benchmark hands over.
+    """Makes and fills the arrays of a benchmark.
 
-    Benchmarks of one process share their arrays: where those lie in memory makes a difference of some percent, which
-    is not one between libraries.
+    Benchmarks of one process share their arrays: the place in memory changes times by some percent, which must not
+    count as a difference between libraries.
 
     Args:
-        setting: of the benchmark.
+        setting: the setting of the benchmark.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -38,7 +38,7 @@ class Arrays:
         self._shared = setting.arrays
 
     def make(self, count: int, role: str) -> Any:
-        """Return an array of zeros; in another role it is another one."""
+        """Return an array of zeros; each role has its own array."""
         point = self._point
         if point.symmetric:
             key = role, count, point.dtype, self._driver.name.partition("!")[0]
@@ -51,27 +51,27 @@ class Arrays:
         return Capsule(array) if point.api == "dlpack" else array
 
     def part(self, array: Any, first: int, last: int) -> Any:
-        """Return a view of some elements of an array that was made."""
+        """Return a view of elements `first` to `last` of an array."""
         view = self._kind.part(_plain(array), first, last)
         return Capsule(view) if self._point.api == "dlpack" else view
 
     def of(self, content: NDArray[Any]) -> Any:
-        """Make an array of a content, for the APIs that take objects."""
+        """Return an array with this content, for the APIs that take objects."""
         array = self._kind.make(content.size, self._point.dtype)
         self._kind.write(array, content)
         return array
 
     def write(self, array: Any, content: NDArray[Any]) -> None:
-        """Set the content."""
+        """Set the content of an array."""
         self._kind.write(_plain(array), content)
 
     def clear(self, array: Any) -> None:
-        """Set it to zeros."""
+        """Set an array to zeros."""
         plain = _plain(array)
         self._kind.write(plain, np.zeros_like(self._kind.read(plain)))
 
     def read(self, array: Any) -> NDArray[Any]:
-        """Return a copy of the content."""
+        """Return a copy of the content of an array."""
         return self._kind.read(_plain(array))
 
 

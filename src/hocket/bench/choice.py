@@ -1,4 +1,4 @@
-"""Points from lists of what they are made of."""
+"""Make points from lists of benchmarks, libraries, sizes and options."""
 
 from __future__ import annotations
 
@@ -35,21 +35,25 @@ def choose_points(
     """Return the points of all combinations.
 
     Args:
-        names: of benchmarks, in hocket's, OMB's or OMB-Py's spelling, or of groups, see `find_group`.
+        names: names of benchmarks, in the spelling of hocket, OMB or OMB-Py, or of groups, see `find_group`.
         targets: libraries.
-        buffers, apis: kinds of memory, and how it is handed over.
-        sizes: of messages in bytes, taken as they are; None: powers of two from `least` to `most`, or from and to what
-            each benchmark has by default.
-        dtype: of elements; None: float32 for reductions, but for those of bytearrays; bytes elsewhere.
-        reduction: of operations that reduce.
-        window: messages in flight, of bandwidths.
-        symmetric: memory that hocket's ranks share.
-        places: "in" and "out", of collectives with equal parts; "" for what is natural for each.
+        buffers, apis: kinds of memory, and ways to pass it to the library.
+        sizes: message sizes in bytes; None: powers of two from `least` to `most`, by default the range of each
+            benchmark.
+        dtype: element type; None: float32 for reductions, except on bytearrays; otherwise bytes.
+        reduction, window, symmetric: as in `Point`.
+        places: "in" and "out", for collectives with equal parts; "": the natural form of each operation.
 
     Raises:
-        InvalidArgument: there is no such thing, or a size is no whole number of elements, or none of the points can be
-            measured; names it. Points that cannot be beside others that can are left out when they run.
-        BackendUnavailable: what a kind of memory needs is not installed.
+        InvalidArgument: a name is unknown, a size is not a whole number of elements, or no point can be measured;
+            names the value. If some points can be measured, the others are left out at run time.
+        BackendUnavailable: the package of a kind of memory is not installed.
+
+    Examples:
+        >>> from hocket.bench import choose_points, parse_targets
+        >>> points = choose_points(["all_reduce"], parse_targets("shm"), sizes=[8, 1024])
+        >>> [(point.benchmark, point.target, point.nbytes, point.dtype) for point in points]
+        [('all_reduce', 'shm', 8, 'float32'), ('all_reduce', 'shm', 1024, 'float32')]
     """
     kinds = [find_kind(each) for each in buffers]
     wrong = [each for each in apis if each not in APIS]
@@ -57,17 +61,17 @@ def choose_points(
         raise InvalidArgument(unknown("API", wrong[0], APIS))
     for kind in kinds:
         if "dlpack" in apis and not kind.has_dlpack:
-            raise InvalidArgument(f"{kind.name} arrays cannot be handed over by DLPack")
+            raise InvalidArgument(f"{kind.name} arrays do not support DLPack: choose another API than dlpack")
         if symmetric and kind.name != "numpy":
-            raise InvalidArgument(f"memory that ranks share is numpy arrays, not {kind.name} ones")
+            raise InvalidArgument(f"symmetric memory needs numpy arrays, not {kind.name} arrays")
     if symmetric and not {"buffer", "dlpack"}.issuperset(apis):
-        raise InvalidArgument("memory that ranks share is handed over by buffer or dlpack, not as objects")
+        raise InvalidArgument(f"symmetric memory needs the API buffer or dlpack, not objects: {', '.join(apis)}")
     wrong = [each for each in places if each not in PLACES and list(places) != [""]]
     if wrong:
         raise InvalidArgument(unknown("place", wrong[0], PLACES))
     check_reduction(reduction)
     if window < 1:
-        raise InvalidArgument(f"at least 1 message is in flight, not {window}")
+        raise InvalidArgument(f"window must be 1 message or more, not {window}")
     points = []
     for benchmark in dict.fromkeys(each for name in names for each in find_group(name)):
         has_bytes = any(kind.name == "bytearray" for kind in kinds)
@@ -98,11 +102,11 @@ def choose_points(
 
 
 def _obstacle(point: Point, through: str) -> str:
-    """Why a point cannot be measured, as far as that is known before a library is opened."""
+    """Return why a point cannot be measured, as far as this is known before its library is opened; or ""."""
     if point.api == "pickle5" and through != "mpi4py":
-        return f"{point.target} has no {point.api}, as mpi4py has: choose --api pickle, or --library mpi4py:mpich"
+        return f"{point.target} does not support {point.api}: choose --api pickle, or --library mpi4py:mpich"
     if point.symmetric and through != "hocket":
-        return f"{point.target} has no symmetric memory; hocket's backends have, such as shm"
+        return f"{point.target} has no symmetric memory: choose a backend of hocket, such as shm"
     return find_benchmark(point.benchmark).obstacle(point)
 
 
@@ -118,9 +122,9 @@ def _sizes(
         sizes = powers_of_two(first, max(first, benchmark.most_nbytes) if most is None else most)
     for each in sizes:
         if each < 0:
-            raise InvalidArgument(f"a message has 0 bytes or more, not {each}")
+            raise InvalidArgument(f"a size must be 0 bytes or more, not {each}")
         if each % itemsize:
-            raise InvalidArgument(f"{each} bytes are no whole number of {dtype} elements, which have {itemsize}")
+            raise InvalidArgument(f"sizes must be multiples of {itemsize}, the bytes of {dtype}, not {each} bytes")
         if not each and benchmark.unit != "us":
-            raise InvalidArgument(f"{benchmark.name} is about bytes a second; there is none of messages of 0 bytes")
+            raise InvalidArgument(f"{benchmark.name} measures bytes per second: no size may be {each} bytes")
     return sizes

@@ -1,12 +1,12 @@
-"""Two ways, or two files, compared point by point: how many times as long, with an interval, and a verdict.
+"""Compare two libraries, or two files, point by point: the ratio of times, its interval, and a verdict.
 
-Rounds that both have taken belong together, so ratios are taken round by round: what disturbs the machine for longer
-than a round disturbs both. Launches of the same job differ by some percent, because their memory lies elsewhere, which
-no number of rounds averages out: with 6 launches or more the interval is that of the median over launches of each one's
-median ratio, by order statistics. With many rows, each is held to a stricter level, so that all of them together call
-equals slower in 5 % of comparisons at most (Bonferroni), which `launches_needed` says what it needs for. Samples of two
-different runs do not belong together, and are compared by the quotient of two intervals, which is wider; of few
-launches they say nothing.
+Two libraries in one run share their rounds, so ratios are taken round by round: a disturbance that is longer than a
+round affects both. Launches of the same job differ by some percent, because their memory lies at different places. More
+rounds do not average this out. With 6 launches or more, the interval is therefore that of the median over launches of
+each launch's median ratio, by order statistics. With many rows, each row is held to a stricter level (Bonferroni), so
+that at most 5 % of comparisons of equal libraries report a slower row; `launches_needed` returns the launches for this
+level. Samples of two different runs are not paired: they are compared by the quotient of two intervals, which is wider,
+and need several launches.
 
 Reference: Hunold, Carpen-Amarie, Reproducible MPI Benchmarking is Still Not as Easy as You Think (IEEE TPDS 27, 2016).
 """
@@ -25,22 +25,22 @@ from hocket.errors import InvalidArgument
 from hocket.measure.statistics import MIN_VALUES, interval_of, quotients
 
 Verdict = Literal["faster", "slower", "as fast", "too few samples", "too few launches"]
-_FALSE_ALARMS = 0.05  # in all rows together: equals that are called slower
+_FALSE_ALARMS = 0.05  # over all rows: the probability that equal libraries are called slower
 
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """One point, by both.
+    """The comparison of one point.
 
     Args:
-        case: what was done.
-        first, second: in `unit`.
+        case: benchmark and size.
+        first, second: median values in `unit`.
         unit: "us" or "MB/s".
-        ratio: how many times as long the second takes.
-        interval: of its median.
-        verdict: of the second.
-        is_paired: whether it stands on ratios of samples that belong together.
-        num_launches: on how many launches it stands.
+        ratio: time of the second relative to the first.
+        interval: interval of the median ratio.
+        verdict: verdict on the second.
+        is_paired: whether the ratios are of samples of the same rounds.
+        num_launches: number of launches.
     """
 
     case: str
@@ -56,11 +56,19 @@ class ComparedRow:
 
 @dataclass(frozen=True)
 class RunComparison:
-    """All points that both have.
+    """The comparison of all points that both sides have.
 
     Args:
-        rows: of them.
-        least: a difference that is smaller is none, as a part of the time.
+        rows: one row per point.
+        least: smallest difference that counts, as a part of the time.
+
+    Examples:
+        >>> from hocket.bench import Point, Result, compare
+        >>> first = Result(Point("barrier", "shm", 0), 2, (2e-6,) * 9, calls=(), num_late=0, iterations=100)
+        >>> second = Result(Point("barrier", "shm", 0), 2, (3e-6,) * 9, calls=(), num_late=0, iterations=100)
+        >>> comparison = compare([first], [second], paired=True)
+        >>> comparison.is_judged, comparison.is_slower
+        (True, True)
     """
 
     rows: tuple[ComparedRow, ...]
@@ -68,41 +76,44 @@ class RunComparison:
 
     @property
     def is_slower(self) -> bool:
-        """Whether the second is slower anywhere."""
+        """Whether the second is slower in any row."""
         return any(row.verdict == "slower" for row in self.rows)
 
     @property
     def is_judged(self) -> bool:
-        """Whether there was enough to judge every row."""
+        """Whether every row had enough samples and launches to be judged."""
         return not any(row.verdict.startswith("too few") for row in self.rows)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return {
-            "is_judged": self.is_judged,
-            "rows": [asdict(row) for row in self.rows],
-            "least": self.least,
-            "is_slower": self.is_slower,
-        }
+        return {"is_judged": self.is_judged, **asdict(self), "is_slower": self.is_slower}
 
 
 def compare(first: Sequence[Result], second: Sequence[Result], *, least: float = 0.02, paired: bool) -> RunComparison:
     """Compare results of the same points.
 
     Args:
-        first: that the other ones are measured by.
-        second: that is judged.
-        least: a difference that is smaller is none, as a part of the time.
+        first: reference results.
+        second: results to judge.
+        least: smallest difference that counts, as a part of the time.
         paired: whether sample i of both was taken in the same round.
 
     Raises:
-        InvalidArgument: they have no point in common.
+        InvalidArgument: the two have no point in common.
+
+    Examples:
+        >>> from hocket.bench import Point, Result, compare
+        >>> first = Result(Point("barrier", "shm", 0), 2, (2e-6,) * 9, calls=(), num_late=0, iterations=100)
+        >>> second = Result(Point("barrier", "shm", 0), 2, (3e-6,) * 9, calls=(), num_late=0, iterations=100)
+        >>> (row,) = compare([first], [second], paired=True).rows
+        >>> row.case, round(row.ratio, 2), row.verdict
+        ('barrier 0 B', 1.5, 'slower')
     """
     has_ways = any(len({_way_of(each) for each in side}) > 1 for side in (first, second))
     by_case = {_case_of(each, has_ways): each for each in first}
     pairs = [(by_case[case], each) for each in second if (case := _case_of(each, has_ways)) in by_case]
     if not pairs:
-        raise InvalidArgument("the two have measured nothing alike")
+        raise InvalidArgument(f"no point is in both: the first has {len(first)} results, the second {len(second)}")
     confidence = row_confidence(len(pairs))
     rows = tuple(_row(one, other, confidence, least, paired) for one, other in pairs)
     if has_ways:
@@ -113,13 +124,13 @@ def compare(first: Sequence[Result], second: Sequence[Result], *, least: float =
 
 
 def launches_needed(num_rows: int, *, paired: bool) -> int:
-    """Return how many launches it takes to judge so many rows."""
+    """Return the number of launches that judging `num_rows` rows needs."""
     confidence = row_confidence(num_rows) if paired else (1 + row_confidence(num_rows)) / 2
     return max(MIN_VALUES, math.ceil(1 - math.log2(1 - confidence)))
 
 
 def row_confidence(num_rows: int) -> float:
-    """Of each row's interval: what is beyond one of its ends is a false alarm."""
+    """Return the confidence of each row's interval; only one of its two ends can cause a false alarm."""
     return max(0.95, 1 - 2 * _FALSE_ALARMS / num_rows)
 
 
@@ -130,7 +141,7 @@ def _row(first: Result, second: Result, confidence: float, least: float, paired:
     else:
         ours, theirs = (each.over_launches(each.samples) for each in (first, second))
         middle = median(theirs) / median(ours)
-        # Both medians in their intervals at once: half of what may be wrong to either.
+        # Both medians must lie in their intervals at once, so each gets half of the error probability.
         own, other = (interval_of(each, (1 + confidence) / 2) for each in (ours, theirs))
         interval = None if own is None or other is None else (other[0] / own[1], other[1] / own[0])
     num_launches = min(first.num_launches, second.num_launches)

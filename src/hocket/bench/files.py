@@ -1,4 +1,4 @@
-"""Runs that were written as hocket's own JSON, read again."""
+"""Read runs that were written as hocket's own JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,18 @@ def load_run(path: Path) -> Run:
     """Return a run that `hocket bench run --format json` wrote.
 
     Raises:
-        InvalidArgument: there is no such file, or it is something else.
+        InvalidArgument: the file does not exist, or is not such a run.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from hocket.bench import Point, Result, Run, load_run
+        >>> from hocket.bench.layout import ResultLayout
+        >>> from hocket.bench.writers import find_writer
+        >>> result = Result(Point("barrier", "shm", 0), 2, (2e-6,) * 9, calls=(), num_late=0, iterations=100)
+        >>> run = Run((result,), core_factor=1.9, foreign_busy=0.0, warnings=())
+        >>> _ = Path("run.json").write_text(find_writer("json")(run, ResultLayout()))
+        >>> load_run(Path("run.json")) == run
+        True
     """
     _, given = HEAD.load(path)
     try:

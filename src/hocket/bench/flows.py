@@ -66,10 +66,6 @@ def _own(sizes: Sizes, rank: int) -> int:
     return sizes.counts[rank]
 
 
-def _own_of_all(sizes: Sizes, rank: int) -> int:
-    return len(sizes.counts) * sizes.counts[rank]
-
-
 FLOWS: Mapping[str, Flow] = {
     "barrier": Flow(lambda sizes, rank: None, None, lambda sizes, xs, rank, fold: None),
     "broadcast": Flow(_message, None, lambda sizes, xs, rank, fold: xs[0]),
@@ -80,7 +76,9 @@ FLOWS: Mapping[str, Flow] = {
     "scatter": Flow(_all_on_root, _own, lambda sizes, xs, rank, fold: sizes.part(xs[0], rank)),
     "all_gather": Flow(_own, _all, lambda sizes, xs, rank, fold: np.concatenate(xs)),
     "all_to_all": Flow(
-        _all, _own_of_all, lambda sizes, xs, rank, fold: np.concatenate([sizes.part(x, rank) for x in xs])
+        _all,
+        lambda sizes, rank: len(sizes.counts) * sizes.counts[rank],
+        lambda sizes, xs, rank, fold: np.concatenate([sizes.part(x, rank) for x in xs]),
     ),
     "reduce_scatter": Flow(_message, _own, lambda sizes, xs, rank, fold: sizes.part(fold(xs), rank)),
 }

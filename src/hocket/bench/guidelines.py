@@ -1,4 +1,4 @@
-"""Performance guidelines: what an operation must not take longer than, since it could be done so instead.
+"""Performance guidelines: an operation must not take longer than other operations that give the same result.
 
 Reference: Träff, Gropp, Thakur, Self-Consistent MPI Performance Guidelines (IEEE TPDS 21, 2010); Hunold, Carpen-Amarie,
 Lübbe, Träff, Automatic Verification of Self-Consistent MPI Performance Guidelines (Euro-Par 2016).
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
+from operator import floordiv, mul
 from statistics import median
 from typing import Literal
 
@@ -18,11 +20,17 @@ from hocket.measure.statistics import interval_of
 
 @dataclass(frozen=True)
 class Guideline:
-    """One of them, for messages of n bytes between p ranks.
+    """A performance guideline, for messages of n bytes between p ranks.
 
     Args:
-        operation: that is judged.
-        instead: operations that do the same, one after the other, and the bytes of each by n and p.
+        operation: the operation that is judged.
+        instead: operations that give the same result, one after the other, and the bytes of each as a function of n
+            and p.
+
+    Examples:
+        >>> from hocket.bench import GUIDELINES
+        >>> GUIDELINES[0].words
+        'all_reduce <= reduce + broadcast'
     """
 
     operation: str
@@ -30,7 +38,7 @@ class Guideline:
 
     @property
     def words(self) -> str:
-        """It, as it is written in papers."""
+        """The guideline as papers write it."""
         return f"{self.operation} <= {' + '.join(name for name, _ in self.instead)}"
 
 
@@ -38,13 +46,7 @@ def _same(nbytes: int, num_ranks: int) -> int:
     return nbytes
 
 
-def _part(nbytes: int, num_ranks: int) -> int:
-    return nbytes // num_ranks
-
-
-def _whole(nbytes: int, num_ranks: int) -> int:
-    return nbytes * num_ranks
-
+_part, _whole = floordiv, mul
 
 GUIDELINES: Sequence[Guideline] = (
     Guideline("all_reduce", (("reduce", _same), ("broadcast", _same))),
@@ -67,16 +69,22 @@ GUIDELINES: Sequence[Guideline] = (
 
 @dataclass(frozen=True)
 class GuidelineFinding:
-    """A guideline at one size, over one library.
+    """The judgement of a guideline at one size, over one library.
 
     Args:
-        guideline: which.
+        guideline: the guideline.
         way: the library and its form.
-        nbytes: of the operation.
-        ratio: how many times as long it takes as what could be done instead.
-        interval: of the median ratio; None where there were too few samples.
-        verdict: "broken": it takes longer, beyond doubt; "holds": it takes no longer, beyond doubt; "not judged": the
-            interval leaves both open.
+        nbytes: message size of the operation.
+        ratio: time of the operation relative to that of the replacement.
+        interval: interval of the median ratio; None with too few samples.
+        verdict: "broken": the operation is clearly slower; "holds": it clearly is not; "not judged": the interval
+            allows both.
+
+    Examples:
+        >>> from hocket.bench import GUIDELINES, Finding
+        >>> finding = Finding(GUIDELINES[0], "shm", 1024, ratio=1.3, interval=(1.2, 1.4), verdict="broken")
+        >>> f"{finding.guideline.words} is {finding.verdict} at {finding.nbytes} B"
+        'all_reduce <= reduce + broadcast is broken at 1024 B'
     """
 
     guideline: Guideline
@@ -88,7 +96,7 @@ class GuidelineFinding:
 
 
 def needed_sizes(nbytes: int, num_ranks: int) -> dict[str, set[int]]:
-    """Return by operation the sizes that have to be measured to judge all guidelines at one size."""
+    """Return, by operation, the sizes that must be measured to judge all guidelines at one size."""
     found: dict[str, set[int]] = {}
     for each in GUIDELINES:
         for name, size in ((each.operation, _same), *each.instead):
@@ -100,35 +108,39 @@ def check(results: Sequence[Result], sizes: Sequence[int], *, least: float = 0.0
     """Judge all guidelines whose operations were measured.
 
     Args:
-        results: samples of the same place were taken in the same round.
-        sizes: at which they are judged.
-        least: an excess that is smaller is none.
+        results: measured results; sample i of all of them was taken in the same round.
+        sizes: sizes at which the guidelines are judged.
+        least: smallest excess that counts.
+
+    Examples:
+        >>> from hocket.bench import Point, Result, check
+        >>> times = {"all_reduce": 4e-6, "reduce": 1e-6, "broadcast": 2e-6}
+        >>> results = [Result(Point(name, "shm", 1024), 2, (time,) * 9, (), 0, 100) for name, time in times.items()]
+        >>> for finding in check(results, sizes=[1024]):
+        ...     print(finding.guideline.words, finding.verdict, round(finding.ratio, 2))
+        all_reduce <= reduce + broadcast broken 1.33
+        reduce <= all_reduce holds 0.25
     """
     by_name = {(each.point.way, each.point.benchmark, each.point.nbytes): each for each in results}
     judged = []
-    for way in dict.fromkeys(each.point.way for each in results):
-        for nbytes in sizes:
-            for guideline in GUIDELINES:
-                if guideline.operation == "barrier" and nbytes != sizes[0]:
-                    continue  # it has no size
-                own = by_name.get((way, guideline.operation, 0 if guideline.operation == "barrier" else nbytes))
-                others = [
-                    each
-                    for name, size in guideline.instead
-                    if (each := by_name.get((way, name, size(nbytes, results[0].num_ranks)))) is not None
-                ]
-                if own is None or len(others) < len(guideline.instead):
-                    continue
-                sums = [sum(each) for each in zip(*(each.samples for each in others), strict=True)]
-                ratios = [mine / theirs for mine, theirs in zip(own.samples, sums, strict=False)]
-                judged.append((guideline, way, nbytes, ratios))
+    for way, nbytes, guideline in product(dict.fromkeys(each.point.way for each in results), sizes, GUIDELINES):
+        has_size = guideline.operation != "barrier"
+        if not has_size and nbytes != sizes[0]:
+            continue
+        own = by_name.get((way, guideline.operation, nbytes if has_size else 0))
+        instead = [(way, name, size(nbytes, results[0].num_ranks)) for name, size in guideline.instead]
+        if own is None or not by_name.keys() >= set(instead):
+            continue
+        sums = [sum(each) for each in zip(*(by_name[each].samples for each in instead), strict=True)]
+        ratios = [mine / theirs for mine, theirs in zip(own.samples, sums, strict=False)]
+        judged.append((guideline, way, nbytes, ratios))
     return [_finding(*each, least, len(judged)) for each in judged]
 
 
 def _finding(
     guideline: Guideline, way: str, nbytes: int, ratios: Sequence[float], least: float, num_findings: int
 ) -> GuidelineFinding:
-    """Judge one; with many, each is held to a stricter level (Bonferroni)."""
+    """Judge one guideline; with many findings, at a stricter level (Bonferroni)."""
     interval = interval_of(ratios, row_confidence(num_findings))
     middle = median(ratios)
     verdict: Literal["broken", "holds", "not judged"] = "not judged"

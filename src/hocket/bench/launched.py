@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import ExitStack
 
 import numpy as np
 
@@ -31,38 +32,29 @@ def measure_launched(request: Request, on_round: OnRound | None, on_results: OnR
         InvalidArgument: none of the points can be measured here.
         WrongResult: an operation gives a wrong result on some rank; on all ranks.
     """
-    world = open_world(request.targets) or init(timeout=_TIMEOUT_S)
-    try:
+    with ExitStack() as stack:
+        world = open_world(request.targets) or init(timeout=_TIMEOUT_S)
+        stack.callback(world.finalize)
         with ReservedPort() as port:  # until torch's store listens there
             _tell_torch(world, port.number)
             drivers = open_drivers(request.targets, world)
-        try:
-            prepared, left_out = prepare_all(request.points, drivers)
-            if not prepared:
-                raise InvalidArgument("; ".join(dict.fromkeys(reason for _, reason in left_out)))
-            for each in prepared.values():
-                each.run(request.num_warm_up)
-            by_key = {point.key: each for point, each in prepared.items()}
+        for driver in drivers.values():
+            stack.callback(driver.finalize)
+        prepared, left_out = prepare_all(request.points, drivers, request.num_warm_up)
+        if not prepared:
+            raise InvalidArgument("; ".join(dict.fromkeys(reason for _, reason in left_out)))
+        by_key = {point.key: each for point, each in prepared.items()}
 
-            clock, control = _clock_of(world)
-            gather = gather_over(control.all_gather, control.size)
+        clock, control = _clock_of(world)
+        gather = gather_over(control.all_gather, control.size)
 
-            def check(key: Key, turn: int) -> None:
-                raise_wrong(control.all_gather_object(look(by_key[key], turn)))
+        def check(key: Key, turn: int) -> None:
+            raise_wrong(control.all_gather_object(look(by_key[key], turn)))
 
-            team = Team(
-                contenders_of(prepared), world.rank, control.barrier, gather, clock=clock, settle=clock.settle
-            )  # fmt: skip
-            series = measure_points(team, request, check, on_round, on_results)
-            warnings = []
-            if clock.error_s:
-                warnings.append(f"clocks of different hosts are the same to {1e6 * clock.error_s:.1f} us")
-            return Measured(series, left_out=left_out, warnings=warnings)
-        finally:
-            for driver in drivers.values():
-                driver.finalize()
-    finally:
-        world.finalize()
+        team = Team(contenders_of(prepared), world.rank, control.barrier, gather, clock=clock, settle=clock.settle)
+        series = measure_points(team, request, check, on_round, on_results)
+        words = f"clocks of different hosts are the same to {1e6 * clock.error_s:.1f} us"
+        return Measured(series, left_out=left_out, warnings=[words] if clock.error_s else [])
 
 
 def _clock_of(world: Communicator) -> tuple[SharedClock, Communicator]:

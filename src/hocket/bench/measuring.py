@@ -20,15 +20,7 @@ OnResults = Callable[[Sequence[Result]], object]
 class Request:
     """What is to be measured.
 
-    Args:
-        points: what; their libraries are among `targets`.
-        targets: libraries.
-        num_ranks: of every job.
-        rule: when there are enough samples.
-        synchronised: whether calls are timed one by one where that makes sense.
-        validates: whether results are looked at again in the course of the run.
-        num_warm_up: how often each is done before anything is timed.
-        num_launches: how often jobs are started, one after the other.
+    Args: as of `hocket.bench.run_points`.
     """
 
     points: Sequence[Point]

@@ -1,4 +1,4 @@
-"""A self-contained page of results: tables and pictures, with nothing to be loaded from elsewhere."""
+"""A self-contained page of results: tables and pictures, without external files."""
 
 from __future__ import annotations
 
@@ -29,19 +29,26 @@ th { font-weight: 600 } td.best { font-weight: 600 } td small { color: #77818a }
 
 
 def make_page(runs: Mapping[str, Run], picture_folder: Path | None = None) -> str:
-    """Return a page.
+    """Return the HTML of a page of results.
 
     Args:
-        runs: by name, such as that of the file in which each was.
-        picture_folder: where pictures are kept as files too; None: nowhere.
+        runs: runs by name, for example by file name.
+        picture_folder: folder for copies of the pictures; None: no copies.
+
+    Examples:
+        >>> from hocket.bench import Run, make_page
+        >>> run = Run((), core_factor=1.9, foreign_busy=0.0, warnings=("4 ranks share 2 CPUs",))
+        >>> page = make_page({"run.json": run})
+        >>> "4 ranks share 2 CPUs" in page
+        True
     """
     parts = [f"<h1>hocket bench: {escape(', '.join(runs))}</h1>"]
     for name, ran in runs.items():
         if len(runs) > 1:
             parts.append(f"<h1>{escape(name)}</h1>")
         parts.append(
-            '<p class="note">Medians, with half of their 95 % intervals; of the rank that is done last. '
-            f"Core factor {ran.core_factor:.2f}, others' work {ran.foreign_busy:.0%} of the CPUs' time.</p>"
+            '<p class="note">Medians of the slowest rank, with half of their 95 % intervals. '
+            f"Core factor {ran.core_factor:.2f}, other programs {ran.foreign_busy:.0%} of the CPU time.</p>"
         )
         parts += [f'<p class="warning">{escape(each)}</p>' for each in ran.warnings]
         ordered = sorted(ran.results, key=lambda each: each.point.benchmark)

@@ -1,4 +1,4 @@
-"""One thing that is measured: a benchmark, of one size, over one library."""
+"""A point: one benchmark at one size over one library."""
 
 from __future__ import annotations
 
@@ -12,20 +12,27 @@ PLACES = {"in": "in-place", "out": "out-of-place"}
 
 @dataclass(frozen=True)
 class Point:
-    """One thing that is measured.
+    """One benchmark at one size over one library.
 
     Args:
-        benchmark: its name.
+        benchmark: name of the benchmark.
         target: the library: a backend of hocket, "mix", "mpi4py:..." or "torch:...".
-        nbytes: of a message, as OSU's benchmarks count them: of what a rank has for one other one; of reductions, and
-            of what a broadcast's root has, all of it.
+        nbytes: message size in bytes, as OSU's benchmarks count it: the block for one other rank; for reductions and
+            broadcasts, the whole array.
         buffer: kind of memory.
-        api: how it is handed over.
-        dtype: of elements.
-        reduction: of operations that reduce.
-        window: messages in flight, of bandwidths.
+        api: how the memory is passed to the library.
+        dtype: element type.
+        reduction: operation of reductions.
+        window: messages in flight, for bandwidths.
         symmetric: whether the memory is hocket's, shared by the ranks of a host.
-        place: "in", a result stands where a rank's data stood; "out", elsewhere; "", as the operation has it by nature.
+        place: "in": the result replaces the rank's data; "out": it has its own array; "": the natural form of the
+            operation.
+
+    Examples:
+        >>> from hocket.bench import Point
+        >>> point = Point("all_reduce", "mpi:mpich", 1024, dtype="float32", place="in")
+        >>> point.key
+        Key(case='all_reduce 1024 B', name='mpi:mpich numpy buffer float32 in-place')
     """
 
     benchmark: str
@@ -41,7 +48,7 @@ class Point:
 
     @property
     def key(self) -> Key:
-        """Points with the same case are compared with each other."""
+        """Case and way; points with the same case are compared with each other."""
         return Key(f"{self.benchmark} {self.nbytes} B", self.way)
 
     @property
@@ -50,17 +57,17 @@ class Point:
         return self.api in ("pickle", "pickle5")
 
     def part_key(self, part: str) -> Key:
-        """The name of what is timed beside it in the same rounds."""
+        """Return the key of a part that is timed beside the point in the same rounds."""
         return Key(self.key.case, f"{self.way} [{part}]")
 
     @property
     def way(self) -> str:
-        """What tells points of a case from each other."""
+        """The name that distinguishes the points of a case."""
         return " ".join(self.words)
 
     @property
     def words(self) -> list[str]:
-        """The library, and what else its way is made of."""
+        """The words of the way: the library first, then its options."""
         words = [self.target, self.buffer, self.api]
         if self.dtype != "uint8":
             words.append(self.dtype)
@@ -76,7 +83,7 @@ class Point:
 
 
 def labels_of(points: Iterable[Point]) -> tuple[dict[str, str], str]:
-    """Return short names by way, without what all ways have in common, and that."""
+    """Return short names by way, without the words that all ways share; and these words."""
     words = {each.way: each.words for each in points}
     first, *others = words.values()
     common = [word for word in first[1:] if all(word in each for each in others)]

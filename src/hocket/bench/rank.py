@@ -23,7 +23,7 @@ from hocket.session import init
 
 
 def specification(points: Sequence[Point], targets: Sequence[Target], num_warm_up: int = 0) -> str:
-    """Return what a rank is told: what to measure, and how often to do each before anything is timed."""
+    """Return the JSON argument of a rank: the points, their libraries, and the number of warm-up iterations."""
     own = {each.name for each in targets}
     return json.dumps(
         {
@@ -35,28 +35,31 @@ def specification(points: Sequence[Point], targets: Sequence[Target], num_warm_u
 
 
 def main(text: str) -> None:
-    """Set everything up, check every result once, and serve."""
+    """Set all benchmarks up, check every result once, and serve the coordinator."""
     given = json.loads(text)
     points = [Point(**each) for each in given["points"]]
     with opened([Target(**each) for each in given["targets"]]) as drivers:
-        prepared, left_out = prepare_all(points, drivers)
-        for each in prepared.values():
-            each.run(given["num_warm_up"])
+        prepared, left_out = prepare_all(points, drivers, given["num_warm_up"])
         by_key = {point.key: each for point, each in prepared.items()}
         first = next(iter(drivers.values()))
 
         def check(message: Mapping[str, Any]) -> None:
             by_key[Key(message["case"], message["name"])].check(message["turn"])
 
-        def tell_left_out(message: Mapping[str, Any]) -> dict[str, Any]:
-            return {"left_out": left_out}
-
-        serve(contenders_of(prepared), first.rank, first.barrier, actions={"check": check, "left_out": tell_left_out})
+        actions = {"check": check, "left_out": lambda message: {"left_out": left_out}}
+        serve(contenders_of(prepared), first.rank, first.barrier, actions=actions)
 
 
 @contextmanager
 def opened(targets: Sequence[Target]) -> Iterator[dict[str, Driver]]:
-    """Open every library of this job; give them by name, and their forms with faults, and close them in the end."""
+    """Open every library of this job; yield them by name, faulty forms included, and close them at the end.
+
+    Examples:
+        >>> from hocket.bench import opened, parse_targets
+        >>> with opened(parse_targets("shm")) as drivers:
+        ...     print(drivers["shm"].name, drivers["shm"].size)
+        shm 1
+    """
     world = open_world(targets)
     drivers = open_drivers(targets, world)
     try:
@@ -69,13 +72,30 @@ def opened(targets: Sequence[Target]) -> Iterator[dict[str, Driver]]:
 
 
 def open_world(targets: Sequence[Target]) -> Communicator | None:
-    """Open hocket's world with the libraries that it needs, if any of them is called through hocket."""
+    """Open hocket's world with the backends of the targets; return None if no target is called through hocket.
+
+    Examples:
+        >>> from hocket.bench import open_world, parse_targets
+        >>> world = open_world(parse_targets("shm"))
+        >>> list(world.backends)
+        ['shm']
+        >>> world.finalize()
+    """
     own = _of_hocket(targets)
     return init(backends=None if MIX in own else own, timeout=120.0) if own else None
 
 
 def open_drivers(targets: Sequence[Target], world: Communicator | None) -> dict[str, Driver]:
-    """Open every library of this job; return them by name, and their forms with faults."""
+    """Open every library of this job; return them by name, faulty forms included.
+
+    Examples:
+        >>> from hocket.bench import open_drivers, open_world, parse_targets
+        >>> targets = parse_targets("shm,shm!slow=5%")
+        >>> world = open_world(targets)
+        >>> list(open_drivers(targets, world))
+        ['shm', 'shm!slow=5%']
+        >>> world.finalize()
+    """
     plain: dict[str, Driver] = {}
     if world is not None:
         plain |= {name: HocketDriver(world, name) for name in _of_hocket(targets)}
@@ -97,7 +117,7 @@ def open_drivers(targets: Sequence[Target], world: Communicator | None) -> dict[
 
 
 def contenders_of(prepared: Mapping[Point, Prepared]) -> list[Contender]:
-    """Return what is timed: each benchmark, and what is timed beside it in the same rounds."""
+    """Return the contenders: each benchmark, and the parts that are timed beside it in the same rounds."""
     contenders = [Contender(*point.key, each.run, each.once) for point, each in prepared.items()]
     for point, each in prepared.items():
         contenders += [Contender(*point.part_key(name), run) for name, run in each.parts.items()]
@@ -106,16 +126,24 @@ def contenders_of(prepared: Mapping[Point, Prepared]) -> list[Contender]:
 
 
 def prepare_all(
-    points: Sequence[Point], drivers: Mapping[str, Driver]
+    points: Sequence[Point], drivers: Mapping[str, Driver], num_warm_up: int = 0
 ) -> tuple[dict[Point, Prepared], list[tuple[str, str]]]:
-    """Set all benchmarks up on this rank, and look at the first result of each.
+    """Set all benchmarks up on this rank, check the first result of each, and run `num_warm_up` iterations of each.
 
     Returns:
-        Benchmarks by point, and of those that their libraries have not got (case and way): why; the same on all
-        ranks.
+        Benchmarks by point; and for each point that its library does not support, case and way with the reason. Both
+        are the same on all ranks.
 
     Raises:
-        WrongResult: an operation gives a wrong result on some rank; on all ranks.
+        WrongResult: an operation gives a wrong result on some rank; raised on all ranks.
+
+    Examples:
+        >>> from hocket.bench import Point, opened, parse_targets, prepare_all
+        >>> point = Point("all_reduce", "shm", 1024, dtype="float32")
+        >>> with opened(parse_targets("shm")) as drivers:
+        ...     prepared, left_out = prepare_all([point], drivers)
+        >>> list(prepared) == [point], left_out
+        (True, [])
     """
     prepared: dict[Point, Prepared] = {}
     left_out = []
@@ -136,12 +164,16 @@ def prepare_all(
             left_out.append((" ".join(point.key), next(filter(None, refusals))))
         else:
             prepared[point] = each
+    for each in prepared.values():
+        each.run(num_warm_up)
     return prepared, left_out
 
 
 def look(prepared: Prepared, turn: int) -> str:
-    """Return what is wrong with a result on this rank; "" if nothing is. All ranks are told before any raises it: they
-    would wait for one that is gone."""
+    """Return the error of a result on this rank, or "".
+
+    It is shared with all ranks before one raises it: the others would wait for a rank that has ended.
+    """
     try:
         prepared.check(turn)
     except WrongResult as error:
@@ -150,7 +182,7 @@ def look(prepared: Prepared, turn: int) -> str:
 
 
 def raise_wrong(wrongs: Sequence[str]) -> None:
-    """Raise what is wrong on the first rank where something is, of what all ranks found."""
+    """Raise the error of the first rank that has one, given those of all ranks."""
     for rank, wrong in enumerate(wrongs):
         if wrong:
             raise WrongResult(f"{wrong}, on rank {rank}")

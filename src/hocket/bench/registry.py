@@ -24,9 +24,19 @@ class Prepared(ABC):
     """A benchmark of one point, set up on this rank.
 
     Attributes:
-        once: does it once, where calls are timed one by one; None where only many of them make sense.
-        parts: what is timed beside it in the same rounds, by name: loops.
-        shares: what of it is timed by itself in the same rounds, by name: loops that return the seconds of that.
+        once: runs one iteration, for calls that are timed one by one; None if only loops make sense.
+        parts: loops that are timed beside it in the same rounds, by name.
+        shares: loops that return the seconds of a part of their work, timed in the same rounds, by name.
+
+    Examples:
+        >>> from hocket.bench import Prepared
+        >>> class Nothing(Prepared):
+        ...     def run(self, iterations):
+        ...         for _ in range(iterations):
+        ...             pass
+        ...     def check(self, turn):
+        ...         pass
+        >>> Nothing().run(10)
     """
 
     once: Call | None = None
@@ -35,29 +45,36 @@ class Prepared(ABC):
 
     @abstractmethod
     def run(self, iterations: int) -> object:
-        """Do it so many times, one behind the other."""
+        """Run `iterations` iterations, one after the other."""
 
     @abstractmethod
     def check(self, turn: int) -> None:
-        """Do it once with content that shows whether the result is right, and look; called by all ranks.
+        """Run once with known content and check the result; all ranks call it.
 
         Args:
-            turn: gives another content.
+            turn: number that selects the content.
 
         Raises:
-            WrongResult: it is not.
+            WrongResult: the result is wrong.
         """
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a benchmark is made for, on one rank.
+    """The arguments with which a benchmark is set up on one rank.
 
     Args:
-        point: what is measured.
+        point: the point to measure.
         driver: the library.
-        kind: of memory.
-        arrays: that benchmarks of this process share.
+        kind: kind of memory.
+        arrays: arrays that the benchmarks of this process share.
+
+    Examples:
+        >>> from hocket.bench import Point, Setting, find_benchmark, opened, parse_targets
+        >>> from hocket.bench.buffers.registry import find_kind
+        >>> with opened(parse_targets("shm")) as drivers:
+        ...     setting = Setting(Point("barrier", "shm", 0), drivers["shm"], find_kind("numpy"))
+        ...     find_benchmark("barrier").make(setting).check(0)
     """
 
     point: Point
@@ -71,24 +88,30 @@ class Benchmark:
     """A kind of measurement.
 
     Args:
-        name: by which it is chosen.
-        title: as OSU's benchmarks write it above their tables.
-        unit: of the result: "us" or "MB/s".
-        make: sets it up on a rank.
-        summary: what is measured, in a line.
+        name: name of the benchmark.
+        title: title above the tables of OSU's benchmarks.
+        unit: unit of the result: "us" or "MB/s".
+        make: function that sets it up on a rank.
+        summary: description in one line.
         aliases: names in OMB and OMB-Py, without "osu_".
-        family: for lists.
-        op: the collective that it is about.
-        reduces: whether it has a reduction, and elements with a type.
-        has_sizes: whether there are messages.
-        least_nbytes, most_nbytes: sizes by default.
-        least_ranks: that it needs.
-        needs_pairs: whether all ranks take part in pairs, and their number must be even.
-        messages: that one iteration's time is divided by; of bandwidths, for each that is in flight.
-        has_window: whether so many messages are in flight as a point says.
-        is_windowed: whether its calls are timed one by one, each begun by all ranks at the same instant.
-        takes_objects: whether it can be about objects, not memory alone.
-        has_places: whether it can be in place and out of place.
+        family: group in lists.
+        op: the collective that it measures.
+        reduces: whether it reduces, and so has typed elements.
+        has_sizes: whether it has message sizes.
+        least_nbytes, most_nbytes: default range of sizes.
+        least_ranks: minimum number of ranks.
+        needs_pairs: whether all ranks communicate in pairs, so that their number must be even.
+        messages: messages of one iteration, by which its time is divided; with a window, per message in flight.
+        has_window: whether `Point.window` messages are in flight.
+        is_windowed: whether its calls are timed one by one, and all ranks begin each at the same instant.
+        takes_objects: whether it supports objects beside memory.
+        has_places: whether it has forms in place and out of place.
+
+    Examples:
+        >>> from hocket.bench import Benchmark, Point
+        >>> benchmark = Benchmark("ping", "Ping", "us", lambda setting: None, "a message there and back", messages=2)
+        >>> benchmark.value(8e-6, Point("ping", "shm", 16), num_ranks=2)
+        4.0
     """
 
     name: str
@@ -113,27 +136,29 @@ class Benchmark:
 
     def __post_init__(self) -> None:
         if not takes(self.make, "setting"):
-            raise InvalidType(f"make of benchmark {self.name!r} must be a function of a Setting, not {self.make!r}")
+            raise InvalidType(f"make of benchmark {self.name!r} must be a function of one Setting, not {self.make!r}")
         if self.unit not in UNITS:
             raise InvalidArgument(f"unit of benchmark {self.name!r} must be {' or '.join(UNITS)}, not {self.unit!r}")
 
     def obstacle(self, point: Point) -> str:
-        """Return why no library can do it, or ""."""
+        """Return why no library can measure a point, or ""."""
         if point.has_objects and not self.takes_objects:
-            return f"{self.name} is on memory, not on objects (API {point.api})"
+            return f"{self.name} needs memory, not objects (API {point.api})"
         if point.place and not self.has_places:
-            return f"{self.name} has no form in place and another one out of place"
+            return f"{self.name} has only one form: omit place {point.place!r}"
         if point.place and point.has_objects:
-            return f"objects (API {point.api}) are neither in place nor out of place"
+            return f"objects (API {point.api}) have no forms in place or out of place: omit place {point.place!r}"
         return ""
 
     def num_messages(self, point: Point) -> int:
-        """Return how many messages, or operations, an iteration is."""
+        """Return the number of messages, or operations, of an iteration."""
         return self.messages * (point.window if self.has_window else 1)
 
     def value(self, seconds: float, point: Point, num_ranks: int) -> float:
-        """Return what an iteration of so many seconds means, in `unit`: microseconds, or 10^6 bytes a second, of all
-        pairs of ranks together where all take part."""
+        """Convert the seconds of an iteration into `unit`: microseconds of an operation, or 10^6 bytes per second.
+
+        If all ranks communicate in pairs, the bandwidth is that of all pairs together.
+        """
         if self.unit == "us":
             return 1e6 * seconds / self.num_messages(point)
         num_pairs = num_ranks // 2 if self.needs_pairs else 1
@@ -142,7 +167,13 @@ class Benchmark:
 
 @lru_cache
 def benchmarks() -> Mapping[str, Benchmark]:
-    """Return all of them, by name."""
+    """Return all benchmarks, by name.
+
+    Examples:
+        >>> from hocket.bench import benchmarks
+        >>> benchmarks()["all_reduce"].family
+        'collective'
+    """
     modules = declared(folder, "BENCHMARKS", "a tuple of Benchmark", _are_benchmarks)
     found = [(each.name, module, each) for module, several in modules for each in several]
     aliases = [(alias, module, each) for _, module, each in found for alias in sorted({*each.aliases} - {each.name})]
@@ -164,11 +195,12 @@ OMB_PY = (
 
 
 def find_group(name: str) -> list[Benchmark]:
-    """Return the benchmarks of a group: "all", but for those that start jobs, "omb-py", or a family, with dashes for
-    blanks; otherwise the one of that name.
+    """Return the benchmarks of a group, or the one benchmark of that name.
+
+    Groups are "all" (without those that start whole jobs), "omb-py", and families, with dashes for blanks.
 
     Raises:
-        InvalidArgument: there is none; lists those that there are.
+        InvalidArgument: the name is unknown; lists the known ones.
     """
     found = benchmarks()
     groups = {each.family.replace(" ", "-"): each.family for each in found.values()}
@@ -180,13 +212,18 @@ def find_group(name: str) -> list[Benchmark]:
 
 
 def find_benchmark(name: str) -> Benchmark:
-    """Return a benchmark by its name, or by that of OMB or OMB-Py.
+    """Return a benchmark by its name, or by its name in OMB or OMB-Py.
 
     Raises:
-        InvalidArgument: there is none; lists those that there are.
+        InvalidArgument: the name is unknown; lists the known ones.
+
+    Examples:
+        >>> from hocket.bench import find_benchmark
+        >>> find_benchmark("osu_allreduce").name
+        'all_reduce'
     """
-    wanted = name.rpartition("/")[2].removeprefix("osu_")
+    short = name.rpartition("/")[2].removeprefix("osu_")
     for each in benchmarks().values():
-        if wanted == each.name or wanted in each.aliases:
+        if short == each.name or short in each.aliases:
             return each
     raise InvalidArgument(unknown("benchmark", name, benchmarks()))

@@ -1,4 +1,4 @@
-"""What was measured, as values that are kept, written and compared."""
+"""Results: measured values of points, which are stored, written and compared."""
 
 from __future__ import annotations
 
@@ -15,15 +15,8 @@ from hocket.errors import InvalidArgument
 from hocket.measure import Key, Series
 from hocket.measure.statistics import MIN_VALUES, interval_of
 
-_BUS_FACTORS = {
-    "all_reduce": lambda n: 2 * (n - 1) / n,
-    "all_gather": lambda n: (n - 1) / n,
-    "reduce_scatter": lambda n: (n - 1) / n,
-    "all_to_all": lambda n: (n - 1) / n,
-    "gather": lambda n: (n - 1) / n,
-    "scatter": lambda n: (n - 1) / n,
-}
-"""Of a bandwidth, what the busiest link carries: nccl-tests, doc/PERFORMANCE.md."""
+_BUS_FACTORS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1, "gather": 1, "scatter": 1}
+"""How often the busiest link carries what n - 1 of n ranks have: nccl-tests, doc/PERFORMANCE.md."""
 ALONE, PRODUCT, BEGIN = PARTS = ("alone", "product", "begin")
 """What is timed beside a non-blocking operation with a matrix product: either by itself, and of both together how long
 the beginning of the operation takes."""
@@ -32,18 +25,22 @@ _OF_ALL = ("all_gather", "all_to_all", "gather", "scatter")
 
 @dataclass(frozen=True)
 class Result:
-    """One point, measured.
+    """The measured values of one point.
 
     Args:
-        point: what.
-        num_ranks: between how many.
-        samples: seconds of an iteration, the longest of all ranks, one a round; in rounds that all points of a case
-            have taken together.
-        calls: of every call that was timed by itself, the seconds that it took, by rank; empty for loops.
-        num_late: calls that were dropped because a rank began them too late.
-        iterations: in a sample.
-        parts: seconds of what was timed beside it in the same rounds, by name.
-        launches: how many of the samples each launch of the job gave; in their order.
+        point: the point.
+        num_ranks: number of ranks.
+        samples, calls, num_late, iterations: as in `hocket.measure.Series`; all points of a case share their rounds.
+        parts: seconds of the parts that were timed in the same rounds, by name.
+        launches: number of samples of each launch of the job, in order.
+
+    Examples:
+        >>> from hocket.bench import Point, Result
+        >>> result = Result(Point("barrier", "shm", 0), 2, (2e-6,) * 9, calls=(), num_late=0, iterations=100)
+        >>> result.value, result.unit, result.num_timed
+        (2.0, 'us', 900)
+        >>> Result.from_json(result.to_json()) == result
+        True
     """
 
     point: Point
@@ -59,7 +56,7 @@ class Result:
     def of(
         cls, point: Point, num_ranks: int, series: Mapping[Key, Series], launches: Sequence[int] | None = None
     ) -> Result:
-        """Make one of what `measure_series` gave."""
+        """Make a result from the series of `measure_series`."""
         own = series[point.key]
         parts = {name: series[key] for name in PARTS if (key := point.part_key(name)) in series}
         times = {name: tuple(each.samples) for name, each in parts.items()}
@@ -76,8 +73,10 @@ class Result:
 
     @property
     def overlap(self) -> float | None:
-        """Percent of a non-blocking operation's time that a matrix product hides, as OMB defines it, and at most all of
-        it: the median over rounds; None of other operations."""
+        """Percent of a non-blocking operation's time that a matrix product hides, as OMB defines it, from 0 to 100.
+
+        The median over rounds; None for other operations.
+        """
         if not self.parts:
             return None
         rounds = zip(self.samples, self.parts[PRODUCT], self.parts[ALONE], strict=True)
@@ -85,30 +84,34 @@ class Result:
 
     @property
     def num_launches(self) -> int:
-        """How often the job was started."""
+        """Number of launches of the job."""
         return max(1, len(self.launches))
 
     def over_launches(self, values: Sequence[float]) -> Sequence[float]:
-        """Return the median of each launch of values that were taken with the samples; the values themselves where
-        there are too few launches for an interval."""
+        """Return the median of each launch of values that belong to the samples.
+
+        With too few launches for an interval, return the values themselves.
+        """
         if self.num_launches < MIN_VALUES:
             return values
         return [median(values[first:last]) for first, last in pairwise(accumulate(self.launches, initial=0))]
 
     @property
     def unit(self) -> str:
-        """Of `value`: "us" or "MB/s"."""
+        """Unit of `value`: "us" or "MB/s"."""
         return self._benchmark.unit
 
     @property
     def value(self) -> float:
-        """The median: microseconds of an operation, or 10^6 bytes a second."""
+        """The median: microseconds of an operation, or 10^6 bytes per second."""
         return self.value_of(median(self.over_launches(self.samples)))
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the median, in `unit`: over launches, with 6 of them or more, otherwise over samples;
-        None where there are too few of those."""
+        """The 95 % interval of the median, in `unit`; None with too few samples.
+
+        It is taken over launches if there are 6 or more, otherwise over samples.
+        """
         values = self.over_launches(self.samples)
         interval = interval_of(values)
         if interval is None:
@@ -118,23 +121,22 @@ class Result:
 
     @property
     def precision(self) -> float | None:
-        """Half of the interval as a part of the value; None where there are too few samples."""
+        """Half width of the interval relative to the value; None with too few samples."""
         interval = self.interval
         return None if interval is None else (interval[1] - interval[0]) / 2 / self.value
 
     def value_of(self, seconds: float) -> float:
-        """Return what an iteration of so many seconds means, in `unit`."""
+        """Convert the seconds of an iteration into `unit`."""
         return self._benchmark.value(seconds, self.point, self.num_ranks)
 
     def percentile(self, percent: float) -> float:
-        """Return the time, in microseconds, that so many percent of the operations stayed below: of single calls, where
-        they were timed, otherwise of samples.
+        """Return a percentile of the operations' times in microseconds: of single calls if timed, otherwise of samples.
 
         Raises:
             InvalidArgument: percent is not between 0 and 100.
         """
         if not 0 <= percent <= 100:
-            raise InvalidArgument(f"a percentile is between 0 and 100, not {percent}")
+            raise InvalidArgument(f"a percentile must be from 0 to 100, not {percent}")
         seconds = sorted(map(max, self.calls)) if self.calls else sorted(self.samples)
         rank = max(1, math.ceil(percent / 100 * len(seconds)))  # nearest rank
         return 1e6 * seconds[rank - 1] / self.operations
@@ -146,24 +148,26 @@ class Result:
 
     @property
     def total_nbytes(self) -> int:
-        """Bytes of the larger array of a rank, which nccl-tests counts."""
+        """Bytes of a rank's larger array, as nccl-tests counts them."""
         return (self.num_ranks if self._benchmark.op in _OF_ALL else 1) * self.point.nbytes
 
     @property
     def algbw(self) -> float:
-        """Algorithm bandwidth in 10^9 bytes a second, as nccl-tests has it: the larger array of a rank by the time; of
-        a non-blocking operation by its time alone."""
+        """Algorithm bandwidth in 10^9 bytes per second, as in nccl-tests: a rank's larger array divided by the time.
+
+        For a non-blocking operation, the time is that of the operation alone.
+        """
         seconds = median(self.parts[ALONE]) if self.parts else median(self.over_launches(self.samples))
         return self.total_nbytes * self.operations / seconds / 1e9
 
     @property
     def busbw(self) -> float:
-        """Bus bandwidth in 10^9 bytes a second: `algbw` by what the busiest link carries."""
+        """Bus bandwidth in 10^9 bytes per second: `algbw` scaled to the traffic of the busiest link."""
         factor = _BUS_FACTORS.get(self._benchmark.op)
-        return self.algbw * (factor(self.num_ranks) if factor else 1.0)
+        return self.algbw * (factor * (self.num_ranks - 1) / self.num_ranks if factor else 1.0)
 
     def to_json(self, raw: bool = False) -> dict[str, Any]:
-        """Return plain values; all samples and calls too, if raw."""
+        """Return plain values; with `raw`, also all calls."""
         found: dict[str, Any] = {
             **asdict(self.point),
             "num_ranks": self.num_ranks,
@@ -172,9 +176,7 @@ class Result:
             "interval": self.interval,
             "min_us": self.percentile(0),
             "max_us": self.percentile(100),
-            "p50_us": self.percentile(50),
-            "p95_us": self.percentile(95),
-            "p99_us": self.percentile(99),
+            **{f"p{percent}_us": self.percentile(percent) for percent in (50, 95, 99)},
             "num_samples": len(self.samples),
             "num_calls": len(self.calls),
             "num_late": self.num_late,
@@ -190,10 +192,10 @@ class Result:
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Result:
-        """Return a result that `to_json` wrote.
+        """Return the result that `to_json` returned as plain values.
 
         Raises:
-            InvalidArgument: it is none.
+            InvalidArgument: the values are not those of a result.
         """
         try:
             fields = [each for each in Point.__dataclass_fields__ if each != "place" or each in given]
@@ -212,7 +214,7 @@ class Result:
             if point.place not in ("", *PLACES):
                 raise ValueError(f"place {point.place!r}")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InvalidArgument(f"that is no result of hocket bench: {error!r}") from error
+            raise InvalidArgument(f"not a result of hocket bench: {error!r}") from error
         if not found.samples or (found.launches and sum(found.launches) != len(found.samples)):
             raise InvalidArgument(
                 f"{' '.join(point.key)} has {len(found.samples)} samples of launches {found.launches}"
@@ -221,12 +223,12 @@ class Result:
 
     @property
     def operations(self) -> int:
-        """Messages, or operations, of an iteration."""
+        """Number of messages, or operations, of an iteration."""
         return self._benchmark.num_messages(self.point)
 
     @property
     def num_timed(self) -> int:
-        """How many operations were timed: calls, or iterations of loops."""
+        """Number of timed operations: calls, or iterations of loops."""
         return len(self.calls) or len(self.samples) * self.iterations
 
     @property
@@ -235,10 +237,10 @@ class Result:
 
 
 def clearly_fastest(results: Collection[Result]) -> Result | None:
-    """Return the result whose interval lies apart from those of all others; None where there is no such, or no other.
+    """Return the fastest result if its interval overlaps no other one; otherwise, or for a single result, None.
 
     Args:
-        results: of one case, by several ways.
+        results: results of one case by several ways.
     """
     if len(results) < 2:
         return None
@@ -252,5 +254,5 @@ def clearly_fastest(results: Collection[Result]) -> Result | None:
 
 
 def format_value(value: float) -> str:
-    """Return a value with four digits, and no power of ten."""
+    """Format a value with four digits, without an exponent."""
     return f"{value:,.0f}" if value >= 1e4 else f"{value:.4g}"

@@ -27,19 +27,26 @@ from hocket.measure.machine import usable_cpus
 from hocket.measure.rounds import OnRound
 
 STARTUP = "startup"
-_LEAST_LAUNCH_S = 0.2  # for the samples of one
+_LEAST_LAUNCH_S = 0.2  # minimum time for the samples of a launch
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run of benchmarks gave.
+    """The results of a run of benchmarks.
 
     Args:
-        results: of all points, in their order.
-        core_factor: the median over rounds: how many full cores the ranks had together.
-        foreign_busy: share of all CPUs' time that others' work took, 0 to 1.
-        warnings: what a reader has to know.
-        began_s, ended_s: when it was measured, in seconds since the epoch; 0 where a file does not say.
+        results: results of all points, in their order.
+        core_factor: number of full cores that the ranks had together; the median over rounds.
+        foreign_busy: share of the CPU time, 0 to 1, that other programs took.
+        warnings: warnings for the reader.
+        began_s, ended_s: beginning and end in seconds since the epoch; 0 if a file does not have them.
+
+    Examples:
+        >>> from hocket.bench import Point, Result, Run
+        >>> result = Result(Point("barrier", "shm", 0), 2, (2e-6,) * 9, calls=(), num_late=0, iterations=100)
+        >>> run = Run((result,), core_factor=1.9, foreign_busy=0.0, warnings=())
+        >>> [each.point.benchmark for each in run.results]
+        ['barrier']
     """
 
     results: tuple[Result, ...]
@@ -63,33 +70,41 @@ def run_points(
     on_round: OnRound | None = None,
     on_results: OnResults | None = None,
 ) -> Run:
-    """Measure points: between ranks that are started for it, or between those of the job that this process is a rank
-    of; then all of them call it, and get the same.
+    """Measure points between ranks that it starts; under a launcher, between the ranks of the launcher's job.
+
+    Under a launcher all ranks call it, and get equal results.
 
     Args:
-        points: what; their libraries are among `targets`.
+        points: points to measure; their libraries are among `targets`.
         targets: libraries.
-        num_ranks: of every job.
-        rule: when there are enough samples.
-        synchronised: time calls one by one where that makes sense, each begun by all ranks at the same instant;
-            otherwise loops of calls one behind the other, as OMB-Py does.
-        validates: whether results are looked at again in the course of the run, at random moments; before it they are
-            in any case.
-        num_warm_up: how often each is done before anything is timed, beside a twentieth of each sample.
-        num_launches: how often jobs are started, one after the other; each has its part of the rule's time. Times of
-            two launches differ by some percent, because their memory lies elsewhere.
-        on_round: called after each round, as of `measure_series`.
-        on_results: called after each round with what was seen so far.
+        num_ranks: number of ranks of every job.
+        rule: rule that ends the measurement.
+        synchronised: time calls one by one where this makes sense, each begun by all ranks at the same instant;
+            otherwise time loops of calls, as OMB-Py does.
+        validates: check results again at random moments of the run; they are always checked before it.
+        num_warm_up: iterations of each point before anything is timed, in addition to a twentieth of each sample.
+        num_launches: number of launches of the jobs, one after the other; they share the rule's time. Times of two
+            launches differ by some percent, because their memory lies at different places.
+        on_round: progress callback, as in `measure_series`.
+        on_results: called after each round with the results so far.
 
     Raises:
-        InvalidArgument: a point cannot be measured so.
-        LaunchError: a job failed; shows what it wrote.
-        CommTimeout: one did not answer in time.
+        InvalidArgument: a point cannot be measured with these arguments.
+        LaunchError: a job failed; shows its output.
+        CommTimeout: a job did not answer in time.
+
+    Examples:
+        >>> from hocket.bench import choose_points, parse_targets, run_points
+        >>> targets = parse_targets("shm")
+        >>> points = choose_points(["latency"], targets, sizes=[8])
+        >>> run_points(points, targets, num_ranks=1, rule=hk.measure.StopRule())
+        Traceback (most recent call last):
+        hocket.errors.InvalidArgument: latency needs 2 ranks or more, not 1
     """
     began_s = time.time()
     check_points(points, num_ranks)
     if num_launches < 1:
-        raise InvalidArgument(f"jobs are started at least once, not {num_launches} times")
+        raise InvalidArgument(f"the number of launches must be 1 or more, not {num_launches}")
     request = Request(points, targets, num_ranks, rule, synchronised, validates, num_warm_up, num_launches)
     starts = [each for each in points if each.benchmark == STARTUP]
     others = replace(request, points=[each for each in points if each.benchmark != STARTUP])
@@ -103,7 +118,7 @@ def run_points(
         measured.append(Measured(measure_startup(keys, num_ranks, rule, on_round)))
     if others.points:
         if is_launched and num_launches > 1:
-            raise InvalidArgument(f"ranks that a launcher has started cannot be started {num_launches} times")
+            raise InvalidArgument(f"under a launcher the number of launches must be 1, not {num_launches}")
         measured.append(
             measure_launched(others, on_round, on_results)
             if is_launched
@@ -121,8 +136,10 @@ def run_points(
 
 
 def _measure_launches(request: Request, on_round: OnRound | None, on_results: OnResults | None) -> Measured:
-    """Start the jobs as often as is wanted, each time in another order of measurements; what starting them took is
-    taken from the time of those to come."""
+    """Launch the jobs `num_launches` times, each time with another order of measurements.
+
+    The start-up time of a launch is subtracted from the time of the next one.
+    """
     found = []
     set_up_s = 0.0
     began_s = time.monotonic()
@@ -133,26 +150,26 @@ def _measure_launches(request: Request, on_round: OnRound | None, on_results: On
         rule = replace(
             request.rule, seed=request.rule.seed + number, time_limit_s=max(_LEAST_LAUNCH_S, share_s - set_up_s)
         )
-        told = None if on_round is None else _of_launch(on_round, number, request.num_launches, left_s - share_s)
-        found.append(_measure_jobs(replace(request, rule=rule), told, on_results))
+        callback = None if on_round is None else _of_launch(on_round, number, request.num_launches, left_s - share_s)
+        found.append(_measure_jobs(replace(request, rule=rule), callback, on_results))
         set_up_s = max(0.0, time.monotonic() - launch_began_s - rule.time_limit_s)
     return join(found)
 
 
 def _of_launch(on_round: OnRound, number: int, num_launches: int, to_come_s: float) -> OnRound:
-    """Return what tells of one launch how far all of them are; those to come take as long as they may."""
+    """Return the progress callback of one launch; it adds the full time of the launches to come."""
     if num_launches == 1:
         return on_round
 
-    def tell(done: int, total: int, state: str, left_s: float | None = None, /) -> None:
+    def on_round_of_launch(done: int, total: int, state: str, left_s: float | None = None, /) -> None:
         launch = f"launch {number + 1} of {num_launches}"
         on_round(done, total, f"{launch}, {state}", None if left_s is None else left_s + to_come_s)
 
-    return tell
+    return on_round_of_launch
 
 
 def _measure_jobs(request: Request, on_round: OnRound | None, on_results: OnResults | None) -> Measured:
-    """Start a job for each launcher, and measure the points of all of them, interleaved."""
+    """Start one job per launcher, and measure the points of all jobs, interleaved."""
     argv = [sys.executable, "-m", "hocket.bench.rank"]
     jobs = [
         LAUNCHERS[own[0].launcher](
@@ -168,49 +185,49 @@ def _measure_jobs(request: Request, on_round: OnRound | None, on_results: OnResu
 
         def check(key: Key, turn: int) -> None:
             message = {"do": "check", "case": key.case, "name": key.name, "turn": turn}
-            coordinator.ask(coordinator.job_of(key), message)
+            coordinator.ask(coordinator.job_of[key], message)
 
         return Measured(measure_points(coordinator, request, check, on_round, on_results), left_out=left_out)
 
 
 def check_points(points: Sequence[Point], num_ranks: int) -> None:
-    """Check what can be checked before anything is started.
+    """Check points and the number of ranks, before anything is started.
 
     Raises:
-        InvalidArgument: names what is wrong.
+        InvalidArgument: a point cannot be measured; names the benchmark or the size.
     """
     if not points:
-        raise InvalidArgument("there is nothing to measure")
+        raise InvalidArgument("at least one point must be given, not 0")
     for each in points:
         benchmark = find_benchmark(each.benchmark)
         if num_ranks < benchmark.least_ranks:
             raise InvalidArgument(f"{each.benchmark} needs {benchmark.least_ranks} ranks or more, not {num_ranks}")
         if benchmark.needs_pairs and num_ranks % 2:
             raise InvalidArgument(
-                f"{each.benchmark} is between pairs: it needs an even number of ranks, not {num_ranks}"
+                f"{each.benchmark} runs between pairs: it needs an even number of ranks, not {num_ranks}"
             )
     largest, free = max(each.nbytes for each in points), free_nbytes()
-    is_launched = read_world().size > 1  # on several hosts, perhaps, where each rank would decide by itself
+    is_launched = read_world().size > 1  # perhaps on several hosts, where ranks would disagree
     if not is_launched and free is not None and largest * num_ranks > free:
         raise InvalidArgument(
-            f"{num_ranks} ranks with a message of {format_nbytes(largest)} each need more than the "
-            f"{format_nbytes(free)} of memory that are free"
+            f"{num_ranks} ranks with a message of {format_nbytes(largest)} each need more than the free memory, "
+            f"{format_nbytes(free)}"
         )
 
 
 def _warnings(results: Sequence[Result], num_ranks: int, foreign_busy: float) -> list[str]:
     found = []
     world = read_world()
-    if world.size > 1:  # a launcher may have bound each to a CPU of its own
+    if world.size > 1:  # a launcher may have bound each rank to one CPU
         num_here, cpus = world.local_size, os.cpu_count() or 1
     else:
         num_here, cpus = num_ranks, usable_cpus()
     if num_here > cpus:
-        found.append(f"{num_here} ranks share {cpus} CPUs: times are those of ranks that wait for each other's turn")
+        found.append(f"{num_here} ranks share {cpus} CPUs: times include waiting for a CPU")
     if foreign_busy > 0.1:
-        found.append(f"others' work took {foreign_busy:.0%} of the CPUs' time meanwhile")
+        found.append(f"other programs took {foreign_busy:.0%} of the CPU time meanwhile")
     late = sum(each.num_late for each in results)
     calls = sum(len(each.calls) for each in results)
     if late > 0.05 * (late + calls):
-        found.append(f"{late} of {late + calls} calls were begun too late by a rank, and dropped")
+        found.append(f"{late} of {late + calls} calls were dropped because a rank began them too late")
     return found

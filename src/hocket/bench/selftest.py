@@ -1,4 +1,4 @@
-"""Whether the suite sees what it has to: faults are put into a library, and looked for."""
+"""The selftest: inject faults into a library, and check that the suite detects them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,18 @@ _LAUNCHES = 9
 
 @dataclass(frozen=True)
 class EqualsTrial:
-    """A fault, and whether it was seen.
+    """The result of one trial.
 
     Args:
-        fault: what was put in, and what has to be seen.
-        is_seen: whether it was.
-        words: what was found.
+        fault: the injected fault and the expected finding.
+        is_seen: whether the suite reported the expected finding.
+        words: the actual finding.
+
+    Examples:
+        >>> from hocket.bench import Trial
+        >>> trial = Trial("everything takes 5 % longer: slower", is_seen=True, words="1.052 times as long")
+        >>> trial.is_seen
+        True
     """
 
     fault: str
@@ -34,21 +40,33 @@ class EqualsTrial:
 
 
 def run_trials(library: str, num_ranks: int, budget_s: float, seed: int) -> Iterator[EqualsTrial]:
-    """Try one fault after the other.
+    """Run the trials of the selftest one after the other, and yield their results.
 
     Args:
-        library: into which they are put: one whose operations are on memory.
-        num_ranks: 2 or more.
-        budget_s: that each comparison may take.
-        seed: of the order of measurements.
+        library: library that gets the faults; its operations must work on memory.
+        num_ranks: number of ranks, 2 or more.
+        budget_s: time limit of each comparison in seconds.
+        seed: seed of the order of measurements.
+
+    Examples:
+        >>> from hocket.bench import run_trials
+        >>> trials = run_trials("shm", num_ranks=2, budget_s=10.0, seed=1)  # each trial runs when it is requested
+        >>> trials.close()
     """
     brief = StopRule(precision=0.05, time_limit_s=5.0, seed=seed)
     yield _corrupted(library, num_ranks, brief)
-    yield _delayed(library, num_ranks, brief)
+    fault = f"the last rank begins {_DELAY_US} us late: the time is the latest rank's, not the mean"
+    late = _run(f"{library}!delay={_DELAY_US}us", ["broadcast"], num_ranks, brief).results[0]
+    yield EqualsTrial(fault, late.value >= _DELAY_US, f"{late.value:.0f} us")
     long = StopRule(precision=0.002, max_samples=400, time_limit_s=budget_s, seed=seed)
-    yield _slowed(library, num_ranks, long)
-    yield _equal(library, num_ranks, long)
-    yield _crowded(library, brief)
+    is_slower, words = _compared(f"{library}!slow=0%", f"{library}!slow=5%", num_ranks, long)
+    yield EqualsTrial("everything takes 5 % longer: slower", is_slower, words)
+    is_slower, words = _compared(library, f"{library}!again", num_ranks, long)
+    yield EqualsTrial("nothing takes longer: not slower", not is_slower, words)
+    num_crowded = usable_cpus() + 1
+    warnings = [each for each in _run(library, ["barrier"], num_crowded, brief).warnings if "share" in each]
+    fault = f"{num_crowded} ranks on {usable_cpus()} CPUs: a warning"
+    yield EqualsTrial(fault, bool(warnings), "".join(warnings) or "none")
 
 
 def _corrupted(library: str, num_ranks: int, rule: StopRule) -> EqualsTrial:
@@ -56,40 +74,14 @@ def _corrupted(library: str, num_ranks: int, rule: StopRule) -> EqualsTrial:
     try:
         _run(f"{library}!corrupt", ["all_gather"], num_ranks, rule)
     except LaunchError as error:
-        found = [line for line in str(error).splitlines() if "WrongResult:" in line]
-        return EqualsTrial(
-            fault,
-            bool(found),
-            found[0].partition("WrongResult:")[2].strip() if found else "the job failed for another reason",
-        )
+        _, is_seen, rest = str(error).partition("WrongResult:")
+        words = rest.partition("\n")[0].strip() if is_seen else "the job failed for another reason"
+        return EqualsTrial(fault, bool(is_seen), words)
     return EqualsTrial(fault, False, "it was timed")
 
 
-def _delayed(library: str, num_ranks: int, rule: StopRule) -> EqualsTrial:
-    fault = f"the last rank begins {_DELAY_US} us late: the time is the latest rank's, not the mean"
-    late = _run(f"{library}!delay={_DELAY_US}us", ["broadcast"], num_ranks, rule).results[0]
-    return EqualsTrial(fault, late.value >= _DELAY_US, f"{late.value:.0f} us")
-
-
-def _slowed(library: str, num_ranks: int, rule: StopRule) -> EqualsTrial:
-    is_slower, words = _compared(f"{library}!slow=0%", f"{library}!slow=5%", num_ranks, rule)
-    return EqualsTrial("everything takes 5 % longer: slower", is_slower, words)
-
-
-def _equal(library: str, num_ranks: int, rule: StopRule) -> EqualsTrial:
-    is_slower, words = _compared(library, f"{library}!again", num_ranks, rule)
-    return EqualsTrial("nothing takes longer: not slower", not is_slower, words)
-
-
-def _crowded(library: str, rule: StopRule) -> EqualsTrial:
-    num_ranks = usable_cpus() + 1
-    ran = _run(library, ["barrier"], num_ranks, rule)
-    found = [each for each in ran.warnings if "share" in each]
-    return EqualsTrial(f"{num_ranks} ranks on {usable_cpus()} CPUs: a warning", bool(found), "".join(found) or "none")
-
-
 def _compared(first: str, second: str, num_ranks: int, rule: StopRule) -> tuple[bool, str]:
-    """Whether the second is slower, and how much, in words."""
+    """Return whether the second library is slower, and the ratios in words."""
     results = _run(f"{first},{second}", ["all_reduce"], num_ranks, rule, _LAUNCHES).results
     both = ([each for each in results if each.point.target == name] for name in (first, second))
     found = compare(*both, least=0.02, paired=True)

@@ -1,4 +1,4 @@
-"""Sizes of messages: as given, or powers of two between two ends."""
+"""Message sizes: powers of two between two sizes."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from hocket.errors import InvalidArgument
 
 
 def powers_of_two(least: int, most: int) -> list[int]:
-    """Return the powers of two from one size to another, both of which are taken as they are; 0 first, if it begins so.
+    """Return `least`, the powers of two between, and `most`; `least` may be 0.
 
     Raises:
-        InvalidArgument: the first is larger, or one is negative.
+        InvalidArgument: `least` is larger than `most`, or negative.
     """
     if least < 0 or most < least:
-        raise InvalidArgument(f"sizes go from a smaller to a larger one, not from {least} to {most}")
+        raise InvalidArgument(f"sizes must go from 0 or more to at least the same, not from {least} to {most}")
     between = [1 << bits for bits in range(most.bit_length()) if least < 1 << bits < most]
     return [least] if most == least else [least, *between, most]

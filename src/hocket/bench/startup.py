@@ -1,6 +1,6 @@
-"""How long it takes until all ranks of a job can communicate, and have left again: whole processes, started anew.
+"""The start-up benchmark: the time until all ranks of a new job have communicated and ended.
 
-``python -m hocket.bench.startup TARGET`` is what is started: it opens the library, waits for all ranks, and leaves.
+It starts ``python -m hocket.bench.startup TARGET``, which opens the library, waits for all ranks, and ends.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def measure_startup(
     """Start and end jobs of each library, one after the other, in random order.
 
     Args:
-        keys: names of what is measured, and the libraries.
-        num_ranks: of each job.
-        rule: when there is enough.
-        on_round: as of `measure_series`.
+        keys: libraries by the keys of their contenders.
+        num_ranks: number of ranks of each job.
+        rule: rule that ends the measurement.
+        on_round: progress callback, as in `measure_series`.
 
     Raises:
-        LaunchError: one fails, or does not end; shows what it wrote.
+        LaunchError: a job fails or does not end; shows its output.
     """
     contenders = [Contender.of_call(*key, partial(_start, each, num_ranks)) for key, each in keys.items()]
     return measure_series(Team(contenders), rule, on_round=on_round)
@@ -49,17 +49,12 @@ def _start(target: Target, num_ranks: int) -> None:
 
 
 def main(name: str) -> None:
-    """Open a library, wait for all ranks, leave."""
-    from hocket.bench.rank import open_drivers, open_world
+    """Open a library, wait for all ranks, and close it."""
+    from hocket.bench.rank import opened
 
-    targets = parse_targets(name)
-    world = open_world(targets)
-    drivers = open_drivers(targets, world)
-    for driver in drivers.values():
-        driver.barrier()
-        driver.finalize()
-    if world is not None:
-        world.finalize()
+    with opened(parse_targets(name)) as drivers:
+        for driver in drivers.values():
+            driver.barrier()
 
 
 if __name__ == "__main__":

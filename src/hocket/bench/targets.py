@@ -1,4 +1,4 @@
-"""Libraries by name, and which processes they live in."""
+"""Libraries by name, and their jobs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,16 @@ class Target:
     """A library that is measured.
 
     Args:
-        name: by which it is chosen: a backend of hocket ("shm", "gloo", "mpi:mpich"), "mix" for hocket's own choice
-            between all of them, "mpi4py:mpich" and "torch:gloo" for the libraries themselves, without hocket.
-        launcher: which one its ranks are started by.
+        name: name of the library: a backend of hocket ("shm", "gloo", "mpi:mpich"); "mix" for hocket's own choice
+            between all backends; "mpi4py:mpich" or "torch:gloo" for a library that is called without hocket.
+        launcher: launcher that starts its ranks.
         through: "hocket", or the module that is called directly.
+
+    Examples:
+        >>> from hocket.bench import Target
+        >>> target = Target("shm!slow=5%", launcher="hocket", through="hocket")
+        >>> target.plain_name
+        'shm'
     """
 
     name: str
@@ -35,39 +41,44 @@ class Target:
 
     @property
     def plain_name(self) -> str:
-        """That of the library, without the fault that is put into it."""
+        """The name without an injected fault."""
         return self.name.partition("!")[0]
 
 
 def parse_targets(text: str, is_launched: bool = False) -> list[Target]:
-    """Return the targets in a list such as "shm,mpi:*,mpi4py:mpich,torch:gloo"; "mpi:*" stands for every MPI.
+    """Return the targets of a list such as "shm,mpi:*,mpi4py:mpich,torch:gloo"; "mpi:*" means every MPI.
 
     Args:
-        text: their names.
-        is_launched: whether ranks are not to be started for them, but have been by a launcher: then there is one MPI,
-            which is called "mpi" and "mpi4py".
+        text: names with commas between them.
+        is_launched: whether a launcher has started the ranks; then the only MPI is the launcher's, with the names
+            "mpi" and "mpi4py".
 
     Raises:
-        InvalidArgument: there is none of a name, or it is named twice; lists those that there are.
-        BackendUnavailable: one is not installed.
+        InvalidArgument: a name is unknown, or occurs twice; lists the known ones.
+        BackendUnavailable: a library is not installed.
+
+    Examples:
+        >>> from hocket.bench import parse_targets
+        >>> [(target.name, target.through) for target in parse_targets("shm,mix")]
+        [('shm', 'hocket'), ('mix', 'hocket')]
     """
     names: list[str] = []
     for name in text.split(","):
         first, _, rest = name.strip().partition(":")
         names += (_variants(first) if rest == "*" else []) or [name.strip()]
     if len(set(names)) < len(names):
-        raise InvalidArgument(f"a library is named twice in {text!r}")
+        raise InvalidArgument(f"each library must be named once, not {text!r}")
     return [_target(name, is_launched) for name in names]
 
 
 def known_targets() -> list[str]:
-    """Return the names that there are, installed or not; "torch:" may go on with any backend of torch.distributed."""
+    """Return all names, installed or not; "torch:" also accepts every other backend of torch.distributed."""
     real = [name for name, each in declarations().items() if not each.is_virtual]
     return [*real, MIX, *(f"mpi4py:{family}" for family in _FAMILIES), "torch:gloo"]
 
 
 def _variants(first: str) -> list[str]:
-    """The names that begin with this one and a colon; those with a launcher of their own first."""
+    """Return the names that begin with `first` and a colon; those with their own launcher first."""
     if first == "mpi4py":
         return [f"{first}:{family}" for family in _FAMILIES]
     declared = declarations()
@@ -81,15 +92,11 @@ def _target(name: str, is_launched: bool) -> Target:
         parse_fault(fault)
         return replace(_target(name, is_launched), name=f"{name}!{fault}")
     through, _, rest = name.partition(":")
-    if is_launched and through == "mpi4py":
-        if rest:
-            raise InvalidArgument(f"under a launcher there is one MPI, its own: mpi4py, not {name}")
-        _check_module("mpi4py", "hocket[bench]", name)
-        return Target(name, LAUNCHED, through)
-    if through == "mpi4py" and rest in _FAMILIES:
-        _check_module("mpi4py", "hocket[bench]", name)
-        wheel_file(rest, _FAMILIES[rest])
-        return Target(name, rest, through)
+    if is_launched and through == "mpi4py" and rest:
+        raise InvalidArgument(f"under a launcher, the only MPI is the launcher's: name it mpi4py, not {name}")
+    if through == "mpi4py" and (is_launched or rest in _FAMILIES):
+        _check_mpi(rest, name)
+        return Target(name, LAUNCHED if is_launched else rest, through)
     if through == "torch" and rest:
         _check_module("torch", "hocket[torch]", name)
         check_backend(rest)
@@ -98,9 +105,7 @@ def _target(name: str, is_launched: bool) -> Target:
         return Target(name, "mix", "hocket")
     if name != "shm":
         _check_backend(name, is_launched)
-    if is_launched:
-        return Target(name, LAUNCHED, "hocket")
-    return Target(name, declarations()[name].launcher, "hocket")
+    return Target(name, LAUNCHED if is_launched else declarations()[name].launcher, "hocket")
 
 
 def _check_backend(name: str, is_launched: bool) -> None:
@@ -108,13 +113,19 @@ def _check_backend(name: str, is_launched: bool) -> None:
         adapter = backends_among([name])[name]
     except (BackendUnavailable, KeyError):
         raise InvalidArgument(unknown("library", name, known_targets())) from None
-    if adapter.launcher in _FAMILIES and not is_launched:  # its launcher, under which it starts, is ours to call
-        _check_module("mpi4py", "hocket[bench]", name)
-        wheel_file(adapter.launcher, _FAMILIES[adapter.launcher])
+    if adapter.launcher in _FAMILIES and not is_launched:  # hocket runs its launcher
+        _check_mpi(adapter.launcher, name)
         return
     obstacle = adapter.find_obstacle()
     if obstacle is not None:
         raise BackendUnavailable(f"library {name!r} is not available: {obstacle}")
+
+
+def _check_mpi(family: str, name: str) -> None:
+    """Check that mpi4py and the launcher of an MPI are installed; "" means the MPI that has started this job."""
+    _check_module("mpi4py", "hocket[bench]", name)
+    if family:
+        wheel_file(family, _FAMILIES[family])
 
 
 def _check_module(module: str, extra: str, name: str) -> None:
@@ -123,7 +134,7 @@ def _check_module(module: str, extra: str, name: str) -> None:
 
 
 def by_job(targets: Sequence[Target]) -> list[list[Target]]:
-    """Return the targets of each job: those with the same launcher together, but for those that are to be alone."""
+    """Return the targets of each job: one job per launcher, and one for each target that must be alone."""
     found: dict[tuple[str, str], list[Target]] = {}
     for each in targets:
         found.setdefault((each.launcher, each.name if each.name.endswith(AGAIN) else ""), []).append(each)

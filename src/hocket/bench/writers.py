@@ -1,4 +1,4 @@
-"""The forms in which results are written, by name."""
+"""The output formats of results, by name."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from hocket.suggestions import unknown
 
 
 def format_names() -> list[str]:
-    """Return their names."""
+    """Return the names of the output formats."""
     return module_names(folder)
 
 
 def find_writer(name: str) -> Callable[[Run, ResultLayout], str]:
-    """Return what writes a form.
+    """Return the function that writes a format.
 
     Raises:
-        InvalidArgument: there is none of the name; lists those that there are.
-        BadEntry: its file has no function that could write it.
+        InvalidArgument: the name is unknown; lists the known ones.
+        BadEntry: the file of the format has no valid `write` function.
     """
     if name not in format_names():
         raise InvalidArgument(unknown("format", name, format_names()))

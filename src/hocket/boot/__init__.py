@@ -1,1 +1,1 @@
-"""Start-up of a job: who am I and who are the others (`environment`), and the launcher of local ranks (`launcher`)."""
+"""Start-up of a job: this process's rank and job (`environment`), and the launcher of local ranks (`launcher`)."""

@@ -1,4 +1,4 @@
-"""How a rank connects to the server of its job: both prove who they are, before anything is said."""
+"""Connect a rank to the server of its job: both sides authenticate before any other message."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from hocket.boot.secret import Secret
 from hocket.boot.sockets import Interface, keep_alive
 
 _CONNECT_S = 2.0
-_GREETING_S = 3.0  # a server speaks at once; if it is still starting, the next try finds it
-_PROOF_S = 10.0  # for all of it
+_GREETING_S = 3.0  # a running server sends its greeting at once; a starting one is found by the next try
+_PROOF_S = 10.0  # for the whole authentication
 
 
 @dataclass(frozen=True)
 class Place:
-    """What a rank says of a connection, and proves.
+    """The identity that a rank states and proves on a connection.
 
     Args:
-        secret: of the user.
-        job: its name, with how many times it was restarted.
-        size: ranks of the job.
-        rank: of this process.
-        role: of the connection.
-        certificate: path of the certificate where TLS is asked for.
+        secret: secret of the user.
+        job: name of the job, with the number of its restarts.
+        size: number of ranks of the job.
+        rank: rank of this process.
+        role: role of the connection.
+        certificate: path of the certificate if TLS is enabled.
     """
 
     secret: Secret
@@ -39,24 +39,24 @@ class Place:
 def connect_once(
     interface: Interface, port: int, place: Place, deadline_s: float = float("inf")
 ) -> tuple[socket.socket, RankEnd]:
-    """Connect, and exchange proofs.
+    """Connect to a server and authenticate in both directions.
 
     Args:
-        interface: where the server may listen.
-        port: at which.
-        place: what this process says of itself.
-        deadline_s: of all of it, by `time.monotonic`.
+        interface: address where the server may listen.
+        port: port of the server.
+        place: identity of this process.
+        deadline_s: deadline for the whole call, by `time.monotonic`.
 
     Returns:
-        The connection, blocking, and this end of what is said over it.
+        The connection, blocking, and this end of its protocol.
 
     Raises:
-        OSError: nobody listens there, or whoever does says nothing.
-        ProtocolError: it is not the server of this job.
+        OSError: no process listens there, or it does not answer.
+        ProtocolError: the server does not belong to this job.
     """
     tls = None
     if place.certificate is not None:
-        from hocket.boot.tls import TlsFiles  # the module is large, and few ask for it
+        from hocket.boot.tls import TlsFiles  # the module is large, and TLS is rarely enabled
 
         tls = TlsFiles(place.certificate, None).rank_side()
     connection = socket.socket(interface.family, socket.SOCK_STREAM)
@@ -70,13 +70,13 @@ def connect_once(
         while not end.is_proven:
             left_s = (proof_deadline_s if end.is_greeted else greeting_deadline_s) - time.monotonic()
             if left_s <= 0:
-                raise TimeoutError("it did not prove itself in time")
+                raise TimeoutError("it did not authenticate in time")
             connection.settimeout(left_s)
             data = connection.recv(1 << 16)
             if not data:
-                raise ConnectionError("it ended the connection")
+                raise ConnectionError("it closed the connection")
             if end.take_in(data):
-                raise ProtocolError("it speaks before it is asked")
+                raise ProtocolError("it sent a message before authentication was complete")
             connection.sendall(end.outgoing)
             end.outgoing.clear()
         connection.settimeout(None)

@@ -1,6 +1,6 @@
-"""The control connection of a rank: how the ranks of a job on several hosts hear of each other's ends.
+"""The control connection of a rank, in jobs on several hosts: it reports the end of other ranks, for example.
 
-How it comes about stands in `hocket.boot.joining`, and the server is `hocket.boot.control_server`.
+`hocket.boot.joining` opens it; the server is `hocket.boot.control_server`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from hocket.errors import CommTimeout, PeerFailure, ResourceExhausted
 
 @dataclass(frozen=True)
 class Member:
-    """One rank of the job, as the others see it.
+    """One rank of the job, as other ranks see it.
 
     Args:
-        host: identity of its host: equal for ranks that can share memory.
-        address: at which ranks of other hosts reach it.
+        host: identity of its host; equal for ranks that can share memory.
+        address: address for connections from other hosts.
         local_rank: its number among the ranks of its host.
-        place: where it runs, for messages.
+        place: host name and pid, for messages.
     """
 
     host: str
@@ -46,11 +46,12 @@ class Member:
 
 
 class ControlConnection:
-    """This rank's connection, once all ranks have come.
+    """This rank's connection to the control server, after all ranks have joined.
 
     Args:
-        connection: to the server.
+        connection: connection to the server.
         members: all ranks of the job.
+        nonce: random text of the server, equal on all ranks; keys are derived from it.
     """
 
     def __init__(self, connection: ControlMessages, members: Sequence[Member], nonce: str) -> None:
@@ -62,38 +63,44 @@ class ControlConnection:
         self._meeting_key = connection.place.secret.derive(b"hocket meeting", nonce.encode())
         self._connection = connection
         self._exchanged: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
-        self._gathered: dict[int, queue.SimpleQueue[list[str]]] = {}  # by key, while this rank waits
+        self._gathered: dict[int, queue.SimpleQueue[list[str]]] = {}  # by key, for gathers that this rank waits in
         self._dead: list[int] = []
-        self._failed: dict[int, str] = {}  # why ranks that live could not start
+        self._failed: dict[int, str] = {}  # reasons of ranks that run but could not start
         self._lost: str | None = None
-        self._leaves = False
+        self._is_leaving = False
         _close_in_children(connection.socket)
         self._thread = threading.Thread(target=self._run, name="hocket control", daemon=True)
         self._thread.start()
 
     def exchange(self, text: str, timeout: float) -> list[str]:
-        """Hand a text to every rank and return the texts of all, by rank; called by all of them, one at a time.
+        """Gather a text from every rank; called by all ranks, one call at a time.
+
+        Returns:
+            The texts of all ranks, by rank.
 
         Raises:
             PeerFailure: a rank has died.
-            CommTimeout: not all of them called in time.
+            CommTimeout: some rank did not call in time.
         """
         text = _checked(text)
         self._send("exchange", text)
         return self._await(self._exchanged, range(len(self.members)), timeout)
 
     def gather(self, members: Sequence[int], name: str, text: str, timeout: float) -> list[str]:
-        """Hand a text to some ranks and return the texts of all of them, in their order; called by all of them.
+        """Gather a text from some ranks; called by all of these ranks.
 
         Args:
-            members: job ranks, in the same order on all of them.
-            name: used once, equal on all of them.
-            text: of this rank.
+            members: ranks in the job, in the same order on all members.
+            name: name of this gather, equal on all members, used only once.
+            text: text of this rank.
             timeout: seconds.
 
+        Returns:
+            The texts of all members, in their order.
+
         Raises:
-            PeerFailure: one of them has died.
-            CommTimeout: not all of them called in time.
+            PeerFailure: a member has died.
+            CommTimeout: some member did not call in time.
         """
         text = _checked(text)
         key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
@@ -120,42 +127,42 @@ class ControlConnection:
             dead = [rank for rank in self._dead if rank in members]
             if dead:
                 places = "; ".join(f"rank {rank} ({self.members[rank].place}) died" for rank in dead)
-                raise PeerFailure(f"{places} while ranks were coming together", tuple(dead))
+                raise PeerFailure(f"{places} while the job was starting", tuple(dead))
             if self._lost is not None:
                 raise PeerFailure(self._lost, (0,))
             if time.monotonic() > deadline:
-                raise CommTimeout(f"timed out after {timeout:g} s: not all of ranks {list(members)} came together")
+                raise CommTimeout(f"timed out after {timeout:g} s: not all of ranks {list(members)} joined")
 
     def close(self, failure: BaseException | None = None) -> None:
-        """Leave the job: from now on the end of this process is no death. Communicators are closed before.
+        """Leave the job: after this call the end of this process is not a failure. Close communicators first.
 
         Args:
-            failure: why this rank cannot take part, where it is still starting: the others wait for it no longer.
+            failure: why this rank cannot join, if the job is still starting: then the other ranks stop waiting for it.
         """
-        if self._leaves:
+        if self._is_leaving:
             return
-        self._leaves = True
+        self._is_leaving = True
         self._send_notices()
-        if failure is not None and not isinstance(failure, PeerFailure):  # of which the others hear from its source
+        if failure is not None and not isinstance(failure, PeerFailure):  # the server reports those to the other ranks
             self._send("failed", _sendable(f"{type(failure).__name__}: {failure}")[:MOST_TEXT])
         self._send("bye", None)
         self._connection.socket.close()
 
     def meeting_name(self, host: str) -> str:
-        """Name the abstract unix socket at which the ranks of a host meet.
+        """Return the name of the abstract unix socket at which the ranks of a host meet.
 
-        Other users cannot guess it, and several "hosts" (HOCKET_HOST) on one machine have one each.
+        Other users cannot guess it. Several "hosts" (HOCKET_HOST) on one machine have different names.
         """
         return f"hocket-{hmac.digest(self._meeting_key, host.encode(), 'sha256').hex()[:32]}"
 
     def connect_pmi(self) -> socket.socket:
-        """Return a socket over which an MPI library of this rank finds its process manager: a helper hands it on."""
-        ours, others = socket.socketpair()
-        with others:
+        """Return a socket to a process manager for this rank's MPI library; a helper process relays its messages."""
+        library_end, helper_end = socket.socketpair()
+        with helper_end:
             place = self._connection.place
             address, port, *rest = self._connection.socket.getpeername()
             task = RelayTask(
-                fds=[others.fileno()],
+                fds=[helper_end.fileno()],
                 family=self._connection.socket.family,
                 place=[address, *rest],
                 port=port,
@@ -166,7 +173,7 @@ class ControlConnection:
                 tls=place.certificate,
             )
             start_helper("hocket.boot.pmi_relay", task).close()
-        return ours
+        return library_end
 
     def _send(self, kind: str, content: object) -> None:
         try:
@@ -185,15 +192,15 @@ class ControlConnection:
         poll.register(self._connection.socket, select.POLLIN)
         poll.register(self.native.fileno(), select.POLLIN)
         try:
-            came = self._connection.take_rest()  # with the welcome
-            while not self._leaves:
-                for kind, content in came:
+            messages = self._connection.take_rest()  # received together with the welcome
+            while not self._is_leaving:
+                for kind, content in messages:
                     self._take_in(kind, content)
                 ready = {fd for fd, _ in poll.poll(500)}
                 self._send_notices()
-                came = self._connection.receive() if ready - {self.native.fileno()} else []
-        except Exception as error:  # closed, here or there; and whatever ends this thread is told to the operations
-            if not self._leaves:
+                messages = self._connection.receive() if ready - {self.native.fileno()} else []
+        except Exception as error:  # a closed connection, or anything else that ends this thread, fails operations
+            if not self._is_leaving:
                 self._note_lost(error)
 
     def _take_in(self, kind: str, content: Any) -> None:
@@ -226,7 +233,7 @@ class ControlConnection:
                 mismatch = head + content["mismatch"]
                 self.native.note_verdict(content["key"], content["seq"], content["behind"], mismatch)
             case _:
-                raise ProtocolError(f"a message {kind!r} came after the start")
+                raise ProtocolError(f"unexpected message {kind!r} after the start")
 
     def _note_lost(self, error: Exception) -> None:
         self._lost = f"lost the control connection to the host of rank 0 ({self.members[0].place}): {error}"
@@ -234,21 +241,21 @@ class ControlConnection:
 
 
 def _sendable(text: str) -> str:
-    """Return a text without halves of characters, as names have that are not UTF-8."""
+    """Return a text without lone surrogates, which names that are not UTF-8 contain."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def _checked(text: str) -> str:
-    """Return a text that may be sent; ResourceExhausted if it is longer than a message can be."""
+    """Return a text that can be sent; raise ResourceExhausted if it is longer than a message may be."""
     text = _sendable(text)
     nbytes = len(json.dumps(text))
     if nbytes > MOST_NBYTES // 8:
-        raise ResourceExhausted(f"a rank may hand at most {MOST_NBYTES // 8} bytes to others at start-up, not {nbytes}")
+        raise ResourceExhausted(f"a rank may send at most {MOST_NBYTES // 8} bytes to others at start-up, not {nbytes}")
     return text
 
 
 def _close_in_children(connection: socket.socket) -> None:
-    """A forked child that outlives this process must not hold its connection open: its death would not be seen."""
+    """Close the connection in forked children: a child that outlives this process would hide its death."""
     reference = weakref.ref(connection)
 
     def close() -> None:
@@ -260,14 +267,14 @@ def _close_in_children(connection: socket.socket) -> None:
 
 
 class ControlMessages:
-    """The messages of a connection to the server, after both sides have proven who they are."""
+    """Messages over an authenticated connection to the server."""
 
     def __init__(self, connection: socket.socket, end: RankEnd, place: Place) -> None:
         self.socket = connection
         self.place = place
         self.end = end
-        self._lock = threading.Lock()  # of the end: one thread reads, and others send
-        self._came: deque[tuple[str, Any]] = deque()
+        self._lock = threading.Lock()  # protects `end`: one thread reads, others send
+        self._received: deque[tuple[str, Any]] = deque()
 
     def send(self, kind: str, content: object) -> None:
         message = encode(kind, content)
@@ -276,29 +283,29 @@ class ControlMessages:
             self._flush()
 
     def receive(self) -> list[tuple[str, Any]]:
-        """Read once and return the messages that are complete, each as its kind and its content.
+        """Read once and return the complete messages as (kind, content).
 
         Raises:
-            OSError, ProtocolError: the other side is gone, or says what no server says.
+            OSError, ProtocolError: the connection was closed, or a message is invalid.
         """
         data = self.socket.recv(1 << 16)
         if not data:
             raise ConnectionError("it was closed")
         with self._lock:
             messages = self.end.take_in(data)
-            if self.end.outgoing:  # TLS has to say something
+            if self.end.outgoing:  # TLS may have to answer
                 self._flush()
         return [decode(message, TO_RANK, self.place.size) for message in messages]
 
     def receive_one(self) -> tuple[str, Any]:
-        """Return one message; those that came with it are returned by the next calls."""
-        while not self._came:
-            self._came.extend(self.receive())
-        return self._came.popleft()
+        """Return one message; the next calls return messages received together with it."""
+        while not self._received:
+            self._received.extend(self.receive())
+        return self._received.popleft()
 
     def take_rest(self) -> list[tuple[str, Any]]:
-        """Return what has come already."""
-        rest, self._came = list(self._came), deque()
+        """Return the messages that were received but not yet returned."""
+        rest, self._received = list(self._received), deque()
         return rest
 
     def _flush(self) -> None:

@@ -1,10 +1,10 @@
-"""The server of a job's control connections: what ranks on several hosts tell each other besides their data.
+"""The server of a job's control connections: it passes messages other than data between ranks on several hosts.
 
-Run as a program of its own, because it has to outlive every rank, rank 0 too. It reads from its standard input what it
-serves (`ServerTask`), and ends when all ranks have gone.
+It is a separate program because it must outlive every rank, also rank 0. It reads its task (`ServerTask`) from standard
+input, and exits when all ranks have left.
 
-Strangers may connect as well. Nothing of theirs is parsed (`hocket.boot.sealed`), and what they may hold is bounded:
-so many connections that have proven nothing, each for a few seconds, of which the oldest goes first.
+Strangers can connect, too. Their data is not parsed (`hocket.boot.sealed`), and their resources are bounded: the number
+of unauthenticated connections is limited, each may last a few seconds, and the oldest is closed first.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from hocket.boot.sealed import ProtocolError, Role, ServerEnd
 from hocket.boot.secret import Secret
 from hocket.boot.sockets import keep_alive
 
-_PROOF_S = 10.0  # in which a connection has to prove that it has the secret
-_LEAST_UNPROVEN = 256  # that may be open at once; more in a job of more ranks
-_ACCEPTED_AT_ONCE = 64  # then those that have proven themselves are served
+_PROOF_S = 10.0  # time limit for the authentication of a connection
+_LEAST_UNPROVEN = 256  # that may be open at once; large jobs allow more
+_ACCEPTED_AT_ONCE = 64  # before authenticated connections are served again
 _WITHOUT_DESCRIPTORS_S = 0.1
 _MOST_UNSENT = 64 << 20  # bytes for a rank that does not read
 _UNREAD_S = 5.0
@@ -47,19 +47,19 @@ class _Connection:
         self.end = end
         self.host = host
         self.since_s = time.monotonic()
-        self.sent_s = self.since_s  # when something went out last, or there was nothing to send
-        self.is_welcome = False  # it said hello, and was taken in
+        self.sent_s = self.since_s  # time of the last successful send, or of an empty queue
+        self.is_welcome = False  # it sent a valid hello
         self.is_closed = False
         self.events = selectors.EVENT_READ
 
     def send(self, message: bytes) -> None:
-        """Put a message to what is going out."""
+        """Queue a message."""
         if not self.end.outgoing:
             self.sent_s = time.monotonic()
         self.end.send(message)
 
     def flush(self) -> None:
-        """Send what the socket takes; OSError where it is at its end."""
+        """Send as much as the socket accepts; raise OSError if the connection is broken."""
         outgoing = self.end.outgoing
         while outgoing:
             try:
@@ -76,18 +76,18 @@ class ControlServer:
     """Serves one job.
 
     Args:
-        task: what to serve.
-        listeners: where ranks connect.
-        asker: descriptor of a pipe from the process that wants this server; when it is closed before rank 0 has come,
-            nobody is waited for any more.
-        hosts: where it is known, how many there are and how many ranks are on each, for MPI.
+        task: the job to serve.
+        listeners: listening sockets.
+        owner_fd: descriptor of a pipe from the process that started this server; if the pipe is closed before rank 0
+            has joined, the server stops waiting for ranks.
+        hosts: number of hosts and number of ranks on each, for MPI; None if unknown.
     """
 
     def __init__(
         self,
         task: ServerTask,
         listeners: list[socket.socket],
-        asker: int,
+        owner_fd: int,
         hosts: tuple[int, int] | None = None,
     ) -> None:
         self._task = task
@@ -102,41 +102,41 @@ class ControlServer:
         self.pmi = PmiServer(task.size, hosts)
         self._pmi_connections: dict[int, _Connection] = {}
         self._job = JobState(task.size, task.timeout_s, self._send_to_rank)
-        self._listens_again_s: float | None = None  # when descriptors may be there again
-        self._asker = asker
+        self._listens_again_s: float | None = None  # when descriptors may be available again
+        self._owner_fd = owner_fd
         self._is_of_mpi = hosts is not None
-        self.has_said_bye = threading.Event()
+        self.has_sent_bye = threading.Event()
 
     def serve(self) -> None:
-        """Serve until every rank that came has gone, or not all of them came in time."""
+        """Serve until every rank has left, or until the deadline for joining."""
         for listener in self._listeners:
             listener.setblocking(False)
             self._selector.register(listener, selectors.EVENT_READ)
-        self._selector.register(self._asker, selectors.EVENT_READ)
+        self._selector.register(self._owner_fd, selectors.EVENT_READ)
         while not self._job.is_over or self._pmi_connections:  # MPI may be finalized after hocket
-            # Those that have proven themselves first: strangers must not keep them waiting.
-            ready = sorted(self._selector.select(self._patience_s()), key=lambda event: self._order(event[0]))
+            # Authenticated connections first, so that strangers cannot delay them.
+            ready = sorted(self._selector.select(self._next_timeout_s()), key=lambda event: self._order(event[0]))
             for key, events in ready:
-                if key.fd == self._asker:
-                    self._say_bye()
-                    self._selector.unregister(self._asker)
-                    self._job.give_up()
+                if key.fd == self._owner_fd:
+                    self._send_bye()
+                    self._selector.unregister(self._owner_fd)
+                    self._job.note_owner_end()
                 elif key.data is None:
                     self._accept(key.fileobj)  # type: ignore[arg-type]
                 else:
-                    self._attend(key.data, events)
-            self._job.look_at_clock()
-            self._look_at_clock()
+                    self._handle(key.data, events)
+            self._job.handle_timeouts()
+            self._handle_timeouts()
             has_all_of_mpi = self._is_of_mpi and len(self.pmi.begun) == self._task.size
             if (self._job.is_closed or has_all_of_mpi) and self._listeners:
                 self._close_listeners()
-        for connection in list(self._ranks.values()):  # the last words of a job that did not come together
+        for connection in list(self._ranks.values()):  # the last messages of a job that failed to start
             with contextlib.suppress(OSError):
                 connection.socket.settimeout(_UNREAD_S)
                 connection.socket.sendall(connection.end.outgoing)
 
     def close(self) -> None:
-        """Close what is open, where the process goes on."""
+        """Close listeners and selector, for a process that continues."""
         for listener in self._listeners:
             listener.close()
         self._selector.close()
@@ -144,17 +144,17 @@ class ControlServer:
     def _order(self, key: selectors.SelectorKey) -> int:
         return 2 if key.data is None else 0 if key.data.end.is_proven else 1
 
-    def _patience_s(self) -> float | None:
+    def _next_timeout_s(self) -> float | None:
         now = time.monotonic()
         ends = [each.since_s + _PROOF_S for each in list(self._unproven)[:1]]
         ends += [each.sent_s + _UNREAD_S for each in self._ranks.values() if each.end.outgoing]
         if self._listens_again_s is not None:
             ends.append(self._listens_again_s)
         waits = [max(0.0, each - now) for each in ends]
-        patience = self._job.patience_s()
-        return min([*waits, *([] if patience is None else [patience])], default=None)
+        of_job = self._job.next_timeout_s()
+        return min([*waits, *([] if of_job is None else [of_job])], default=None)
 
-    def _look_at_clock(self) -> None:
+    def _handle_timeouts(self) -> None:
         now = time.monotonic()
         for connection in list(self._unproven):
             if now - connection.since_s < _PROOF_S:
@@ -168,7 +168,7 @@ class ControlServer:
                 self._selector.register(listener, selectors.EVENT_READ)
 
     def _close_listeners(self) -> None:
-        """Give the port back: this server may live longer than the job, for MPI, or for a rank that computes on."""
+        """Release the port: this server may outlive the job, for MPI or for a rank that still computes."""
         for listener in self._listeners:
             if self._listens_again_s is None:
                 self._selector.unregister(listener)
@@ -188,7 +188,7 @@ class ControlServer:
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                     self._make_room()
-                return  # others: it has gone again
+                return  # other errors: the client has disconnected
             try:
                 host = str(connection.getpeername()[0])
                 keep_alive(connection)
@@ -197,17 +197,17 @@ class ControlServer:
                 end = ServerEnd(self._secret, self._task.job, tls, is_complete=self._job.is_complete)
                 new = _Connection(connection, end, host)
                 self._selector.register(connection, selectors.EVENT_READ, new)
-            except Exception:  # it has gone again; whatever it is, others are served
+            except Exception:  # it has disconnected; any failure must not stop the server
                 connection.close()
                 continue
             self._unproven[new] = None
             self._num_unproven[host] += 1
             if len(self._unproven) > self._most_unproven:
-                self._close(self._superfluous())
+                self._close(self._connection_to_drop())
             self._flush(new)
 
-    def _superfluous(self) -> _Connection:
-        """Return which connection goes where there are too many: of the host that has most of them, the oldest."""
+    def _connection_to_drop(self) -> _Connection:
+        """Return the oldest unauthenticated connection of the host that has most of them."""
         most = max(self._num_unproven, key=lambda host: self._num_unproven[host])
         return next(each for each in self._unproven if each.host == most)
 
@@ -219,16 +219,16 @@ class ControlServer:
                 del self._num_unproven[connection.host]
 
     def _make_room(self) -> None:
-        """Close the oldest connection that has proven nothing, or wait for descriptors."""
+        """Close an unauthenticated connection, or wait until descriptors are available."""
         if self._unproven:
-            self._close(self._superfluous())
+            self._close(self._connection_to_drop())
             return
         self._listens_again_s = time.monotonic() + _WITHOUT_DESCRIPTORS_S
         for listener in self._listeners:
             self._selector.unregister(listener)
 
-    def _attend(self, connection: _Connection, events: int) -> None:
-        """Do what a connection is ready for; whatever is wrong with it is its own end alone."""
+    def _handle(self, connection: _Connection, events: int) -> None:
+        """Read from or write to a connection; any error closes only this connection."""
         if connection.is_closed:
             return
         if events & selectors.EVENT_READ:
@@ -244,23 +244,23 @@ class ControlServer:
                     self._forget_unproven(connection)
             except BlockingIOError:
                 return
-            except OSError:  # it has gone
+            except OSError:  # it has disconnected
                 self._close(connection)
                 return
-            except Exception as error:  # it says what none says; even a mistake of ours ends this connection alone
+            except Exception as error:  # an invalid message; even a bug of ours closes only this connection
                 self._refuse(connection, str(error) if isinstance(error, ProtocolError) else repr(error))
                 self._close(connection)
                 return
         self._flush(connection)
 
     def _refuse(self, connection: _Connection, reason: str) -> None:
-        """Tell a rank why its connection ends; a stranger is told nothing."""
+        """Send a rank the reason why its connection is closed; send nothing to a stranger."""
         if connection.end.is_proven and connection.end.role == Role.CONTROL:
             with contextlib.suppress(OSError):
                 connection.send(encode("refused", reason[:MOST_TEXT]))
                 connection.flush()
                 connection.socket.shutdown(socket.SHUT_WR)
-                for _ in range(_MOST_UNREAD):  # what is closed with something unread loses what it has sent
+                for _ in range(_MOST_UNREAD):  # closing a socket with unread data would discard what was sent
                     if not connection.socket.recv(1 << 16):
                         break
 
@@ -268,7 +268,7 @@ class ControlServer:
         rank = connection.end.rank
         if rank >= self._task.size:
             contradiction = (
-                f"rank {rank} is out of range: rank 0 says that this job has {self._task.size} ranks; the launchers of "
+                f"rank {rank} is out of range: this job has {self._task.size} ranks, by rank 0; the launchers of "
                 "all hosts need the same -n and --nnodes"
             )
             self._job.refuse(contradiction)
@@ -279,11 +279,11 @@ class ControlServer:
         kind, content = decode(message, FROM_RANK, self._task.size)
         if connection.is_welcome:
             if kind == "hello":
-                raise ProtocolError("a rank said hello twice")
+                raise ProtocolError("a rank sent hello twice")
             self._job.take_in(rank, kind, content)
             return
         if kind != "hello":
-            raise ProtocolError("a rank has to say hello first")
+            raise ProtocolError("a rank must send hello first")
         addresses = _address(connection.socket.getpeername()), _address(connection.socket.getsockname())
         before = self._ranks.setdefault(rank, connection)
         reason = self._job.welcome(rank, content, *addresses)
@@ -296,31 +296,31 @@ class ControlServer:
         self._flush(connection)
 
     def _take_in_pmi(self, connection: _Connection, message: bytes) -> None:
-        """Hand a line of an MPI library to the server of its protocol, and the answers to those they are for."""
+        """Pass a line of an MPI library to the PMI server, and send its answers to their receivers."""
         rank = connection.end.rank
         if self._pmi_connections.setdefault(rank, connection) is not connection:
-            raise ProtocolError(f"rank {rank} has an MPI library already")
+            raise ProtocolError(f"rank {rank} already has a connection for its MPI library")
         for receiver, answer in self.pmi.take_in(rank, message):
             self._send_to_library(receiver, answer)
-        if self.pmi.aborted is not None:  # for those who hand its lines on
+        if self.pmi.aborted is not None:  # for the relays of the other libraries
             for receiver in [each for each in self._pmi_connections if each != rank]:
                 self._send_to_library(receiver, b"cmd=abort exitcode=%d\n" % self.pmi.aborted[1])
 
-    def _tell_of_end(self, rank: int) -> None:
-        """Tell the launchers of a rank that has failed, or of which nobody knows how it ended."""
+    def _report_end(self, rank: int) -> None:
+        """Notify the launchers of a rank that has failed, or whose exit code is unknown."""
         code = self.pmi.ended.get(rank)
         if code == 0 or not self._is_of_mpi:
             return
         for receiver in [each for each in self._pmi_connections if each != rank]:
             self._send_to_library(receiver, b"cmd=hocket_lost rank=%d code=%d\n" % (rank, -1 if code is None else code))
 
-    def _say_bye(self) -> None:
-        """Tell the other launchers how the ranks of this one have ended: what the asker has written, if anything."""
-        code = os.read(self._asker, 16)
+    def _send_bye(self) -> None:
+        """Send the exit code of this launcher's ranks, if the owner has written it, to the other launchers."""
+        code = os.read(self._owner_fd, 16)
         if code:
             for receiver in list(self._pmi_connections):
                 self._send_to_library(receiver, b"cmd=hocket_bye code=%s\n" % code)
-            self.has_said_bye.set()
+            self.has_sent_bye.set()
 
     def _send_to_library(self, rank: int, line: bytes) -> None:
         other = self._pmi_connections.get(rank)
@@ -335,12 +335,12 @@ class ControlServer:
             self._flush(connection)
 
     def _flush(self, connection: _Connection) -> None:
-        """Send what can be sent; the rest when the socket takes it."""
+        """Send what the socket accepts now; the rest is sent when it is writable."""
         if connection.is_closed:
             return
         try:
             connection.flush()
-        except OSError:  # it does not read, or has died: it is read from next, and taken for dead
+        except OSError:  # it does not read, or has died: the next read closes it
             with contextlib.suppress(OSError):
                 connection.socket.shutdown(socket.SHUT_RDWR)
             connection.end.outgoing.clear()
@@ -362,7 +362,7 @@ class ControlServer:
             self.pmi.leave(rank)
             if rank in self.pmi.begun:
                 self.pmi.ended.setdefault(rank, None)
-                self._tell_of_end(rank)
+                self._report_end(rank)
         if self._ranks.get(rank) is connection:
             del self._ranks[rank]
             if connection.is_welcome:
@@ -372,7 +372,7 @@ class ControlServer:
 def _tls_server(paths: list[str | None] | None) -> Any:
     if paths is None:
         return None
-    from hocket.boot.tls import TlsFiles  # the module is large, and few ask for it
+    from hocket.boot.tls import TlsFiles  # the module is large, and TLS is rarely enabled
 
     certificate, key = paths
     return TlsFiles(str(certificate), key).server_side()

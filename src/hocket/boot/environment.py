@@ -1,4 +1,4 @@
-"""Which rank of which job this process is, as told by the variables of the launcher that started it."""
+"""This process's rank and job, from the environment variables of its launcher."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ class World:
         size: processes of the job.
         local_rank: number of this process among those of its host, 0 to local_size - 1.
         local_size: processes of the job on this host.
-        job: hexadecimal name of the job; the same on all its processes of this host, different for two jobs that run
-            at once.
-        job_of_all_hosts: the same of what the launchers of all hosts are told alike.
+        job: hexadecimal name of the job; equal on all its processes of this host, different from other running jobs.
+        job_of_all_hosts: hexadecimal name of the job, from variables that are equal on all hosts.
     """
 
     rank: int
@@ -38,7 +37,7 @@ class World:
 
 @dataclass(frozen=True)
 class _LauncherVariables:
-    """The variables by which one family of launchers numbers its processes."""
+    """The variables in which one family of launchers passes ranks and sizes."""
 
     rank: str
     size: str
@@ -50,9 +49,9 @@ class _LauncherVariables:
 
 
 def read_world(environ: Environ | None = None) -> World:
-    """Find this process's rank and job in the variables of hocket run, torchrun, mpirun, mpiexec or srun.
+    """Return this process's rank and job from the variables of hocket run, torchrun, mpirun, mpiexec or srun.
 
-    The first family in that order that has set its rank or size decides; when none has, the process is a world of one.
+    The first family in that order whose rank or size variable is set is used; without any, the world has one rank.
 
     Args:
         environ: the variables; those of this process by default.
@@ -66,7 +65,7 @@ def read_world(environ: Environ | None = None) -> World:
             return _read_family(family, environ)
     if "PMIX_RANK" in environ:
         raise BootstrapMismatch(
-            "PMIX_RANK is set, but nothing says how many ranks there are: start the job with mpirun, or with "
+            "PMIX_RANK is set, but the number of ranks is not: start the job with mpirun, or with "
             "prterun --personality ompi"
         )
     pid = os.getpid()
@@ -74,11 +73,11 @@ def read_world(environ: Environ | None = None) -> World:
 
 
 def meeting_name(world: World, generation: int = 0) -> str:
-    """Name the abstract unix socket at which the local ranks of a job meet.
+    """Return the name of the abstract unix socket at which the local ranks of a job meet.
 
     Args:
-        world: what `read_world` returned.
-        generation: how many times this process has initialised and finalised hocket before.
+        world: the result of `read_world`.
+        generation: number of earlier worlds of this process.
 
     Returns:
         The name without the leading NUL byte; equal on all ranks of the job, different for any other user, job,
@@ -91,21 +90,21 @@ def _read_family(family: _LauncherVariables, environ: Environ) -> World:
     size = _number(environ, family.size, needed_by=family.rank)
     rank = _number(environ, family.rank, needed_by=family.size)
     if size < 1:
-        raise BootstrapMismatch(f"{family.size}={size}: a job has at least one process")
+        raise BootstrapMismatch(f"{family.size}={size} must be 1 or more")
     if rank >= size:
         raise BootstrapMismatch(f"{family.rank}={rank} must be less than {family.size}={size}")
     local_rank, local_size = _read_local(family, environ, rank, size)
-    told = [f"{name}={environ.get(name, '')}" for name in _JOB_VARIABLES]
-    job = _digest(*told, family.identity(environ))
+    job_values = [f"{name}={environ.get(name, '')}" for name in _JOB_VARIABLES]
+    job = _digest(*job_values, family.identity(environ))
     if size > 1 and family.rank == "RANK" and not any(name in environ for name in _JOB_VARIABLES):
         raise BootstrapMismatch(
             "RANK and WORLD_SIZE are set but MASTER_PORT is not: set MASTER_ADDR and MASTER_PORT, equal on all ranks"
         )
-    return World(rank, size, local_rank, local_size, job, _digest(*told))
+    return World(rank, size, local_rank, local_size, job, _digest(*job_values))
 
 
 def _read_local(family: _LauncherVariables, environ: Environ, rank: int, size: int) -> tuple[int, int]:
-    """Return (local rank, local size); a launcher that sets neither is taken to have all its ranks on this host."""
+    """Return (local rank, local size); if the launcher sets neither, all ranks are assumed to be on this host."""
     counted = family.find_local_size(environ)
     if family.local_rank not in environ and family.local_size not in environ and counted is None:
         return rank, size
@@ -129,7 +128,7 @@ def _number(environ: Environ, name: str, *, needed_by: str) -> int:
         raise BootstrapMismatch(f"{needed_by} is set but {name} is not")
     # not int() alone: it accepts "-1", " 1", "1_0" and digits of other scripts
     if not (text.isascii() and text.isdigit()):
-        raise BootstrapMismatch(f"{name}={text!r} is not a number of 0 or more")
+        raise BootstrapMismatch(f"{name}={text!r} must be an integer of 0 or more")
     return int(text)
 
 
@@ -138,12 +137,12 @@ def _digest(*parts: str) -> str:
 
 
 def _named(*names: str) -> Callable[[Environ], str]:
-    """Make an identity out of the variables with these names."""
+    """Return a function that makes an identity from the variables with these names."""
     return lambda environ: "\0".join(environ.get(name, "") for name in names)
 
 
 def _process_manager(environ: Environ) -> str:
-    """Identify a job of hydra, which exports no job name, by the process that all its local ranks descend from."""
+    """Identify a job of hydra, which exports no job name, by the common ancestor of its local ranks."""
     parent = pid = os.getppid()
     while pid > 1:
         if _process_name(pid).startswith("hydra"):
@@ -153,7 +152,7 @@ def _process_manager(environ: Environ) -> str:
 
 
 def _stat_fields(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the third (state) on; the second is a name that may hold anything."""
+    """Return the fields of /proc/PID/stat from the third (state) on; the second, a name, may contain any character."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -161,7 +160,7 @@ def _stat_fields(pid: int) -> list[str]:
 
 
 def _start_time(pid: int) -> str:
-    """Return when the process started, in clock ticks since boot; with it a reused pid is told from the first one."""
+    """Return the start time of a process in clock ticks since boot; it distinguishes processes with the same pid."""
     fields = _stat_fields(pid)
     return fields[19] if fields else ""
 
@@ -180,7 +179,7 @@ def _process_name(pid: int) -> str:
 
 _JOB_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "HOCKET_JOB")
 
-# Order matters: torchrun is started inside of srun and mpiexec, and hydra starts its proxies by srun.
+# Order matters: torchrun may run inside srun or mpiexec, and hydra starts its proxies with srun.
 _FAMILIES = (
     _LauncherVariables("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", identity=_named()),
     _LauncherVariables(

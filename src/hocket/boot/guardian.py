@@ -1,10 +1,10 @@
-"""A helper process that cleans up behind a launcher that was killed.
+"""A helper process that cleans up after a launcher that was killed.
 
-The ranks themselves die with the launcher (PR_SET_PDEATHSIG). Processes that they have started do not, and the folder
-of reports would stay. The guardian sleeps on a pipe of which only the launcher has the other end; its end of file
-says that the launcher is gone, however it went.
+The ranks themselves die with the launcher (PR_SET_PDEATHSIG). Their child processes do not, and the folder of reports
+would remain. The guardian waits on a pipe whose other end only the launcher has; end of file means that the launcher
+has ended, for any reason.
 
-This file is run by its path, without site packages: it imports the standard library alone.
+This file is run by its path, without site packages: it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Guardian:
     """The launcher's side.
 
     Args:
-        folder: what to remove when the launcher dies.
+        folder: folder to remove when the launcher dies.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -32,19 +32,19 @@ class Guardian:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd="/",
-            start_new_session=True,  # neither Ctrl-C nor the end of the terminal is for it
+            start_new_session=True,  # so that Ctrl-C and the end of the terminal do not reach it
         )
 
     def watch(self, process_group: int) -> None:
-        """Have a process group killed when the launcher dies."""
+        """Kill a process group when the launcher dies."""
         self._send(f"{process_group}\n")
 
     def remove_too(self, pattern: str) -> None:
-        """Have files and folders removed when the launcher dies: those that a pattern with an absolute path names."""
+        """Remove files and folders when the launcher dies; `pattern` is an absolute glob pattern."""
         self._send(f"{pattern}\n")
 
     def dismiss(self) -> None:
-        """End the guardian; the launcher has cleaned up itself."""
+        """Stop the guardian, after the launcher has cleaned up itself."""
         self._send("done\n")
         assert self._process.stdin is not None
         try:
@@ -59,11 +59,11 @@ class Guardian:
             self._process.stdin.write(line.encode())
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # someone has killed the guardian; the job does not need it
+            pass  # the guardian was killed; the job does not need it
 
 
 def guard(folder: str) -> None:
-    """Wait for the launcher's end and clean up, unless its last word was "done"."""
+    """Wait for the end of the launcher and clean up, unless its last line was "done"."""
     lines = sys.stdin.read().splitlines()
     if lines and lines[-1] == "done":
         return

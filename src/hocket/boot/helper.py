@@ -1,6 +1,6 @@
-"""How a process starts a helper, a program of this package that needs the standard library alone, and what it is told.
+"""Start helpers: programs of this package that need only the standard library.
 
-What a helper is for goes to it through a pipe, since a secret may be in it: command lines are for all to read.
+A helper reads its task from a pipe: the task may have a secret, and all users can read command lines.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _FOLDER = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class ServerTask:
-    """What a server of control connections is to serve.
+    """Task of a server of control connections.
 
     Args:
-        fds: listening sockets.
-        size: ranks of the job.
-        job: its name, with how many times it was restarted.
-        timeout_s: seconds in which all ranks have to come.
+        fds: descriptors of listening sockets.
+        size: number of ranks of the job.
+        job: name of the job, with the number of its restarts.
+        timeout_s: seconds in which all ranks must join.
         secret: key of the user's secret, in hexadecimal digits.
-        tls: paths of the certificate and of its key, where TLS is asked for.
+        tls: paths of the certificate and its key if TLS is enabled.
     """
 
     fds: list[int]
@@ -41,14 +41,14 @@ class ServerTask:
 
 @dataclass(frozen=True)
 class RelayTask:
-    """What a helper is to do that hands the lines of a rank's MPI library on.
+    """Task of a helper that relays the lines of a rank's MPI library.
 
     Args:
-        fds: its end of the rank's socket pair.
-        family, place, port: of the server of control connections, as of `hocket.boot.sockets.Interface`.
-        job, size, rank: as the rank's own control connection has them.
+        fds: descriptor of its end of the rank's socket pair.
+        family, place, port: address of the server of control connections, as in `hocket.boot.sockets.Interface`.
+        job, size, rank: as for the rank's own control connection.
         secret: key of the user's secret, in hexadecimal digits.
-        tls: path of the certificate, where TLS is asked for.
+        tls: path of the certificate if TLS is enabled.
     """
 
     fds: list[int]
@@ -63,7 +63,7 @@ class RelayTask:
 
 
 def helper_command(module: str) -> list[str]:
-    """Return the command that runs ``main()`` of a module, without site packages and whatever the environment says."""
+    """Return the command that runs ``main()`` of a module, without site packages and Python's variables."""
     program = f"import sys; sys.path.append({str(_FOLDER)!r}); from {module} import main; main()"
     return [sys.executable, "-I", "-S", "-c", program]
 
@@ -72,10 +72,11 @@ def start_helper(module: str, task: ServerTask | RelayTask) -> IO[bytes]:
     """Start a process that outlives this one.
 
     Returns:
-        The pipe through which it was told its task, in one line: it hears when that is closed, or this process ends.
+        The pipe to its standard input, after the task was written. The helper is notified when the pipe is closed or
+        this process ends.
 
     Raises:
-        ResourceExhausted: there can be no further process, or no further descriptor.
+        ResourceExhausted: the limit of processes or descriptors is reached.
     """
     try:
         helper = _popen(helper_command(module), task.fds, stdin=subprocess.PIPE)
@@ -92,7 +93,7 @@ def start_helper(module: str, task: ServerTask | RelayTask) -> IO[bytes]:
 
 
 def start_pmi_server(fd: int, size: int, parent: int) -> None:
-    """Start `hocket.boot.pmi` as a program, at a listening socket; raises as `start_helper`."""
+    """Start `hocket.boot.pmi` as a program on a listening socket; same errors as `start_helper`."""
     try:
         _popen([*helper_command("hocket.boot.pmi"), str(fd), str(size), str(parent)], [fd], stdin=subprocess.DEVNULL)
     except OSError as error:

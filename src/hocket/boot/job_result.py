@@ -1,4 +1,4 @@
-"""How a job ended: each rank's outcome, and which failure was the first cause."""
+"""The end of a job: the outcome of each rank, and the failure that caused the others."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from hocket import errors
 from hocket.boot.report import EXIT_EXCEPTION, FailureReport
 
-EXIT_TIMED_OUT = 124  # what timeout(1) returns
+EXIT_TIMED_OUT = 124  # as timeout(1)
 EXIT_CANNOT_START = 1
 EXIT_OUTPUT_LOST = 74  # EX_IOERR of sysexits.h
 
 
 @dataclass(frozen=True)
 class JobEnd:
-    """Why the launcher ends a job, as far as it follows from how its ranks start and leave MPI.
+    """Why the launcher ends a job, if the ranks' use of MPI is the reason.
 
     Args:
-        reason: for whoever started the job.
-        exit_code: of the job.
-        rank: which is killed at once, as its MPI_Abort must not return; the others get SIGTERM first.
+        reason: text for the user.
+        exit_code: exit code of the job.
+        rank: rank to kill at once, since its MPI_Abort must not return; the other ranks get SIGTERM first.
     """
 
     reason: str
@@ -31,8 +31,8 @@ class JobEnd:
     @classmethod
     def of_abort(cls, rank: int | None, code: int) -> JobEnd:
         """Return the end after MPI_Abort with a code, called by a rank, or on another host (None)."""
-        who = "a rank of another host" if rank is None else f"rank {rank}"
-        return cls(f"{who} called MPI_Abort({code})", code & 0xFF or EXIT_CANNOT_START, rank)
+        caller = "a rank of another host" if rank is None else f"rank {rank}"
+        return cls(f"{caller} called MPI_Abort({code})", code & 0xFF or EXIT_CANNOT_START, rank)
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class RankOutcome:
     Args:
         rank: number of the rank.
         return_code: its exit code, or minus the number of the signal that killed it.
-        started_s: when it was started, in seconds since the epoch.
-        ended_s: when the launcher saw its end.
-        terminated_s: when the launcher first sent it SIGTERM or SIGKILL; None when it ended without.
+        started_s: time of its start, in seconds since the epoch.
+        ended_s: time when the launcher noticed its end.
+        terminated_s: time when the launcher first sent it SIGTERM or SIGKILL; None if it did not.
     """
 
     rank: int
@@ -63,18 +63,18 @@ class RankOutcome:
 
     @property
     def exit_code(self) -> int:
-        """The exit code as a shell shows it: 128 + the signal's number for a killed rank."""
+        """Exit code as in a shell: 128 + the signal's number for a killed rank."""
         return 128 - self.return_code if self.return_code < 0 else self.return_code
 
     @property
     def signal_name(self) -> str | None:
-        """Name of the signal that killed it, or None."""
+        """Name of the signal that killed the rank, or None."""
         if self.return_code >= 0:
             return None
         try:
             return signal.Signals(-self.return_code).name
         except ValueError:
-            return f"signal {-self.return_code}"  # real-time signals have no names here
+            return f"signal {-self.return_code}"  # real-time signals have no name
 
 
 @dataclass(frozen=True)
@@ -82,16 +82,16 @@ class JobResult:
     """The end of all ranks.
 
     Args:
-        outcomes: one for each rank that was started, in rank order.
-        reports: exceptions that ranks have left, by rank.
-        duration_s: from the first start to the last end.
-        record_dir: where ranks write the records of their last operations when they fail.
-        interrupted_by: number of the first signal that the launcher got and passed on, or None.
-        timed_out: the job was ended because its time was over.
-        keep_going: ranks were to go on without those that failed; one that ended well is then enough.
-        num_not_started: ranks that were not started any more when one had failed, or a signal came.
-        ended: why the launcher ended the job, where that follows from the ranks' MPI.
-        is_output_lost: some of what the ranks printed could not be written, as to a full disk.
+        outcomes: one for each started rank, in rank order.
+        reports: exceptions reported by ranks, by rank.
+        duration_s: time from the first start to the last end.
+        record_dir: folder where failing ranks write the records of their last operations.
+        interrupted_by: number of the first signal that the launcher received and passed on, or None.
+        timed_out: whether the job exceeded its time limit.
+        keep_going: whether ranks continue after failures of others; then one successful rank is enough.
+        num_not_started: number of ranks not started because another had failed or a signal had arrived.
+        ended: why the launcher ended the job, if the ranks' use of MPI was the reason.
+        is_output_lost: whether some output of the ranks could not be written, for example to a full disk.
     """
 
     outcomes: tuple[RankOutcome, ...]
@@ -111,13 +111,13 @@ class JobResult:
 
     @property
     def exit_code(self) -> int:
-        """That of the ranks; 74 where they ended well, but not all that they printed could be written."""
+        """Exit code of the ranks; 74 if they succeeded but some of their output was lost."""
         return self.ranks_exit_code or (EXIT_OUTPUT_LOST if self.is_output_lost else 0)
 
     @property
     def ranks_exit_code(self) -> int:
-        """0 when all ranks ended with 0, or one of a job that keeps going; else that of the first cause, 124 after a
-        timeout, 128 + signal after one."""
+        """0 if all ranks, or one rank of a job that keeps going, exited with 0; 124 after a timeout; 128 + the signal's
+        number after a signal; else the exit code of the first cause."""
         if self.interrupted_by is not None and (self.failures or self.num_not_started):
             return 128 + self.interrupted_by
         if self.timed_out:
@@ -128,26 +128,26 @@ class JobResult:
             return 0
         cause = self.first_cause
         if cause is not None and cause.terminated_s is not None and self.report_of(cause) is not None:
-            return EXIT_EXCEPTION  # it was ended while it waited for others, as in MPI_Finalize
+            return EXIT_EXCEPTION  # it was terminated while it waited for others, as in MPI_Finalize
         return cause.exit_code if cause is not None else self.failures[0].exit_code
 
     @property
     def first_cause(self) -> RankOutcome | None:
-        """The failure that the others follow from, as far as can be seen; None when the launcher ended all of them.
+        """The failure that most likely caused the others; None if the launcher terminated all ranks.
 
-        The earliest among those that are not consequences of another one; if all are, the earliest of these.
+        It is the earliest failure that is not a consequence of another one; if all are, the earliest.
         """
         own = [outcome for outcome in self.failures if self.report_of(outcome) or outcome.terminated_s is None]
         return min(own, key=self._order, default=None)
 
     @property
     def is_of_program(self) -> bool:
-        """Whether all followed from an exception that is not of hocket's."""
+        """Whether the first cause is an exception of the program, not of hocket."""
         report = None if self.first_cause is None else self.report_of(self.first_cause)
         return report is not None and not report.consequence and not hasattr(errors, report.type_name)
 
     def report_of(self, outcome: RankOutcome) -> FailureReport | None:
-        """Return the rank's report, unless its exception came only after, and so from, the launcher's SIGTERM."""
+        """Return the rank's report, unless its exception came after the launcher's SIGTERM and was caused by it."""
         report = self.reports.get(outcome.rank)
         if report is None or (outcome.terminated_s is not None and report.time_s > outcome.terminated_s):
             return None

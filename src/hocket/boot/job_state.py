@@ -1,9 +1,9 @@
-"""What the server of a job's control connections knows, and whom it tells what: without sockets.
+"""The state of the control server, and the messages that it sends; has no sockets.
 
 From a rank: hello, exchange, gather, aborted, left, stalled, issued, report, traced, failed, bye. To a rank: refused,
 awaited, missing, welcome, exchange, gathered, gone, failed, aborted, left, tell, trace, verdict
-(`hocket.boot.messages`). A connection that ends without bye is a death; "failed" says why a rank that lives does not
-take part.
+(`hocket.boot.messages`). A connection that ends without bye means that the rank died; "failed" has the reason why a
+running rank cannot join.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 NAMED_AFTER_S = 10.0
-"""For how long a start is waited for before it is said for whom."""
-_ANSWER_S = 1.0  # ranks that have not said within that time what they issued are taken to be behind
-_MOST_REMEMBERED = 4096  # of each kind of thing that ranks speak of
+"""Seconds of waiting at start-up before the missing ranks are named."""
+_ANSWER_S = 1.0  # ranks that do not answer within this time count as behind
+_MOST_REMEMBERED = 4096  # entries in each table that ranks can fill
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -34,7 +34,7 @@ class _Rank:
 
 @dataclass
 class _Question:
-    """What did the members of a communicator issue as operation `seq`?"""
+    """A query: what did the members of a communicator issue as operation `seq`?"""
 
     key: int
     seq: int
@@ -43,7 +43,7 @@ class _Question:
     reports: dict[int, Mapping[str, Any]] = field(default_factory=dict)
 
     def verdict(self) -> dict[str, Any]:
-        """Say who is behind, and what the members issued if that was not the same; ranks are the communicator's."""
+        """Return which ranks (of the communicator) are behind, and what the members issued if that differs."""
         issued: dict[int, list[int]] = {}
         of_one: dict[int, Mapping[str, Any]] = {}
         behind = []
@@ -54,16 +54,16 @@ class _Question:
             elif report["fingerprint"]:
                 issued.setdefault(report["fingerprint"], []).append(rank)
                 of_one.setdefault(report["fingerprint"], report)
-        mismatch, wanted = "", []
+        mismatch, traits = "", []
         if len(issued) > 1:
             groups = (f"{_ranks_text(ranks)}: {of_one[each]['text']}" for each, ranks in issued.items())
-            mismatch, wanted = "; ".join(groups), [report["traits"] for report in of_one.values()]
-        return {"key": self.key, "seq": self.seq, "behind": behind, "mismatch": mismatch, "wanted": wanted}
+            mismatch, traits = "; ".join(groups), [report["traits"] for report in of_one.values()]
+        return {"key": self.key, "seq": self.seq, "behind": behind, "mismatch": mismatch, "wanted": traits}
 
 
 @dataclass
 class _Trace:
-    """Where did the members of a communicator begin to differ, before operation `seq`?"""
+    """A query: which operation before `seq` was the first that the members of a communicator issued differently?"""
 
     seq: int
     members: list[int]
@@ -74,8 +74,8 @@ class JobState:
     """The state of one job.
 
     Args:
-        size: ranks of the job.
-        timeout_s: seconds in which all ranks have to come.
+        size: number of ranks of the job.
+        timeout_s: seconds in which all ranks must join.
         send: called with a rank, and the kind and content of a message for it.
     """
 
@@ -85,13 +85,13 @@ class JobState:
         self._start_deadline_s = time.monotonic() + timeout_s
         self._names_at_s: float | None = time.monotonic() + NAMED_AFTER_S
         self._ranks: dict[int, _Rank] = {}
-        self._has_begun = False  # rank 0 has come, for which all others look
-        self._is_given_up = False
+        self._has_begun = False  # rank 0 has joined
+        self._is_abandoned = False
         self._refusal: str | None = None  # why the job cannot start
         self.is_complete = False
-        """Whether all ranks have come."""
+        """Whether all ranks have joined."""
         self.is_closed = False
-        """Whether nobody comes any more: all have, and one has left already."""
+        """Whether no further rank can join: all have joined, and one has left."""
         self._gathers: dict[int, dict[int, str]] = {}  # by key and rank
         self._questions: dict[tuple[int, int], _Question] = {}
         self._aborted: dict[int, None] = {}
@@ -100,25 +100,25 @@ class JobState:
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody is left, or nobody came in time."""
+        """Whether all ranks have left, or some did not join in time."""
         is_late = not self.is_complete and time.monotonic() > self._start_deadline_s
-        return is_late or self._is_given_up or (self._has_begun and not self._ranks)
+        return is_late or self._is_abandoned or (self._has_begun and not self._ranks)
 
-    def give_up(self) -> None:
-        """Note that rank 0, which wanted this server, has ended or failed before it came."""
+    def note_owner_end(self) -> None:
+        """Note that the process that started this server has ended; if rank 0 has not joined, the job cannot start."""
         if not self._has_begun:
-            self._is_given_up = True
+            self._is_abandoned = True
             self._send_all("gone", 0)
 
-    def patience_s(self) -> float | None:
-        """Return in how many seconds `look_at_clock` has something to do."""
+    def next_timeout_s(self) -> float | None:
+        """Return the seconds until `handle_timeouts` is due; None: never."""
         deadlines = [each.deadline_s for each in self._questions.values()]
         if not self.is_complete:
             deadlines.append(min(self._start_deadline_s, self._names_at_s or self._start_deadline_s))
         return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
 
-    def look_at_clock(self) -> None:
-        """Do what is due."""
+    def handle_timeouts(self) -> None:
+        """Send the messages that are due."""
         now = time.monotonic()
         missing = [] if self.is_complete else [rank for rank in range(self._size) if rank not in self._ranks]
         if missing and now > self._start_deadline_s:
@@ -133,19 +133,19 @@ class JobState:
                 self._send_to(question.members, "verdict", question.verdict())
 
     def is_there(self, rank: int) -> bool:
-        """Whether a rank has said hello."""
+        """Whether a rank has joined."""
         return rank in self._ranks
 
     def welcome(self, rank: int, hello: Mapping[str, Any], address: str, own_address: str) -> str | None:
-        """Take a rank in, or return why not.
+        """Let a rank join; return None, or the reason for a refusal.
 
         Args:
-            rank: its number.
-            hello: what it says of itself.
-            address, own_address: of both ends of its connection.
+            rank: number of the rank.
+            hello: content of its hello message.
+            address, own_address: addresses of its end and of our end of the connection.
         """
         if self.is_complete:
-            return f"rank {rank} comes too late: all {self._size} ranks of this job had arrived before"
+            return f"rank {rank} is too late: all {self._size} ranks of this job have already joined"
         reason = self._refusal or self._contradiction(rank, hello)
         if reason is not None:
             self.refuse(reason)
@@ -161,9 +161,9 @@ class JobState:
 
     def _contradiction(self, rank: int, hello: Mapping[str, Any]) -> str | None:
         if hello["size"] != self._size:
-            return f"rank {rank} says that the job has {hello['size']} ranks, rank 0 says {self._size}"
+            return f"rank {rank} has {hello['size']} as the number of ranks, but rank 0 has {self._size}"
         if rank in self._ranks:
-            return f"two processes say that they are rank {rank}"
+            return f"two processes have the same rank {rank}"
         for number, other in self._ranks.items():
             if hello["version"] != other.hello["version"]:
                 return (
@@ -173,19 +173,19 @@ class JobState:
         return None
 
     def refuse(self, reason: str) -> None:
-        """Tell all that have come or will come that the job cannot start, unless it has."""
+        """Notify all present and later ranks that the job cannot start; no effect after the start."""
         if not self.is_complete:
             self._refusal = reason
             self._send_all("refused", reason)
 
     def _addresses(self) -> dict[int, str]:
-        """At which each rank can be reached: as its connection shows, or, on this host, as the others' ones show us."""
+        """Return the address of each rank: that of its connection, or, on this host, our address as seen by others."""
         own = [each.own_address for each in self._ranks.values()]
         outside = next((address for address in own if not _is_loopback(address)), own[0])
         return {rank: outside if _is_loopback(each.address) else each.address for rank, each in self._ranks.items()}
 
     def take_in(self, rank: int, kind: str, content: Any) -> None:
-        """Take in a message of a rank that was welcomed; it has the form that `messages` says."""
+        """Handle a message of a rank that has joined; `messages` has checked its form."""
         getattr(self, f"_on_{kind}")(rank, content)
 
     def _on_exchange(self, rank: int, text: str) -> None:
@@ -196,10 +196,10 @@ class JobState:
                 each.exchanged = None
             self._send_all("exchange", texts)
 
-    def _on_gather(self, rank: int, told: Mapping[str, Any]) -> None:
-        key, members = told["key"], told["members"]
+    def _on_gather(self, rank: int, content: Mapping[str, Any]) -> None:
+        key, members = content["key"], content["members"]
         texts = _remember(self._gathers, key, self._gathers.get(key, {}))
-        texts[rank] = told["text"]
+        texts[rank] = content["text"]
         if all(member in texts for member in members):
             del self._gathers[key]
             self._send_to(members, "gathered", {"key": key, "texts": [texts[member] for member in members]})
@@ -209,8 +209,8 @@ class JobState:
             rank in notice["members"] and notice["key"] not in self._aborted
         ):  # all members of one communicator abort when one of them dies
             _remember(self._aborted, notice["key"], None)
-            told = {name: notice[name] for name in ("key", "code", "text", "ranks")}
-            self._send_to(notice["members"], "aborted", told, but=rank)
+            aborted = {name: notice[name] for name in ("key", "code", "text", "ranks")}
+            self._send_to(notice["members"], "aborted", aborted, but=rank)
 
     def _on_left(self, rank: int, notice: Mapping[str, Any]) -> None:
         if rank in notice["members"]:
@@ -226,7 +226,7 @@ class JobState:
             self._send_to(members, "tell", {"key": key, "seq": seq})
 
     def _on_issued(self, rank: int, notice: Mapping[str, Any]) -> None:
-        """Compare what the members issued up to a place; libraries may do wrong sums for a while before they stall."""
+        """Compare what the members issued so far: libraries may compute wrong sums before a mismatch stalls them."""
         key, seq, members = notice["key"], notice["seq"], notice["members"]
         histories = _remember(self._histories, (key, seq), self._histories.get((key, seq), {}))
         histories[rank] = notice["history"]
@@ -238,7 +238,7 @@ class JobState:
             self._send_to(members, "trace", {"key": key, "seq": seq})
 
     def _on_traced(self, rank: int, traced: Mapping[str, Any]) -> None:
-        """Find the first operation that was not the same, and ask what it was."""
+        """Find the first operation that differs, and query what it was."""
         trace = self._traces.get(traced["key"])
         if trace is None or trace.seq != traced["seq"]:
             return
@@ -250,8 +250,8 @@ class JobState:
         different = [seq for seq, histories in places if all(histories) and len(set(histories)) > 1]
         if different:
             self._ask(traced["key"], different[0], trace.members)
-        else:  # so long ago that nobody knows any more what it was
-            mismatch = f"before operation number {trace.seq} the members did not all issue the same"
+        else:  # it is older than all histories
+            mismatch = f"before operation number {trace.seq} the members issued different operations"
             verdict = {"key": traced["key"], "seq": trace.seq, "behind": [], "mismatch": mismatch, "wanted": []}
             self._send_to(trace.members, "verdict", verdict)
 
@@ -268,7 +268,7 @@ class JobState:
         self._ranks[rank].has_left = True
 
     def note_end(self, rank: int) -> None:
-        """Note that the connection of a rank that was welcomed has ended."""
+        """Note that the connection of a rank that had joined has ended."""
         gone = self._ranks.pop(rank)
         self.is_closed |= self.is_complete
         if not gone.has_left:
@@ -284,7 +284,7 @@ class JobState:
 
 
 def _remember(known: dict[K, V], key: K, value: V) -> V:
-    """Put something to what is known, and forget the oldest where that is too much."""
+    """Add an entry to a table and drop the oldest if there are too many; return the value."""
     known[key] = value
     if len(known) > _MOST_REMEMBERED:
         del known[next(iter(known))]

@@ -1,7 +1,7 @@
-"""How the ranks of a job on several hosts come together.
+"""How the ranks of a job on several hosts join.
 
-Rank 0 starts the server (`hocket.boot.control_server`) next to itself; everyone finds it at MASTER_ADDR, at the first
-port behind MASTER_PORT that was free (MASTER_PORT itself is torch's), or at $HOCKET_CONTROL.
+Rank 0 starts the server (`hocket.boot.control_server`) on its host. All ranks find it at MASTER_ADDR, at the first free
+port after MASTER_PORT (torch uses MASTER_PORT itself), or at HOCKET_CONTROL.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ MOST_HOST = 1024  # characters of a host's identity
 
 _NUM_PORTS = 8
 _MOST_PORT = 65535
-_OF_JOB_S = 1e6  # a server of MPI's lines ends with its launcher
+_OF_JOB_S = 1e6  # a server for MPI ends with its launcher
 _RETRY_S = 0.05
-_PORT_TAKEN_S = 2.0  # by the server of a job that has just ended
-_OTHER_KEY_S = 5.0  # that a server of this job with another secret is looked at before that is an error
-_GRACE_S = 2.0  # the server has the same deadline, and knows who is missing
+_PORT_TAKEN_S = 2.0  # the server of an earlier job may still have the port
+_OTHER_KEY_S = 5.0  # before a server of this job with another secret is an error
+_GRACE_S = 2.0  # the server has the same deadline, and can name the missing ranks
 
 
 def connect(world: World, generation: int, timeout: float, version: str) -> ControlConnection:
-    """Meet all ranks of a job that spans hosts, at the place that the launcher's variables name.
+    """Join a job that spans hosts, at the address in the launcher's variables.
 
     Args:
-        world: this process's place.
-        generation: how many times this process was connected before.
+        world: rank and job of this process.
+        generation: number of earlier worlds of this process.
         timeout: seconds.
-        version: of hocket, equal on all ranks.
+        version: version of hocket, equal on all ranks.
 
     Raises:
         BootstrapMismatch: the variables, or the ranks, contradict each other; or no port is free.
-        CommTimeout: some rank never arrived; the error names it.
+        CommTimeout: some rank never arrived; the message names it.
         PeerFailure: a rank died meanwhile.
     """
     address, ports = _find_address()
@@ -61,36 +61,36 @@ def connect(world: World, generation: int, timeout: float, version: str) -> Cont
     if world.rank != 0:
         return connect_to(address, ports, job, world, timeout, version)
     with _start_server(address, ports, world.size, job, timeout) as server:
-        # A server of an earlier job of that name may listen at another of these ports.
+        # A server of an earlier job with the same name may listen at another of these ports.
         return connect_to(address, [server.port], job, world, timeout, version)
 
 
 @dataclass(frozen=True)
 class StartedServer(AbstractContextManager["StartedServer"]):
-    """A server that this process has started, and that waits for the ranks as long as it is held.
+    """A server started by this process; it waits for ranks until this object is closed.
 
-    It is held until rank 0 has come to it, or has failed to: then nobody else needs to wait.
+    Close it when rank 0 has joined or has failed to join: then no other rank needs to wait.
 
     Args:
         address, port: where it listens, for `connect_to`.
-        held: is closed.
+        pipe: pipe to the server; closing it ends the wait.
     """
 
     address: str
     port: int
-    held: IO[bytes]
+    pipe: IO[bytes]
 
     def __exit__(self, *_: object) -> None:
-        self.held.close()
+        self.pipe.close()
 
 
 def start_server(size: int, job: str, timeout: float, is_at_master: bool) -> StartedServer:
-    """Start a server next to this process, where the ranks are told of it in another way than by the launcher.
+    """Start a server on this host, for ranks that get its address by other means than the launcher's variables.
 
-    It listens at $HOCKET_CONTROL, or at any free port if that one is taken or the variable is not set.
+    It listens at HOCKET_CONTROL, or at any free port if that port is taken or the variable is not set.
 
     Args:
-        size, job, timeout: of those who will come.
+        size, job, timeout: number of ranks, name of the job, and seconds in which all ranks must join.
         is_at_master: whether this process is on the host that MASTER_ADDR and HOCKET_CONTROL name.
 
     Raises:
@@ -108,7 +108,7 @@ def start_server(size: int, job: str, timeout: float, is_at_master: bool) -> Sta
 def connect_to(
     address: str, ports: Sequence[int], job: str, world: World, timeout: float, version: str
 ) -> ControlConnection:
-    """Meet all ranks of a job at the server that rank 0 has started, or is about to; the rest is as for `connect`."""
+    """Join a job at the server that rank 0 has started or will start; other arguments and errors as for `connect`."""
     deadline = time.monotonic() + timeout
     certificate = os.environ.get("HOCKET_TLS_CERT") or None
     place = Place(find_secret(), job, world.size, world.rank, certificate=certificate)
@@ -133,7 +133,7 @@ def connect_to(
 
 
 def host_identity() -> str:
-    """Name what has to be equal for two processes to share memory: machine, boot, namespaces and user."""
+    """Return a text that is equal for processes that can share memory: boot, namespaces and user, or HOCKET_HOST."""
     named = os.environ.get("HOCKET_HOST")
     if named:
         if not named.isprintable() or len(named) > MOST_HOST:  # bytes that are not UTF-8 are not printable
@@ -150,7 +150,7 @@ def _find_address() -> tuple[str, Sequence[int]]:
     if named is not None:
         host, _, port = named.rpartition(":")
         if not host or not port.isdigit():
-            raise BootstrapMismatch(f"HOCKET_CONTROL={named!r} must be HOST:PORT, as in node0:29600")
+            raise BootstrapMismatch(f"HOCKET_CONTROL={named!r} must be HOST:PORT, such as node0:29600")
         return host.strip("[]"), [int(port)]
     host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
     if not host or not port.isdigit():
@@ -158,10 +158,10 @@ def _find_address() -> tuple[str, Sequence[int]]:
             "this job spans several hosts: set MASTER_ADDR to the host of rank 0 and MASTER_PORT to a free port, equal "
             "on all ranks (mpirun takes -x MASTER_ADDR -x MASTER_PORT), or HOCKET_CONTROL to HOST:PORT"
         )
-    return host, _ports_behind(int(port))
+    return host, _ports_after(int(port))
 
 
-def _ports_behind(master_port: int) -> range:
+def _ports_after(master_port: int) -> range:
     return range(master_port + 1, min(master_port + 1 + _NUM_PORTS, _MOST_PORT + 1))
 
 
@@ -171,79 +171,79 @@ def _start_server(address: str, ports: Sequence[int], size: int, job: str, timeo
     try:
         fds = [listener.fileno() for listener in listeners]
         task = ServerTask(fds, size, job, timeout, secret.key.hex(), files)
-        held = start_helper("hocket.boot.control_server", task)
-        return StartedServer(address, listeners[0].getsockname()[1], held)
+        pipe = start_helper("hocket.boot.control_server", task)
+        return StartedServer(address, listeners[0].getsockname()[1], pipe)
     finally:
         for listener in listeners:
             listener.close()
 
 
 def _tls_files() -> list[str | None] | None:
-    """Return the paths of certificate and key, where TLS is asked for; BootstrapMismatch where they cannot be used."""
+    """Return the paths of certificate and key, or None without TLS; raise BootstrapMismatch if they are unusable."""
     certificate, key = os.environ.get("HOCKET_TLS_CERT"), os.environ.get("HOCKET_TLS_KEY")
     if not certificate:
         return None
-    from hocket.boot.tls import TlsFiles  # the module is large, and few ask for it
+    from hocket.boot.tls import TlsFiles  # the module is large, and TLS is rarely enabled
 
     TlsFiles(certificate, key).server_side()
     return [os.path.abspath(certificate), key and os.path.abspath(key)]
 
 
 def mpi_server_place(nodes: Nodes) -> tuple[str, list[int]]:
-    """Return where the launcher of host 0 may listen for those of the others: its address, and ports to try."""
-    ports = list(_ports_behind(nodes.master_port or 0))
+    """Return the address and ports at which the launcher of host 0 may listen for the launchers of other hosts."""
+    ports = list(_ports_after(nodes.master_port or 0))
     if "HOCKET_CONTROL" not in os.environ:
         return nodes.master_addr, ports
     address, named = _find_address()
     return address, [*named, *ports]
 
 
-def make_mpi_server(nodes: Nodes, size: int, job: str, asker: int) -> tuple[ControlServer, int]:
-    """Make a server of MPI's lines, in this process; return it, and its port.
+def make_mpi_server(nodes: Nodes, size: int, job: str, owner_fd: int) -> tuple[ControlServer, int]:
+    """Create a server for MPI in this process; return it and its port.
 
     Args:
         nodes: hosts of the job.
-        size, job: as of `start_server`.
-        asker: reading end of a pipe, which is closed once nobody is waited for any more.
+        size, job: as for `start_server`.
+        owner_fd: reading end of a pipe; the server stops waiting when the pipe is closed.
 
     Raises:
         BootstrapMismatch: no port is free.
     """
     listeners = listen(*mpi_server_place(nodes), _PORT_TAKEN_S)
     task = ServerTask([], size, job, _OF_JOB_S, find_secret().key.hex(), _tls_files())
-    server = ControlServer(task, listeners, asker, (nodes.num_nodes, size // nodes.num_nodes))
+    server = ControlServer(task, listeners, owner_fd, (nodes.num_nodes, size // nodes.num_nodes))
     return server, listeners[0].getsockname()[1]
 
 
 def find_server(address: str, ports: Sequence[int], place: Place, deadline: float) -> ControlMessages:
-    """Return a connection to the server of this job, which may not be there yet.
+    """Return a connection to the server of this job; retry until the server has started.
 
     Args:
         address: name or address of rank 0's host.
-        ports: where it may listen.
-        place: what this process says of itself.
+        ports: ports at which it may listen.
+        place: identity of this process.
         deadline: by `time.monotonic`.
 
     Raises:
-        BootstrapMismatch: a server of this job has another secret.
-        CommTimeout: none was found in time.
+        BootstrapMismatch: the server of this job has another secret.
+        CommTimeout: the server was not found in time.
     """
     first_refused_s: float | None = None  # by a server of this job
     interfaces: list[Interface] = []
-    begun_s, has_said = time.monotonic(), place.role != Role.CONTROL  # of MPI's the launcher says it
+    begun_s, has_reported = time.monotonic(), place.role != Role.CONTROL  # for MPI, the launcher reports it
     while True:
-        telling: Exception | None = None  # of what went wrong in this round, what tells most
+        best_error: Exception | None = None  # the most informative error of this round
         refusal: WrongServer | None = None
         try:
             interfaces = interfaces or resolve(address, deadline - time.monotonic())
         except OSError as error:
-            telling = error
+            best_error = error
         for interface, port in itertools.product(interfaces, ports):
             try:
                 connection, end = connect_once(interface, port, place, deadline)
             except (OSError, ProtocolError) as error:
-                if telling is None or _tells_more(error, telling):
-                    telling = error
+                if best_error is None or _is_more_informative(error, best_error):
+                    best_error = error
                 if isinstance(error, WrongServer) and error.is_of_job:
                     refusal = error
             else:
@@ -252,24 +252,24 @@ def find_server(address: str, ports: Sequence[int], place: Place, deadline: floa
             if time.monotonic() > deadline:
                 break
         now = time.monotonic()
-        if not has_said and now - begun_s >= NAMED_AFTER_S:
-            has_said = True
-            where = f"{address}, ports {ports[0]} to {ports[-1]} ({telling})"
-            _say_waiting(f"rank {place.rank} waits at start-up for rank 0 at {where}", round(deadline - begun_s))
+        if not has_reported and now - begun_s >= NAMED_AFTER_S:
+            has_reported = True
+            where = f"{address}, ports {ports[0]} to {ports[-1]} ({best_error})"
+            _report_waiting(f"rank {place.rank} waits at start-up for rank 0 at {where}", round(deadline - begun_s))
         first_refused_s = None if refusal is None else now if first_refused_s is None else first_refused_s
         if first_refused_s is not None and (now - first_refused_s > _OTHER_KEY_S or now > deadline):
             raise BootstrapMismatch(f"rank {place.rank} cannot join the job at {address}: {refusal}")
         if now > deadline:
             raise CommTimeout(
                 f"rank {place.rank}: rank 0 never arrived: found no server for this job at {address}, ports "
-                f"{ports[0]} to {ports[-1]} ({telling}); MASTER_ADDR and MASTER_PORT must be those of rank 0's host",
+                f"{ports[0]} to {ports[-1]} ({best_error}); MASTER_ADDR and MASTER_PORT must be those of rank 0's host",
                 (0,),
             )
         time.sleep(_RETRY_S)
 
 
-def _tells_more(error: Exception, other: Exception) -> bool:
-    """Whether a user is helped more by this error of a connection: that nobody listens somewhere says least."""
+def _is_more_informative(error: Exception, other: Exception) -> bool:
+    """Return whether this connection error helps a user more; a refused connection helps least."""
     return _weight(error) > _weight(other)
 
 
@@ -280,7 +280,7 @@ def _weight(error: Exception) -> int:
 
 
 def _await_welcome(connection: ControlMessages, deadline: float, timeout: float) -> Mapping[str, Any]:
-    """Wait until all ranks have come."""
+    """Wait until all ranks have joined."""
     connection.socket.settimeout(_RETRY_S)
     while True:
         try:
@@ -291,7 +291,7 @@ def _await_welcome(connection: ControlMessages, deadline: float, timeout: float)
                 raise CommTimeout(f"not all ranks arrived within {timeout:g} s") from None
             continue
         except (OSError, ProtocolError) as error:
-            raise PeerFailure(f"rank 0 is gone, the control connection to it has ended: {error}", (0,)) from None
+            raise PeerFailure(f"rank 0 has ended: lost the control connection to it: {error}", (0,)) from None
         match kind:
             case "welcome":
                 connection.socket.settimeout(None)
@@ -300,20 +300,20 @@ def _await_welcome(connection: ControlMessages, deadline: float, timeout: float)
             case "refused":
                 raise BootstrapMismatch(content)
             case "awaited":
-                _say_waiting(f"rank 0 waits at start-up for {name_ranks(content)}", timeout)
+                _report_waiting(f"rank 0 waits at start-up for {name_ranks(content)}", timeout)
             case "missing":
                 raise CommTimeout(f"{name_ranks(content)} never arrived within {timeout:g} s", tuple(content))
             case "gone":
                 raise PeerFailure(f"rank {content} died while the job was starting", (content,))
 
 
-def _say_waiting(text: str, timeout: float) -> None:
-    """Say once for whom a start waits, as the native module does on one host."""
+def _report_waiting(text: str, timeout: float) -> None:
+    """Print which ranks a start waits for, as the native module does on one host."""
     print(f"hocket: {text}; still waiting after {NAMED_AFTER_S:g} s, for {timeout:g} s at most", file=sys.stderr)
 
 
 def _check_hosts(members: Sequence[Mapping[str, Any]]) -> None:
-    """Check that the launcher's local ranks are those that share a host."""
+    """Check that the launcher's local ranks agree with the ranks that share a host."""
     hosts: dict[str, list[int]] = {}
     for rank, member in enumerate(members):
         hosts.setdefault(member["host"], []).append(rank)
@@ -322,10 +322,8 @@ def _check_hosts(members: Sequence[Mapping[str, Any]]) -> None:
         if sizes != {len(ranks)}:
             raise BootstrapMismatch(
                 f"{len(ranks)} ranks share one host ({members[ranks[0]]['place']}): ranks {ranks}; their "
-                f"LOCAL_WORLD_SIZE is {' or '.join(map(str, sorted(sizes)))}; launchers that try several hosts on one "
-                "machine need a HOCKET_HOST of their own each"
+                f"LOCAL_WORLD_SIZE is {' or '.join(map(str, sorted(sizes)))}; to try several hosts on one machine, "
+                "set a different HOCKET_HOST for each launcher"
             )
         if sorted(members[rank]["local_rank"] for rank in ranks) != list(range(len(ranks))):
-            raise BootstrapMismatch(
-                f"the local ranks of ranks {ranks}, on one host, are not 0 to {len(ranks) - 1}: LOCAL_RANK is wrong"
-            )
+            raise BootstrapMismatch(f"LOCAL_RANK of ranks {ranks}, which share one host, must be 0 to {len(ranks) - 1}")

@@ -1,4 +1,4 @@
-"""Runs a command as the ranks of one job on this machine."""
+"""Run a command as the ranks of one job on this machine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def launch(
     patience: Patience | None = None,
     record_dir: Path | None = None,
 ) -> int:
-    """Run a job, print its failures to stderr, and return its exit code. Arguments and errors as in `run_job`."""
+    """Run a job, print its failures to stderr, and return its exit code; arguments and errors as for `run_job`."""
     result = run_job(command, num_ranks, env=env, tag_output=tag_output, patience=patience, record_dir=record_dir)
     sys.stderr.write(summarise(result))
     return result.exit_code
@@ -57,35 +57,35 @@ def run_job(
     nodes: Nodes | None = None,
     folder_too: Path | None = None,
 ) -> JobResult:
-    """Run `command` as `num_ranks` processes and wait for all of them, however they end.
+    """Run `command` as `num_ranks` processes and wait until all of them have ended.
 
-    Each rank has a session of its own, stdin from /dev/null, and dies with this process. When this returns or
-    raises, no process of any of their groups is left, and neither is the folder for the ranks' reports. Called from the
-    main thread, SIGINT goes to the ranks (a second one kills them), SIGTERM and SIGHUP end them.
+    Each rank has its own session, reads /dev/null as stdin, and dies with this process. When this function returns or
+    raises, all processes of the ranks' groups have ended, and the folder of reports is removed. In the main thread,
+    SIGINT is passed to the ranks (a second SIGINT kills them); SIGTERM and SIGHUP end them.
 
     Args:
-        command: program and arguments; `rank_process.runner_command` makes one that leaves reports.
-        num_ranks: processes to start here, at least 1.
-        env: variables instead of this process's own.
-        tag_output: put "[rank] " before each line of output. Output of several ranks goes through this process, so that
-            their lines stay whole.
-        patience: when to end the other ranks after a failure, and the job as a whole.
-        record_dir: where ranks write the records of their last operations when they fail; by default
-            $HOCKET_RECORD_DIR, else `record_folder`, from where they are taken away again if the cause of the failure
-            was an exception of the program itself.
-        nodes: all hosts of the job, each with a launcher like this one; this one alone by default.
-        folder_too: is removed if this process is killed.
+        command: program and arguments; that of `rank_process.runner_command` writes failure reports.
+        num_ranks: number of processes to start on this host, 1 or more.
+        env: environment variables to use instead of this process's own.
+        tag_output: put "[rank] " before each line of output. Output of several ranks always passes through this
+            process, so that lines stay whole.
+        patience: time limits after a failure, and of the whole job.
+        record_dir: folder where failing ranks write the records of their last operations; by default
+            HOCKET_RECORD_DIR, else `record_folder`. The latter is removed if an exception of the program itself caused
+            the failure.
+        nodes: all hosts of the job, each with its own launcher; by default only this host.
+        folder_too: folder to remove if this process is killed.
 
     Raises:
         InvalidArgument: `num_ranks` is less than 1.
-        LaunchError: a rank could not be started; those that were have been ended.
+        LaunchError: a rank could not be started; the ranks that had started were ended.
     """
     if num_ranks < 1:
         raise InvalidArgument(f"num_ranks must be 1 or more, not {num_ranks}")
     keep_standard_streams()
     started_s = time.monotonic()
     with contextlib.ExitStack() as cleanup:
-        inbox = cleanup.enter_context(SignalInbox())  # first, so that no signal can end us between start and cleanup
+        inbox = cleanup.enter_context(SignalInbox())  # first, so that no signal can end this process before its cleanup
         folder = Path(tempfile.mkdtemp(prefix="hocket-reports-"))
         cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
         guardian = Guardian(folder)
@@ -103,11 +103,11 @@ def run_job(
                 record_folder(secrets.token_hex(16) if nodes.num_nodes > 1 else shared["HOCKET_JOB"])
             )
         if tag_output:
-            shared.setdefault("PYTHONUNBUFFERED", "1")  # a line should come when it is printed, as on a terminal
-        ready, says_ready = os.pipe()
-        cleanup.callback(os.close, ready)
-        cleanup.callback(os.close, says_ready)
-        os.set_blocking(ready, False)
+            shared.setdefault("PYTHONUNBUFFERED", "1")  # so that each line appears when it is printed, as on a terminal
+        ready_reader, ready_writer = os.pipe()
+        cleanup.callback(os.close, ready_reader)
+        cleanup.callback(os.close, ready_writer)
+        os.set_blocking(ready_reader, False)
         outputs = Outputs(are_inherited=num_ranks == 1 and not tag_output)
         cleanup.callback(outputs.close)
         patience = patience or Patience()
@@ -136,7 +136,7 @@ def run_job(
                         own |= of_mpi
                     fd = None if rank_end is None else rank_end.fileno()
                     process = RankProcess(
-                        rank, command, own, Descriptors(channels.stdout, channels.stderr, says_ready, fd)
+                        rank, command, own, Descriptors(channels.stdout, channels.stderr, ready_writer, fd)
                     )
             except BaseException:
                 channels.close()
@@ -147,7 +147,7 @@ def run_job(
             return started[-1]
 
         starts = [partial(start, rank, local) for local, rank in enumerate(nodes.ranks(num_ranks))]
-        supervisor = Supervisor(starts, ready, inbox, patience, outputs.targets, mpi)
+        supervisor = Supervisor(starts, ready_reader, inbox, patience, outputs.targets, mpi)
         outcomes = supervisor.run()
         result = JobResult(
             outcomes,

@@ -1,7 +1,7 @@
-"""The messages of a job's control connections: one JSON object each, with one key, its kind.
+"""The messages of a job's control connections: each is a JSON object with one key, its kind.
 
-What a kind holds stands in `FROM_RANK` and `TO_RANK`; what does not fit is refused as a whole, before any of it is
-believed. Ranks in `members` are the job's, all others are those of the communicator that `key` names.
+`FROM_RANK` and `TO_RANK` define the content of each kind; a message that does not match is refused before any of it is
+used. Ranks in `members` are ranks of the job; all others are ranks of the communicator that `key` names.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 from hocket.boot.sealed import ProtocolError
 
 _Check = Callable[[object, int], bool]
-"""Whether a value can be what it should be, in a job of so many ranks."""
+"""Return whether a value is valid in a job with the given number of ranks."""
 
 MOST_TEXT = 1 << 16
-"""Characters of a message's text; what ranks exchange may be as long as a message."""
+"""Most characters of a text in a message; exchanged texts may be as long as a message."""
 MOST_HISTORIES = 1024
 
 
@@ -44,7 +44,7 @@ def _is_any_text(value: object, size: int) -> bool:
     if type(value) is not str:
         return False
     try:
-        value.encode()  # JSON has halves of characters, which no text of ours has
+        value.encode()  # JSON may contain lone surrogates, our texts do not
     except UnicodeEncodeError:
         return False
     return True
@@ -143,31 +143,31 @@ TO_RANK: Mapping[str, _Check] = {
 
 
 def encode(kind: str, content: object) -> bytes:
-    """Return a message's bytes."""
+    """Return the bytes of a message."""
     return json.dumps({kind: content}).encode()
 
 
 def decode(message: bytes, kinds: Mapping[str, _Check], size: int) -> tuple[str, Any]:
-    """Return a message's kind and content.
+    """Return the kind and the content of a message.
 
     Args:
-        message: its bytes; how many there may be is bounded where they come from.
+        message: its bytes; the reader of the connection limits their number.
         kinds: `FROM_RANK` or `TO_RANK`.
-        size: ranks of the job.
+        size: number of ranks of the job.
 
     Raises:
-        ProtocolError: it is something else.
+        ProtocolError: the message is invalid.
     """
     try:
-        said = json.loads(message)
-    except (ValueError, RecursionError) as error:  # a ValueError also for a number of thousands of digits
+        parsed = json.loads(message)
+    except (ValueError, RecursionError) as error:  # ValueError also for a number of thousands of digits
         raise ProtocolError(f"a message is not JSON: {type(error).__name__}") from None
-    if type(said) is not dict or len(said) != 1:
+    if type(parsed) is not dict or len(parsed) != 1:
         raise ProtocolError("a message must be a JSON object with one key")
-    [(kind, content)] = said.items()
+    [(kind, content)] = parsed.items()
     check = kinds.get(kind)
     if check is None:
-        raise ProtocolError(f"there is no message {kind[:40]!r}")
+        raise ProtocolError(f"unknown message {kind[:40]!r}")
     if not check(content, size):
-        raise ProtocolError(f"a message {kind!r} has a content that none can have")
+        raise ProtocolError(f"message {kind!r} has an invalid content")
     return kind, content

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """How long is waited, in seconds, before the job ends or something is said.
+    """Seconds of waiting before the job is ended or a message is printed.
 
     Args:
-        grace_s: from the end of a rank that others wait for.
+        grace_s: after the end of a rank that others wait for.
         timeout_s: in MPI_Init.
-        named_after_s: in MPI_Init, until those that are waited for are named.
-        keep_going: whether ranks may go on without those that have failed.
+        named_after_s: in MPI_Init, before the missing ranks are named.
+        keep_going: whether ranks may continue without failed ranks.
     """
 
     grace_s: float

@@ -1,7 +1,7 @@
-"""The variables by which an MPI library finds the launcher, and that programs which a rank starts must not see.
+"""The variables by which an MPI library finds the launcher; they are hidden from child processes of a rank.
 
-A program that finds PMI_FD without holding the descriptor behind it ends in MPI_Init; without the variables it is a
-world of one rank. Every rank of a launcher imports this file before the program, so it uses the standard library alone.
+A program that has PMI_FD but not the descriptor fails in MPI_Init; without the variables it is a world of one rank.
+Every rank imports this file before the program, so it uses only the standard library.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 OWN_FD = "HOCKET_PMI_FD"
-"""The descriptor once more, by which this launcher's variables are told from those of MPI's own."""
+"""The same descriptor again; it distinguishes our launcher's variables from those of MPI's own launcher."""
 
 FAILED = re.compile(rb"^cmd=hocket_failed code=([0-9]{1,3})\n", re.MULTILINE)
-"""What a rank says whose program has failed, and its exit code."""
+"""Message of a rank whose program has failed, with the exit code."""
 OWN = b"cmd=hocket_own"
-"""What a rank says where hocket starts MPI, not the program: it may end without MPI_Finalize."""
+"""Message of a rank in which hocket, not the program, starts MPI: it may end without MPI_Finalize."""
 
 _FOREIGN = ("PMI_FD", "PMI_RANK", "PMI_SIZE", "PMI_PORT", "PMI_ID")
 _OF_OPEN_MPI = ("PMIX_", "OMPI_COMM_WORLD_")
 OPEN_MPI_FOLDER = "hocket-pmix-"
-"""How the folder is called that Open MPI's variables of a rank name."""
+"""Prefix of the folder that Open MPI's variables of a rank name."""
 
-_giving: set[int] = set()  # threads that start a program which gets the descriptor
-_names = {"PMI_FD", "PMI_RANK", "PMI_SIZE", OWN_FD}  # that are hidden
+_giving: set[int] = set()  # threads that start a child process with the descriptor
+_names = {"PMI_FD", "PMI_RANK", "PMI_SIZE", OWN_FD}  # hidden from child processes
 
 
 def mpi_variables(fd: int, rank: int, size: int) -> dict[str, str]:
-    """Make the variables of one rank, which holds `fd`."""
+    """Return the variables of a rank that has the descriptor `fd`."""
     return {
         "PMI_FD": str(fd),
         "PMI_RANK": str(rank),
@@ -44,7 +44,7 @@ def mpi_variables(fd: int, rank: int, size: int) -> dict[str, str]:
 
 
 def without_mpi_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return variables without those of a launcher around this one, of whose job no rank of this one is."""
+    """Return variables without those of an outer MPI launcher: our ranks do not belong to its job."""
     return {
         name: value
         for name, value in environ.items()
@@ -53,22 +53,22 @@ def without_mpi_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def launchers_fd(environ: Mapping[str, str] | None = None) -> int | None:
-    """Return the descriptor by which the launcher `hocket run` starts this rank's MPI; None under any other."""
+    """Return the descriptor to the launcher `hocket run` for this rank's MPI; None under other launchers."""
     environ = os.environ if environ is None else environ
     own = environ.get(OWN_FD, "")
     return int(own) if own.isdigit() and environ.get("PMI_FD") == own else None
 
 
 def hide_from_children(names: Iterable[str]) -> None:
-    """Keep further variables from programs that this process starts."""
+    """Hide more variables from child processes."""
     _names.update(names)
 
 
 def keep_from_children() -> None:
-    """See to it that programs which this process starts do not find the variables unless they hold the descriptor.
+    """Hide the variables from child processes that do not get the descriptor.
 
-    `subprocess` and `multiprocessing` start programs by one function of C, which closes all descriptors but those that
-    it is told. Children that are forked are not ranks either, and give the descriptor back.
+    `subprocess` and `multiprocessing` start programs by one C function, which closes all descriptors except those it is
+    given. Forked children are not ranks either: they close the descriptor.
     """
     fd = launchers_fd()
     if fd is None:
@@ -85,7 +85,7 @@ def keep_from_children() -> None:
                 return start(arguments, executables, close_fds, fds_to_keep, cwd, env, *rest)
             finally:
                 _giving.discard(get_ident())
-        # Never by taking them out of C's environment for a moment: other threads may start MPI, or programs, meanwhile.
+        # Do not remove them from the C environment temporarily: other threads may start MPI or programs meanwhile.
         variables = env if env is not None else [name + b"=" + value for name, value in os.environb.items()]
         return start(arguments, executables, close_fds, fds_to_keep, cwd, _without_own(variables, fd), *rest)
 
@@ -96,20 +96,20 @@ def keep_from_children() -> None:
 
 
 def say_own() -> None:
-    """Tell the launcher that MPI is started by hocket, which ends it in its own way; before it starts."""
-    _say(OWN + b"\n")
+    """Notify the launcher, before MPI starts, that hocket starts MPI and ends it in its own way."""
+    _send(OWN + b"\n")
 
 
 def say_failed(code: int) -> None:
-    """Tell the launcher that this rank's program has failed, before its MPI waits for the others to finalize.
+    """Notify the launcher that this rank's program has failed, before its MPI waits for the others in MPI_Finalize.
 
     Args:
-        code: with which the rank will end, 1 to 255.
+        code: exit code of the rank, 1 to 255.
     """
-    _say(b"cmd=hocket_failed code=%d\n" % code)
+    _send(b"cmd=hocket_failed code=%d\n" % code)
 
 
-def _say(line: bytes) -> None:
+def _send(line: bytes) -> None:
     fd = launchers_fd()
     if fd is not None:
         with contextlib.suppress(OSError):
@@ -117,7 +117,7 @@ def _say(line: bytes) -> None:
 
 
 def _without_own(variables: list[bytes], fd: int) -> list[bytes]:
-    """Leave out what is this rank's; a launcher within it makes variables of its own."""
+    """Return variables without those of this rank; those of a launcher inside the rank are kept."""
     if not any(each == b"PMI_FD=%d" % fd for each in variables):
         return variables
     names = {name.encode() for name in _names}
@@ -128,7 +128,7 @@ def _forget(fd: int, inode: int) -> None:
     if launchers_fd() != fd or get_ident() in _giving:
         return
     with contextlib.suppress(OSError):
-        if os.fstat(fd).st_ino == inode:  # else MPI has closed it, and the number is another file's
+        if os.fstat(fd).st_ino == inode:  # else MPI has closed it, and another file has the number
             os.close(fd)
     for name in _names:
         os.environ.pop(name, None)

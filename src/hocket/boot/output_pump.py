@@ -1,4 +1,4 @@
-"""Moves the ranks' output to the launcher's, as fast as its readers read."""
+"""Forward the ranks' output to the launcher's output, as fast as it is read."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hocket.boot.watcher import Watcher
 
 
 class OutputPump:
-    """Forwards what ranks write whenever the watcher reacts.
+    """Forwards the ranks' output when the watcher reports that it is ready.
 
     Args:
         targets: the launcher's outputs.
-        watcher: waits for ranks to write and for readers to read.
+        watcher: waits for output of ranks and for writable targets.
     """
 
     def __init__(self, targets: Sequence[OutputTarget], watcher: Watcher) -> None:
@@ -24,21 +24,21 @@ class OutputPump:
 
     @property
     def num_queued(self) -> int:
-        """Bytes that ranks have written and nobody has read yet."""
+        """Bytes written by ranks that have not been read yet."""
         return sum(target.num_queued for target in self._targets)
 
     def next_update_s(self) -> float | None:
-        """Return after how many seconds `update` is due even if nothing is ready; None: it is not."""
+        """Return the seconds until `update` is due even if nothing is ready; None: never."""
         held_s = [each.target.seconds_held(each) for each in self._outputs.values()]
         return min((each for each in held_s if each > 0), default=None)
 
     def add(self, output: RankOutput) -> None:
-        """Begin to forward an output of a rank."""
+        """Start to forward an output of a rank."""
         self._outputs[output.fd] = output
         self._watcher.watch(output.fd, output.forward)
 
     def update(self) -> None:
-        """Watch targets that have something queued, and outputs whose target has room; to be called after each wait."""
+        """Watch targets with queued bytes, and outputs whose target has room; called after each wait."""
         for target in self._targets:
             if target.num_queued > 0:
                 self._watcher.watch(target.fd, target.flush, selectors.EVENT_WRITE)
@@ -53,7 +53,7 @@ class OutputPump:
                 self._watcher.watch(fd, output.forward)
 
     def finish(self) -> None:
-        """Take in what the ranks, which have ended, wrote last; it may stay queued."""
+        """Read the last output of the ranks, which have ended; it may remain queued."""
         for output in list(self._outputs.values()):
             self._remove(output)
 

@@ -1,14 +1,13 @@
-"""A PMI-1 server: what MPICH needs of a process manager, so that it starts under any launcher.
+"""A PMI-1 server: the process manager that MPICH needs, so that it starts under any launcher.
 
-The protocol is lines of ``key=value`` words (PMI-1, in MPICH's src/pmi): a rank says which one it is (initack), puts
-what others need to reach it, enters a barrier and gets what they put. MPI libraries cannot prove who they are, so they
-are never given a port: each gets a connected unix socket (PMI_FD).
+The protocol is lines of ``key=value`` words (PMI-1, in MPICH's src/pmi): a rank sends its number (initack), puts its
+address, enters a barrier and gets the addresses of the others. MPI libraries cannot authenticate, so they never connect
+to a port: each gets a connected unix socket (PMI_FD).
 
-* Under `hocket run` the other end is in the launcher (`hocket.boot.mpi_sockets`).
-* Under other launchers, on one host, it is a process that rank 0 starts, which asks the kernel for the user of whoever
-  connects.
-* Between hosts it is a helper process beside each rank (`hocket.boot.pmi_relay`), which hands the lines on to the
-  server of the control connections; a thread of the rank would stand still while that starts MPI.
+* Under `hocket run` the launcher has the other end (`hocket.boot.mpi_sockets`).
+* Under other launchers, on one host, a process started by rank 0 has it; the kernel reports the user of each client.
+* Between hosts, a helper process beside each rank (`hocket.boot.pmi_relay`) has it and relays the lines to the server
+  of the control connections; a thread of the rank would be blocked while the rank starts MPI.
 """
 
 from __future__ import annotations
@@ -29,44 +28,44 @@ from hocket.boot.mpi_variables import OWN
 
 _SPAWNS = re.compile(rb"(totspawns|spawnssofar)=([0-9]{1,9})")
 ENDED = re.compile(rb"cmd=hocket_ended code=(-?[0-9]{1,5})")
-"""What a launcher of another host says of a rank that has ended, behind what its library said."""
+"""Message of another host's launcher about a rank that has ended, after the messages of its library."""
 ABORT = re.compile(rb"^cmd=abort exitcode=(-?[0-9]{1,10})(?=[ \n]|$)", re.MULTILINE)
 _MOST_LINE = 16 << 10
-_MOST_VALUES = 64  # that a rank puts, MPICH puts a few
+_MOST_VALUES = 64  # values that a rank may put; MPICH puts a few
 _TIMEOUT_S = 20.0
 
 
 class PmiError(Exception):
-    """A connection says what no MPI library says."""
+    """A connection sends what no MPI library sends."""
 
 
 @dataclass
 class PmiServer:
-    """The state of one job: what its ranks put, and which of them wait in the barrier."""
+    """The state of one job: values put by ranks, and ranks that wait in the barrier."""
 
     size: int
-    # (hosts, ranks on each). Where it is not told, MPICH compares names of hosts, which containers may share.
+    # (hosts, ranks on each). If unknown, MPICH compares host names, which may be equal in several containers.
     hosts: tuple[int, int] | None = None
-    # MPICH names its shared memory after it: a name that an earlier job used would find that job's remains.
+    # MPICH derives the name of its shared memory from it, so it must differ from those of earlier jobs.
     name: str = field(default_factory=lambda: f"hocket_{os.urandom(8).hex()}")
     values: dict[str, str] = field(default_factory=dict)
     begun: set[int] = field(default_factory=set)
-    """Ranks whose MPI has begun to start."""
+    """Ranks whose MPI has started to initialize."""
     begun_s: float | None = None
-    """When the first of them did, by `time.monotonic`."""
+    """Time when the first of them did, by `time.monotonic`."""
     has_started: bool = False
-    """Whether all have passed the barrier of MPI_Init; that of MPI_Finalize is the same to this server."""
+    """Whether all ranks have passed the barrier of MPI_Init; this server cannot distinguish that of MPI_Finalize."""
     ended: dict[int, int | None] = field(default_factory=dict)
-    """Ranks of other launchers that have ended: their exit codes; None where the launcher has gone without a word."""
+    """Exit codes of ended ranks of other launchers; None if their launcher ended without a message."""
     aborted: tuple[int, int] | None = None
-    """The rank that called MPI_Abort first, and its code; its library waits to be killed."""
+    """The rank that first called MPI_Abort, and its code; its library waits until it is killed."""
     finalized: set[int] = field(default_factory=set)
-    """Ranks that may end: their library has finalized, or is hocket's own."""
+    """Ranks that may exit: their library has finalized, or hocket has started it."""
     refused_spawn: int | None = None
-    """The first rank that called MPI_Comm_spawn, which there is not."""
+    """The first rank that called MPI_Comm_spawn, which is not supported."""
     _pending: dict[int, bytes] = field(default_factory=dict)
     _in_barrier: set[int] = field(default_factory=set)
-    # Ranks that have sent a part of a command of several lines: how many such commands there are, and which one it is.
+    # Ranks that have sent a part of a spawn command of several lines: its totspawns and spawnssofar.
     _in_spawn: dict[int, dict[bytes, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -78,13 +77,13 @@ class PmiServer:
         return sorted(self._in_barrier)
 
     def begin(self, rank: int) -> None:
-        """Note that a rank's MPI begins to start."""
+        """Note that a rank's MPI starts to initialize."""
         self.begun.add(rank)
         self.begun_s = self.begun_s or time.monotonic()
 
     def answer(self, rank: int, line: str) -> str:
-        """Return what to send for one line of a rank; nothing where the answer comes later."""
-        # The value of a put may hold spaces and further "=": it is the rest of the line, and no word of the command.
+        """Return the answer to one line of a rank; "" if the answer is sent later."""
+        # The value of a put may contain spaces and "=": it is the whole rest of the line.
         command, _, value = line.partition(" value=")
         words = dict(word.split("=", 1) for word in command.split() if "=" in word)
         match words.get("cmd"):
@@ -124,10 +123,10 @@ class PmiServer:
                 return f"cmd={other} rc=-1 msg=unknown_command\n"
 
     def take_in(self, rank: int, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """Take in what a rank sent; yield the answers to its complete lines, and the rank that each is for.
+        """Handle data from a rank; yield (receiver, answer) for its complete lines.
 
         Raises:
-            PmiError: a line is longer than any can be.
+            PmiError: a line is too long.
         """
         *lines, pending = (self._pending.get(rank, b"") + data).split(b"\n")
         if max(map(len, [*lines, pending])) > _MOST_LINE:
@@ -156,7 +155,7 @@ class PmiServer:
                     yield each, b"cmd=barrier_out rc=0\n"
 
     def _take_in_spawn(self, rank: int, line: bytes) -> bytes | None:
-        """Take in a line of MPI_Comm_spawn; return the answer behind the last one, of MPI_Comm_spawn_multiple too."""
+        """Handle a line of MPI_Comm_spawn or MPI_Comm_spawn_multiple; return the answer after the last line."""
         spawns = self._in_spawn.setdefault(rank, {})
         if (count := _SPAWNS.fullmatch(line)) is not None:
             spawns[count[1]] = int(count[2])
@@ -177,29 +176,29 @@ class PmiServer:
 
 
 def remains_of(name: str) -> str:
-    """Return a pattern of the files in shared memory that MPICH makes.
+    """Return a glob pattern of the files that MPICH creates in shared memory.
 
     Args:
-        name: of the job, as MPICH was told.
+        name: name of the job, as sent to MPICH.
     """
-    name_hash = 2166136261  # FNV-1a, by which MPICH calls it
+    name_hash = 2166136261  # MPICH names its files by the FNV-1a hash
     for byte in name.encode():
         name_hash = (name_hash ^ byte) * 16777619 & 0xFFFFFFFF
     return f"/dev/shm/mpich_shm_{name_hash:x}_*"
 
 
 def remove_remains(name: str) -> None:
-    """Remove the shared memory of ranks that died while MPI was starting; all others have removed it themselves."""
+    """Remove the shared memory of ranks that died during MPI_Init; other ranks have removed theirs."""
     pattern = Path(remains_of(name))
     for path in pattern.parent.glob(pattern.name):
         path.unlink(missing_ok=True)
 
 
 def start_local_server(size: int) -> str:
-    """Start a server for the ranks of this host, next to this process; return its name for `connect_locally`."""
+    """Start a server process for the ranks of this host; return its name for `connect_locally`."""
     name = f"hocket-pmi-{os.urandom(16).hex()}"
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(f"\0{name}")  # abstract: a crash leaves no file behind
+        listener.bind(f"\0{name}")  # abstract: no file remains after a crash
         listener.listen(size)
         start_pmi_server(listener.fileno(), size, os.getpid())
     return name
@@ -209,21 +208,21 @@ def connect_locally(name: str, rank: int) -> socket.socket:
     """Return a connection to a server of this host, for a rank's MPI library.
 
     Raises:
-        OSError: there is none of this user's.
+        OSError: this user has no such server.
     """
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.settimeout(_TIMEOUT_S)
         connection.connect(f"\0{name}")
         if user_of(connection) != os.geteuid():
-            raise ConnectionError("the PMI server is another user's")
+            raise ConnectionError("the PMI server belongs to another user")
         connection.sendall(f"cmd=initack pmiid={rank}\n".encode())
         answer = b""
         while answer.count(b"\n") < 4:
-            came = connection.recv(4096)
-            if not came:
+            part = connection.recv(4096)
+            if not part:
                 raise ConnectionError("the PMI server refused this rank")
-            answer += came
+            answer += part
         connection.settimeout(None)
     except BaseException:
         connection.close()
@@ -232,7 +231,7 @@ def connect_locally(name: str, rank: int) -> socket.socket:
 
 
 def user_of(connection: socket.socket) -> int:
-    """Return the user of the process at the other end of a unix socket, as the kernel says (SO_PEERCRED)."""
+    """Return the user id of the process at the other end of a unix socket, from the kernel (SO_PEERCRED)."""
     _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return int(user)
 
@@ -240,17 +239,17 @@ def user_of(connection: socket.socket) -> int:
 @dataclass(eq=False)
 class _Peer:
     connection: socket.socket
-    rank: int | None = None  # until it said initack
+    rank: int | None = None  # until it has sent initack
     first_line: bytes = b""
 
 
 class LocalServer:
-    """Serves the ranks of one host until all that came have gone.
+    """Serves the ranks of one host until all connected ranks have left.
 
     Args:
-        listener: where ranks connect.
-        size: ranks of the job.
-        parent: descriptor of the process that wants this server; once it has ended, nobody new is waited for.
+        listener: listening socket.
+        size: number of ranks of the job.
+        parent: pidfd of the process that started this server; after its end, the server does not wait for new ranks.
     """
 
     def __init__(self, listener: socket.socket, size: int, parent: int) -> None:
@@ -271,7 +270,7 @@ class LocalServer:
                     is_over = True
                 elif key.fileobj is self._listener:
                     self._accept()
-                elif not self._attend(key.data):
+                elif not self._serve_peer(key.data):
                     is_over |= self._ranks.get(key.data.rank) is key.data
                     self._close(key.data)
         remove_remains(self._server.name)
@@ -287,8 +286,8 @@ class LocalServer:
         connection.settimeout(_TIMEOUT_S)
         self._selector.register(connection, selectors.EVENT_READ, _Peer(connection))
 
-    def _attend(self, peer: _Peer) -> bool:
-        """Answer what a rank sent; False when it has gone, or is not a rank."""
+    def _serve_peer(self, peer: _Peer) -> bool:
+        """Answer the data of a rank; return False if it has disconnected, or is not a rank."""
         try:
             data = peer.connection.recv(1 << 16)
             if data and peer.rank is None:
@@ -307,16 +306,16 @@ class LocalServer:
         return True
 
     def _greet(self, peer: _Peer, data: bytes) -> bytes:
-        """Take in the first line, which says which rank it is; return what follows it."""
+        """Read the first line, which has the rank; return the data after it."""
         line, end, rest = (peer.first_line + data).partition(b"\n")
         peer.first_line = line
         if not end:
             return b""
         number = line.removeprefix(b"cmd=initack pmiid=")
         if not (line != number and number.isdigit() and len(number) < 10) or int(number) >= self._server.size:
-            raise PmiError("it is not a rank of this job")
+            raise PmiError("the client is not a rank of this job")
         if int(number) in self._ranks:
-            raise PmiError(f"rank {int(number)} is there already")
+            raise PmiError(f"rank {int(number)} is already connected")
         peer.rank = int(number)
         self._ranks[peer.rank] = peer
         peer.connection.sendall(self._server.answer(peer.rank, "cmd=initack").encode())

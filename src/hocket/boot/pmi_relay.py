@@ -1,7 +1,7 @@
-"""Hands the lines of an MPI library on to the server of the control connections.
+"""Relay the lines of an MPI library to the server of the control connections.
 
-Run as a program of its own beside a rank where the launcher is not `hocket run`: it reads from its standard input where
-the server is, and ends when either side has gone.
+A separate program beside each rank if the launcher is not `hocket run`. It reads the server's address from standard
+input, and exits when either side has closed its connection.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _LOST = re.compile(rb"cmd=hocket_lost rank=([0-9]{1,9}) code=(-?[0-9]{1,5})\n")
 _BYE = re.compile(rb"cmd=hocket_bye code=([0-9]{1,5})\n")
 _PIECE = 1 << 15
 UNFINALIZED = 256
-"""Said instead of exit code 0 of a rank whose MPI has not been finalized: others may wait for it."""
+"""Sent instead of exit code 0 for a rank that did not finalize MPI: other ranks may wait for it."""
 _FINALIZE, _FINALIZED = b"cmd=finalize\n", b"cmd=finalize_ack rc=0\n"
 
 
 class Passage:
-    """The way of one library's lines.
+    """The relay of one library's lines.
 
-    The library's last word is answered here: what it waited for it has got, and the server may have gone since.
+    It answers the library's last message, finalize, itself: the server may have ended before.
 
     Args:
         local: socket of the library.
-        connection, end: to the server.
-        on_remains: called with the pattern of the files that the library makes in shared memory.
+        connection, end: connection to the server.
+        on_remains: called with the pattern of the files that the library creates in shared memory.
     """
 
     def __init__(
@@ -54,23 +54,22 @@ class Passage:
         self._end = end
         self._on_remains = on_remains
         self._is_served = True
-        self._has_asked = False  # and got no answer yet
+        self._has_asked = False  # and has not received the answer
         self._name = b""
         self.abort_code: int | None = None
-        """What some rank gave to MPI_Abort."""
+        """Code of the first MPI_Abort of any rank."""
         self.is_of_library = False
-        """Whether that was this library's rank."""
+        """Whether this library's rank called it."""
         self.lost: str | None = None
-        """Why the ranks here must not wait for others any longer: what is known of the end of one of those."""
+        """Why the local ranks must stop waiting for others: how a rank of another host ended."""
         self._has_bye = False
         self.has_finalized = False
-        """Whether the rank may end: its library has finalized, or is hocket's own."""
+        """Whether the rank may exit: its library has finalized, or hocket has started it."""
         self.failed_code: int | None = None
-        """The exit code of the rank, whose program has failed, and whose library will wait for the others."""
+        """Exit code of the rank if its program has failed; its library will wait for the others."""
 
     def run(self) -> None:
-        """Hand on what comes from either side until the library has gone, a rank calls MPI_Abort, or the server is
-        missed.
+        """Relay in both directions until the library disconnects, a rank calls MPI_Abort, or the server is lost.
 
         Raises:
             OSError, ProtocolError: a connection has broken.
@@ -83,9 +82,9 @@ class Passage:
                     if key.fileobj is self._connection:
                         if not self._take_from_server():
                             if not self._has_bye:
-                                self.lost = self.lost or "the launcher of host 0 has gone"
+                                self.lost = self.lost or "the launcher of host 0 has ended"
                             if self._has_asked:
-                                raise ConnectionError("the server of this job's MPI has gone")
+                                raise ConnectionError("the server of this job's MPI has ended")
                             self._is_served = False
                             selector.unregister(self._connection)
                     elif not self._take_from_library():
@@ -95,7 +94,7 @@ class Passage:
                     self._end.outgoing.clear()
 
     def remove_remains(self) -> None:
-        """Remove what the library left in shared memory, if it was killed while it started."""
+        """Remove the library's files in shared memory, if it was killed during its start."""
         if self._name:
             remove_remains(self._name.decode())
 
@@ -123,30 +122,30 @@ class Passage:
     def _take_from_server(self) -> bool:
         data = self._connection.recv(1 << 16)
         for message in self._end.take_in(data):
-            found = _NAME.search(message)
-            if found:
-                self._name = found[1]
+            match = _NAME.search(message)
+            if match:
+                self._name = match[1]
                 self._on_remains(remains_of(self._name.decode()))
             self._look_for_abort(message)
-            if self._take_news(message):
+            if self._take_notice(message):
                 continue
             if self.abort_code is None:
                 self._has_asked = False
                 self._local.sendall(message)
         return bool(data)
 
-    def say_end(self, code: int) -> None:
-        """Tell the server how the rank has ended: its exit code, or `UNFINALIZED`; the last that is said."""
+    def send_end(self, code: int) -> None:
+        """Send the rank's exit code, or `UNFINALIZED`, to the server; the last message."""
         if self._is_served:
             self._end.send(b"cmd=hocket_ended code=%d\n" % code)
             self._connection.sendall(self._end.outgoing)
             self._end.outgoing.clear()
 
-    def _take_news(self, message: bytes) -> bool:
-        """Take in what the server says to the launcher and not to the library."""
+    def _take_notice(self, message: bytes) -> bool:
+        """Handle a message of the server for the launcher; return False if it is for the library."""
         if (lost := _LOST.fullmatch(message)) is not None:
             code = int(lost[2])
-            how = {-1: "its launcher has gone", UNFINALIZED: "without MPI_Finalize"}.get(code)
+            how = {-1: "its launcher has ended", UNFINALIZED: "without MPI_Finalize"}.get(code)
             how = how or (f"exit code {code}" if code >= 0 else f"signal {-code}")
             self.lost = self.lost or f"rank {int(lost[1])} of another host has ended ({how})"
             return True
@@ -158,13 +157,13 @@ class Passage:
         return False
 
     def _look_for_abort(self, data: bytes) -> None:
-        found = ABORT.search(data)
-        if found is not None:
-            self.abort_code = int(found[1])
+        match = ABORT.search(data)
+        if match is not None:
+            self.abort_code = int(match[1])
 
 
 def relay(task: RelayTask, local: socket.socket) -> None:
-    """Connect to the server, and hand on what comes from either side."""
+    """Connect to the server and relay in both directions."""
     place = Place(Secret(bytes.fromhex(task.secret), ""), task.job, task.size, task.rank, Role.PMI, task.tls)
     connection, end = connect_once(Interface(task.family, tuple(task.place)), task.port, place)
     with connection:
@@ -177,7 +176,7 @@ def relay(task: RelayTask, local: socket.socket) -> None:
 
 def main() -> None:
     task = RelayTask(**json.loads(sys.stdin.readline()))
-    # The rank's library sees the end of its socket, and fails.
+    # On an error, the rank's library gets the end of its socket and fails.
     with socket.socket(fileno=task.fds[0]) as local, contextlib.suppress(OSError, ProtocolError):
         relay(task, local)
 

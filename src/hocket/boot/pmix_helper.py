@@ -1,4 +1,4 @@
-"""The launcher's side of a PMIx server for Open MPI (`hocket.boot.pmix_server`)."""
+"""The launcher's side of the PMIx server for Open MPI (`hocket.boot.pmix_server`)."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ _MOST_ANSWER = 64 << 20  # a few hundred bytes a rank
 
 
 class PmixHelper:
-    """Starts a server, and tells ranks of it when it is there.
+    """Starts a PMIx server and sends its variables to ranks.
 
     Args:
-        size: ranks of the job, all on this host.
-        watcher: waits for the server.
-        send: called with a rank and the line that is its answer.
+        size: number of ranks of the job, all on this host.
+        watcher: waits for messages of the server.
+        send: called with a rank and the answer for it.
     """
 
     def __init__(self, size: int, watcher: Watcher, send: Callable[[int, bytes], None]) -> None:
         self._send = send
         self._size = size
         self.inside: set[int] = set()
-        """Ranks that have called MPI_Init, and not MPI_Finalize."""
+        """Ranks between MPI_Init and MPI_Finalize."""
         self.aborted: tuple[int, int] | None = None
-        """The rank that called MPI_Abort first, and its code."""
+        """The rank that first called MPI_Abort, and its code."""
         self._watcher = watcher
-        self._came = b""
+        self._received = b""
         self._answer: dict[str, object] | None = None
         self._asking: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
         library = Path(sys.prefix) / LIBRARY
         if not library.exists():
-            self._answer = {"error": f"there is no {library}, which Open MPI's wheel has"}
+            self._answer = {"error": f"{library}, a part of Open MPI's wheel, does not exist"}
             return
         try:
             self._process = subprocess.Popen(
@@ -59,10 +59,10 @@ class PmixHelper:
             self._process.stdin.flush()
             watcher.watch(self._process.stdout.fileno(), self._take_in)
         except OSError as error:
-            self._answer = {"error": f"no helper process could be started: {error}"}
+            self._answer = {"error": f"the helper process could not be started: {error}"}
 
-    def tell(self, rank: int) -> None:
-        """Send a rank the variables that name the server once it runs, or the reason why it cannot."""
+    def send_variables(self, rank: int) -> None:
+        """Send a rank the server's variables when it runs, or the reason why it cannot run."""
         if self._answer is None:
             self._asking.append(rank)
             return
@@ -71,7 +71,7 @@ class PmixHelper:
         self._send(rank, json.dumps(own).encode() + b"\n")
 
     def close(self) -> None:
-        """End the server."""
+        """Stop the server."""
         if self._process is None:
             return
         for pipe in (self._process.stdin, self._process.stdout):
@@ -85,45 +85,45 @@ class PmixHelper:
             self._process.wait()
         variables = (self._answer or {}).get("variables")
         folder = Path(variables[0][_FOLDER]) if variables else None  # type: ignore[index]
-        if folder is not None and folder.name.startswith(OPEN_MPI_FOLDER):  # it is there where somebody has killed it
+        if folder is not None and folder.name.startswith(OPEN_MPI_FOLDER):  # it remains if the server was killed
             shutil.rmtree(folder, ignore_errors=True)
 
     def _take_in(self) -> None:
         assert self._process is not None and self._process.stdout is not None
         part = os.read(self._process.stdout.fileno(), 1 << 16)
-        *lines, self._came = (self._came + part).split(b"\n")
+        *lines, self._received = (self._received + part).split(b"\n")
         for line in lines:
             self._take_line(line)
-        if not part or len(self._came) > _MOST_ANSWER:
+        if not part or len(self._received) > _MOST_ANSWER:
             self._watcher.unwatch(self._process.stdout.fileno())
             if self._answer is None:
                 self._take_answer({"error": "its PMIx server has ended"})
 
     def _take_line(self, line: bytes) -> None:
         try:
-            said = json.loads(line)
+            message = json.loads(line)
         except (ValueError, RecursionError):
-            said = None
+            message = None
         if self._answer is None:
-            self._take_answer(said if self._is_answer(said) else {"error": "its PMIx server gave no answer"})
-        elif isinstance(said, dict) and self._is_rank(said.get("connected")):
-            self.inside.add(said["connected"])
-        elif isinstance(said, dict) and self._is_rank(said.get("finalized")):
-            self.inside.discard(said["finalized"])
-        elif isinstance(said, dict) and self._is_rank(said.get("aborted")) and type(said.get("code")) is int:
-            self.aborted = self.aborted or (said["aborted"], said["code"])
+            self._take_answer(message if self._is_answer(message) else {"error": "its PMIx server gave no answer"})
+        elif isinstance(message, dict) and self._is_rank(message.get("connected")):
+            self.inside.add(message["connected"])
+        elif isinstance(message, dict) and self._is_rank(message.get("finalized")):
+            self.inside.discard(message["finalized"])
+        elif isinstance(message, dict) and self._is_rank(message.get("aborted")) and type(message.get("code")) is int:
+            self.aborted = self.aborted or (message["aborted"], message["code"])
 
     def _take_answer(self, answer: dict[str, object]) -> None:
         self._answer = answer
         for rank in self._asking:
-            self.tell(rank)
+            self.send_variables(rank)
 
-    def _is_answer(self, said: object) -> bool:
-        if not isinstance(said, dict):
+    def _is_answer(self, message: object) -> bool:
+        if not isinstance(message, dict):
             return False
-        variables = said.get("variables")
+        variables = message.get("variables")
         if variables is None:
-            return isinstance(said.get("error"), str)
+            return isinstance(message.get("error"), str)
         return (
             isinstance(variables, list)
             and len(variables) == self._size

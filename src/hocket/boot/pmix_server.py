@@ -1,11 +1,11 @@
-"""A PMIx server: what Open MPI needs of a process manager, so that the ranks of one host start as one job.
+"""A PMIx server: the process manager that Open MPI needs, so that the ranks of one host start as one job.
 
-Run as a program of its own, once a rank asks for it: it is Open MPI's own library (OpenPMIx, PMIx_server_* of the PMIx
-standard), with threads and a listener at the loopback that asks the kernel for the user of whoever connects. Ranks of
-one host need nothing of the host but to be told of: the library does their fences by itself.
+A separate program, started when a rank requests it. It uses Open MPI's own library (OpenPMIx, PMIx_server_* of the PMIx
+standard), which has threads and a loopback listener that checks the user of each client by the kernel. On one host,
+ranks only need to be registered: the library does their fences itself.
 
-It reads its task in one line of its standard input, answers with one line, says in a line each which ranks have called
-MPI_Init, MPI_Finalize or MPI_Abort, and ends when the input does.
+It reads its task as one line from standard input, answers with one line, reports each MPI_Init, MPI_Finalize and
+MPI_Abort of a rank in one line, and exits at the end of its input.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any
 
 from hocket.boot.mpi_variables import OPEN_MPI_FOLDER
 
-_SUCCEEDED = (0, -157)  # PMIX_SUCCESS, PMIX_OPERATION_SUCCEEDED: it was done at once
+_SUCCEEDED = (0, -157)  # PMIX_SUCCESS, PMIX_OPERATION_SUCCEEDED: completed immediately
 _STRING, _UINT16, _UINT32, _DATA_ARRAY, _RANK = 3, 13, 14, 39, 40  # pmix_data_type_t
 _CTYPES: dict[int, Any] = {_UINT16: ctypes.c_uint16, _UINT32: ctypes.c_uint32, _RANK: ctypes.c_uint32}
 _MEMORY = "/dev/shm"
-_MOST_CALLBACKS = 64  # of pmix_server_module_t, whose first are client_connected, client_finalized and abort
+_MOST_CALLBACKS = 64  # of pmix_server_module_t; the first are client_connected, client_finalized and abort
 _DONE = -157
 
 
@@ -57,45 +57,45 @@ class PmixServer:
 
     Args:
         library: path of libpmix.
-        size: ranks.
-        folder: for its files.
-        say: called with what a rank has done, by a thread of the library.
+        size: number of ranks.
+        folder: folder for its files.
+        report: called with an event of a rank, by a thread of the library.
 
     Raises:
-        OSError: it cannot be loaded, or refuses something.
+        OSError: the library cannot be loaded, or a call fails.
     """
 
-    def __init__(self, library: str, size: int, folder: str, say: Callable[[dict[str, int]], object]) -> None:
+    def __init__(self, library: str, size: int, folder: str, report: Callable[[dict[str, int]], object]) -> None:
         self._library = ctypes.CDLL(library)
         self._library.PMIx_Info_list_start.restype = ctypes.c_void_p
         self._namespace = f"hocket-{os.urandom(8).hex()}".encode()
-        told = self._attributes([("pmix.srvr.tmpdir", folder, _STRING), ("pmix.sys.tmpdir", folder, _STRING)])
-        self._say = say
-        # They live as long as this does.
+        info = self._attributes([("pmix.srvr.tmpdir", folder, _STRING), ("pmix.sys.tmpdir", folder, _STRING)])
+        self._report = report
+        # Kept here, so that they live as long as the server.
         self._callbacks = _EVENT(self._on_connected), _EVENT(self._on_finalized), _ABORTED(self._on_aborted)
         pointers = [ctypes.cast(each, ctypes.c_void_p) for each in self._callbacks]
         self._module = (ctypes.c_void_p * _MOST_CALLBACKS)(*pointers)
-        self._call("PMIx_server_init", ctypes.byref(self._module), *_parts(told))
-        self._tell_of_job(size, folder)
-        self.variables = [self._add(rank) for rank in range(size)]
-        """By rank, what tells its MPI library of this server."""
+        self._call("PMIx_server_init", ctypes.byref(self._module), *_parts(info))
+        self._register_job(size, folder)
+        self.variables = [self._register_rank(rank) for rank in range(size)]
+        """Variables for the MPI library of each rank, by rank."""
 
     def finalize(self) -> None:
         self._library.PMIx_server_finalize()
 
     def _on_connected(self, process: Any, *_: Any) -> int:
-        self._say({"connected": process.contents.rank})
+        self._report({"connected": process.contents.rank})
         return _DONE
 
     def _on_finalized(self, process: Any, *_: Any) -> int:
-        self._say({"finalized": process.contents.rank})
+        self._report({"finalized": process.contents.rank})
         return _DONE
 
     def _on_aborted(self, process: Any, _: Any, code: int, *__: Any) -> int:
-        self._say({"aborted": process.contents.rank, "code": code})
+        self._report({"aborted": process.contents.rank, "code": code})
         return _DONE
 
-    def _tell_of_job(self, size: int, folder: str) -> None:
+    def _register_job(self, size: int, folder: str) -> None:
         ranks = ",".join(map(str, range(size)))
         nodes, places = ctypes.c_char_p(), ctypes.c_char_p()
         self._call("PMIx_generate_regex", os.uname().nodename.encode(), ctypes.byref(nodes))
@@ -116,10 +116,10 @@ class PmixServer:
             of_rank += [("pmix.pdir", f"{folder}/job/{rank}", _STRING)]
             of_rank += [("pmix.lrank", rank, _UINT16), ("pmix.nrank", rank, _UINT16)]
             of_job.append(("pmix.pdata", self._attributes(of_rank), _DATA_ARRAY))
-        told = self._attributes(of_job)
-        self._call("PMIx_server_register_nspace", self._namespace, ctypes.c_int(size), *_parts(told), None, None)
+        info = self._attributes(of_job)
+        self._call("PMIx_server_register_nspace", self._namespace, ctypes.c_int(size), *_parts(info), None, None)
 
-    def _add(self, rank: int) -> dict[str, str]:
+    def _register_rank(self, rank: int) -> dict[str, str]:
         process = ctypes.byref(_Process(self._namespace, rank))
         own = ctypes.c_uint32(os.getuid()), ctypes.c_uint32(os.getgid())
         self._call("PMIx_server_register_client", process, *own, None, None, None)
@@ -134,7 +134,7 @@ class PmixServer:
         return variables
 
     def _attributes(self, attributes: Sequence[_Attribute]) -> _DataArray:
-        """Make an array of pmix_info_t."""
+        """Return an array of pmix_info_t."""
         chain = ctypes.c_void_p(self._library.PMIx_Info_list_start())
         for key, value, kind in attributes:
             if kind == _STRING:
@@ -158,18 +158,18 @@ def _parts(array: _DataArray) -> tuple[ctypes.c_void_p, ctypes.c_size_t]:
     return ctypes.c_void_p(array.array), ctypes.c_size_t(array.size)
 
 
-def _say(news: dict[str, int]) -> None:
-    os.write(1, json.dumps(news).encode() + b"\n")  # at once: two threads may have something to say
+def _report(event: dict[str, int]) -> None:
+    os.write(1, json.dumps(event).encode() + b"\n")  # one write, since two threads may report at the same time
 
 
 def main() -> None:
     task = json.loads(sys.stdin.readline())
-    # In memory, since Open MPI's own shared memory is to be here, too: ranks that are killed leave it behind.
+    # In memory, since Open MPI creates its shared memory here, which killed ranks do not remove.
     folder = tempfile.mkdtemp(prefix=OPEN_MPI_FOLDER, dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None)
-    os.environ["TMPDIR"] = folder  # for what the library keeps elsewhere
+    os.environ["TMPDIR"] = folder  # for other temporary files of the library
     try:
         try:
-            server = PmixServer(task["library"], task["size"], folder, _say)
+            server = PmixServer(task["library"], task["size"], folder, _report)
         except (OSError, AttributeError) as error:
             print(json.dumps({"error": str(error)}), flush=True)
             return

@@ -1,12 +1,12 @@
-"""The ranks' output by way of the launcher: whole lines only, those of each rank in its order.
+"""Forward the ranks' output through the launcher: in whole lines, and in order for each rank.
 
-Ranks that write to one terminal or file by themselves tear each other's lines, as text and end of a line often come by
-two writes. Where the launcher's own output is a terminal, a rank's is a terminal of its own (a pty), so that programs
-colour and draw as they do by themselves; else it is a pipe. Where both outputs of the launcher go to the same place,
-so do both of a rank, and keep their order.
+If ranks write to one terminal or file directly, their lines mix, since the text and the end of a line are often two
+writes. If the launcher's output is a terminal, each rank gets its own terminal (a pty), so that programs use colours
+and progress bars; else it gets a pipe. If stdout and stderr of the launcher go to the same place, so do those of each
+rank, and their order is kept.
 
-On a terminal the beginning of a line is shown at once, as with ``print("loading", end="", flush=True)``. Other ranks
-wait up to 0.2 s for the end of that line; then their lines go below it.
+On a terminal, an incomplete line is shown at once, as with ``print("loading", end="", flush=True)``. Other ranks wait
+up to 0.2 s for its end; then their lines are written below it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ from dataclasses import dataclass
 _CHUNK_BYTES = 1 << 16
 _WRITE_BYTES = 4096
 _READER_IS_GONE = {errno.EPIPE, errno.ECONNRESET, errno.EBADF, errno.EIO, errno.ENXIO}
-_MOST_QUEUED_BYTES = 1 << 20  # then the ranks wait for who reads
-_MOST_LAST_READS = 64  # of a pipe whose writer is over: all that it holds, even if a child of the rank writes for ever
-HELD_S = 0.2  # so long other ranks wait for the end of a line that is shown
-MOST_LINE_BYTES = 16 << 20  # what is longer is passed on in parts
+_MOST_QUEUED_BYTES = 1 << 20  # with more, the ranks wait for the reader
+_MOST_LAST_READS = (
+    64  # from a pipe whose writer has ended: enough to empty it, even if a child of the rank never stops writing
+)
+HELD_S = 0.2  # how long other ranks wait for the end of an incomplete line
+MOST_LINE_BYTES = 16 << 20  # longer lines are forwarded in parts
 
 
 class OutputTarget:
-    """An output of the launcher, written to without ever waiting for its reader.
+    """An output of the launcher; writing never waits for its reader.
 
     Args:
         fd: file descriptor of the launcher.
@@ -46,10 +48,10 @@ class OutputTarget:
         self._may_wait = self._socket is not None or stat.S_ISFIFO(mode) or os.isatty(fd)
         self.fd = self._socket.fileno() if self._socket is not None else _own_description(fd, self._may_wait)
         self.is_terminal = os.isatty(fd)
-        self.is_lost = False  # nobody reads it any more
-        self._open_line_of: RankOutput | None = None  # who has begun a line and not ended it
+        self.is_lost = False  # its reader has closed it
+        self._open_line_of: RankOutput | None = None  # the output with an incomplete line
         self._opened_s = 0.0
-        self.error: OSError | None = None  # why something could not be written
+        self.error: OSError | None = None  # the first error of a write
         self._queue: deque[memoryview] = deque()
         self._num_queued = 0
 
@@ -63,24 +65,24 @@ class OutputTarget:
         return self._num_queued > _MOST_QUEUED_BYTES
 
     def write(self, text: bytes) -> None:
-        """Write what can be written now, and keep the rest for `flush`."""
+        """Write as much as possible now, and queue the rest for `flush`."""
         if text and not self.is_lost:
             self._queue.append(memoryview(text))
             self._num_queued += len(text)
             self.flush()
 
     def seconds_held(self, output: RankOutput) -> float:
-        """Return how long an output has to wait for another one to end its line."""
+        """Return how long an output must wait for the end of another output's line."""
         if self._open_line_of is None or self._open_line_of is output:
             return 0.0
         return max(0.0, self._opened_s + HELD_S - time.monotonic())
 
     def has_open_line_of(self, output: RankOutput) -> bool:
-        """Return whether what this output writes now continues its line."""
+        """Return whether the next text of this output continues its incomplete line."""
         return self._open_line_of is output
 
     def write_of(self, output: RankOutput | None, text: bytes) -> None:
-        """Write for an output, or for the launcher (None); where another one has an open line, below it."""
+        """Write text of an output, or of the launcher (None); below the incomplete line of another output, if any."""
         if self._open_line_of not in (None, output):
             self.write(b"\n")
         self.write(text)
@@ -88,7 +90,7 @@ class OutputTarget:
         self._open_line_of, self._opened_s = (output if is_open else None), time.monotonic()
 
     def flush(self) -> None:
-        """Write what can be written now."""
+        """Write as much as possible now."""
         while self._queue:
             text = self._queue.popleft()
             try:
@@ -101,7 +103,7 @@ class OutputTarget:
                     self.is_lost, self._num_queued = True, 0
                     self._queue.clear()
                     return
-                self.error = self.error or error  # a full disk, for one; there may be room again later
+                self.error = self.error or error  # for example a full disk; later writes may succeed
                 num_written = len(text)
             self._num_queued -= num_written
             if num_written < len(text):
@@ -116,7 +118,7 @@ class OutputTarget:
     def _write_some(self, text: memoryview) -> int:
         if not self._may_wait:
             return os.write(self.fd, text)
-        # Whole lines at a time, and no more than is written in one go (POSIX: PIPE_BUF): others may write there, too.
+        # Whole lines, and at most as much as one write is atomic for (POSIX: PIPE_BUF): others may write there, too.
         piece = bytes(text[:_WRITE_BYTES])
         piece = piece[: piece.rfind(b"\n") + 1] or piece
         if self._socket is not None:
@@ -127,28 +129,28 @@ class OutputTarget:
 
 
 def _own_description(fd: int, may_wait: bool) -> int:
-    """Open an output once more where that makes a way to write without waiting that others do not share."""
+    """Open an output again, non-blocking, if possible; other processes do not share this file description."""
     if may_wait:
-        with contextlib.suppress(OSError):  # another user's, for one: then we look before we write
+        with contextlib.suppress(OSError):  # for example of another user: then writes are preceded by select
             return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     return os.dup(fd)
 
 
 class RankOutput:
-    """Passes on one output of a rank, by whole lines.
+    """Forwards one output of a rank, in whole lines.
 
-    Never waits for the end of it: a process that the rank has started may keep it open for ever.
+    Never waits for its end of file: a child process of the rank may keep it open for ever.
 
     Args:
-        fd: reading end; made non-blocking, and closed by `close`.
-        target: where the lines go.
-        tag: what is put before each line.
+        fd: reading end; set to non-blocking, and closed by `close`.
+        target: output that the lines are written to.
+        tag: prefix of each line.
     """
 
     def __init__(self, fd: int, target: OutputTarget, tag: bytes = b"") -> None:
         self.fd = fd
         self.target = target
-        self.is_over = False  # the rank closed it, or nobody reads the launcher's output any more
+        self.is_over = False  # the rank has closed it, or the launcher's output is lost
         self._is_open = True
         self._tag = tag
         self._parts: list[bytes] = []
@@ -157,7 +159,7 @@ class RankOutput:
         os.set_blocking(fd, False)
 
     def forward(self) -> None:
-        """Pass on the lines that are there."""
+        """Forward the available lines."""
         if self.target.is_lost:
             self.is_over = True
         if self.is_over:
@@ -170,8 +172,7 @@ class RankOutput:
             if error.errno != errno.EIO:  # the end of a pty
                 raise
             chunk = b""
-        # Of bytes, only these two characters and their pair end lines. A carriage return does because progress bars are
-        # drawn with it.
+        # Only these two bytes and their pair end lines. A carriage return counts because progress bars use it.
         end = max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1
         if end:
             self._pass_on(b"".join([*self._parts, chunk[:end]]))
@@ -184,8 +185,8 @@ class RankOutput:
         self.is_over = not chunk or self.target.is_lost
 
     def finish(self) -> None:
-        """Pass on what is there now, and end the last line if it has no end."""
-        poll = select.poll()  # not select(), which knows 1,024 descriptors
+        """Forward all available output, and end the last line if it is incomplete."""
+        poll = select.poll()  # not select(), which supports only 1,024 descriptors
         poll.register(self.fd, select.POLLIN)
         for _ in range(_MOST_LAST_READS):
             if self.is_over or not poll.poll(0):
@@ -198,7 +199,7 @@ class RankOutput:
         self._is_within_line = False
 
     def close(self) -> None:
-        """Who writes to it from now on is told so (EPIPE)."""
+        """Close the reading end: later writes of the rank fail with EPIPE."""
         if self._is_open:
             self._is_open = False
             os.close(self.fd)
@@ -209,18 +210,18 @@ class RankOutput:
 
     def _pass_on(self, text: bytes) -> None:
         if self._tag:
-            goes_on = self._is_within_line and self.target.has_open_line_of(self)
-            text = (b"" if goes_on else self._tag) + self._tag.join(text.splitlines(keepends=True))
+            continues = self._is_within_line and self.target.has_open_line_of(self)
+            text = (b"" if continues else self._tag) + self._tag.join(text.splitlines(keepends=True))
         self.target.write_of(self, text)
         self._is_within_line = not text.endswith((b"\n", b"\r"))
 
 
 @dataclass(frozen=True)
 class OutputChannels:
-    """Where a rank writes.
+    """Both ends of a rank's outputs.
 
     Args:
-        stdout, stderr: the rank's ends, which the launcher closes once the rank has them; None: inherited.
+        stdout, stderr: the rank's ends, which the launcher closes after the start of the rank; None: inherited.
         outputs: the launcher's ends.
     """
 
@@ -234,17 +235,17 @@ class OutputChannels:
                 os.close(fd)
 
     def close(self) -> None:
-        """Close both sides: the rank could not be started."""
+        """Close both ends; used if the rank could not be started."""
         self.close_rank_ends()
         for output in self.outputs:
             output.close()
 
 
 class Outputs:
-    """The launcher's outputs, and what ranks write to them.
+    """The launcher's outputs, and the channels from ranks to them.
 
     Args:
-        are_inherited: ranks write to them directly.
+        are_inherited: whether ranks write to them directly.
     """
 
     def __init__(self, *, are_inherited: bool) -> None:
@@ -252,10 +253,10 @@ class Outputs:
         self.targets = [OutputTarget(fd) for fd in fds]
 
     def open(self, tag: bytes = b"") -> OutputChannels:
-        """Make the ends for a rank that is about to start.
+        """Create the channels of a rank that will be started.
 
         Raises:
-            OSError: there are too many descriptors.
+            OSError: the limit of descriptors is reached.
         """
         if not self.targets:
             return OutputChannels()
@@ -263,9 +264,9 @@ class Outputs:
         outputs: list[RankOutput] = []
         try:
             for target in self.targets:
-                mine, ranks = _open_terminal(target.fd) if os.isatty(target.fd) else os.pipe()
-                rank_ends.append(ranks)
-                outputs.append(RankOutput(mine, target, tag))
+                own_end, rank_end = _open_terminal(target.fd) if os.isatty(target.fd) else os.pipe()
+                rank_ends.append(rank_end)
+                outputs.append(RankOutput(own_end, target, tag))
         except OSError:
             for fd in rank_ends:
                 os.close(fd)
@@ -275,7 +276,7 @@ class Outputs:
         return OutputChannels(rank_ends[0], rank_ends[-1], outputs)
 
     def close(self) -> None:
-        """Say on standard error what could not be written, and why."""
+        """Close the outputs; report lost output and its reason on standard error."""
         for target in self.targets:
             target.close()
             if target.error is not None:
@@ -284,12 +285,12 @@ class Outputs:
 
 
 def _open_terminal(like: int) -> tuple[int, int]:
-    """Make a terminal that passes on what is written to it as it is, and looks as large as another one."""
+    """Open a raw pty with the size of another terminal; a pipe if no pty is available."""
     try:
-        mine, ranks = os.openpty()
-    except OSError:  # there are no more, or none at all
+        own_end, rank_end = os.openpty()
+    except OSError:
         return os.pipe()
-    tty.setraw(ranks, termios.TCSANOW)
+    tty.setraw(rank_end, termios.TCSANOW)
     with contextlib.suppress(OSError, termios.error):
-        termios.tcsetwinsize(ranks, termios.tcgetwinsize(like))
-    return mine, ranks
+        termios.tcsetwinsize(rank_end, termios.tcgetwinsize(like))
+    return own_end, rank_end

@@ -1,4 +1,4 @@
-"""One rank as a child process: its variables, its start, its process group and its end."""
+"""One rank as a child process: its environment, start, process group and end."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _prctl = ctypes.CDLL(None).prctl
 
 @dataclass(frozen=True)
 class Descriptors:
-    """File descriptors that a rank gets.
+    """File descriptors passed to a rank.
 
     Args:
-        stdout, stderr: None: those of the launcher.
-        ready: where it reports that its interpreter is up (`hocket.boot.readiness`); None: nowhere.
-        mpi: by which its MPI library speaks to the launcher (`hocket.boot.mpi_sockets`); None: not at all.
+        stdout, stderr: its outputs; None: those of the launcher.
+        ready: pipe on which it reports that its interpreter has started (`hocket.boot.readiness`); None: no report.
+        mpi: socket between its MPI library and the launcher (`hocket.boot.mpi_sockets`); None: no socket.
     """
 
     stdout: int | None = None
@@ -40,20 +40,20 @@ class Descriptors:
 
 
 class RankProcess:
-    """A running rank in a process group of its own; `pidfd` becomes readable when it ends. `says_ready`: whether it
-    reports when its interpreter is up, as every program of `runner_command` does.
+    """A running rank in its own process group; `pidfd` becomes readable when it ends.
 
-    Its exit status is looked at without being collected, so that its pid, which is the name of its process group too,
-    is given to nobody else until `close`.
+    `poll` reads the exit status without collecting it, so that the kernel does not reuse the pid, which is also the id
+    of the process group, before `close`. `says_ready`: whether the rank reports that its interpreter has started, as
+    every program of `runner_command` does.
 
     Args:
         rank: number of the rank.
         command: program and arguments.
-        env: all its variables.
-        descriptors: its outputs, and where it reports ready.
+        env: all environment variables of the rank.
+        descriptors: its file descriptors.
 
     Raises:
-        LaunchError: the program is not there, may not be run, or the machine has no room for another process.
+        LaunchError: the program does not exist or is not executable, or no further process can be started.
     """
 
     def __init__(self, rank: int, command: list[str], env: Mapping[str, str], descriptors: Descriptors) -> None:
@@ -71,8 +71,8 @@ class RankProcess:
                 stdout=descriptors.stdout,
                 stderr=descriptors.stderr,
                 pass_fds=[fd for fd in (ready, descriptors.mpi) if fd is not None],
-                # A session of its own: Linux shares processors out by sessions (autogroups), and a rank would have to
-                # share one part with all that was started from the same terminal.
+                # Its own session: Linux divides processor time between sessions (autogroups), and a rank would share
+                # the part of one session with all processes started from the same terminal.
                 start_new_session=True,
                 preexec_fn=_DieWithLauncher(),
             )
@@ -92,21 +92,21 @@ class RankProcess:
         return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
 
     def signal_group(self, number: int) -> None:
-        """Send a signal to the rank and to every process it has started that stayed in its group."""
+        """Send a signal to the rank and to its child processes in the same group."""
         try:
             os.killpg(self.pid, number)
         except (ProcessLookupError, PermissionError):
-            pass  # nobody is left, or only a process that changed its user
+            pass  # the group is empty, or has only a process of another user
 
     def close(self) -> None:
-        """Kill what is left of the process group and collect the exit status."""
+        """Kill the rest of the process group and collect the exit status."""
         self.signal_group(signal.SIGKILL)
         self._process.wait()
         os.close(self.pidfd)
 
 
 class _DieWithLauncher:
-    """Runs in the child before exec: SIGKILL it when the launcher dies, and let it hear Ctrl-C."""
+    """Runs in the child before exec: kill the child when the launcher dies, and unblock signals such as Ctrl-C."""
 
     def __init__(self) -> None:
         self._launcher = os.getpid()
@@ -114,21 +114,21 @@ class _DieWithLauncher:
     def __call__(self) -> None:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != self._launcher:
-            os._exit(1)  # it died before the line above
+            os._exit(1)  # the launcher died before the line above
         _be_as_nice()
-        # Signals that the caller has blocked would stay blocked through exec.
+        # Signals blocked by the caller would remain blocked after exec.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _be_as_nice() -> None:
-    """Give the session the niceness of this process, which counts within a session alone (autogroups, see sched(7))."""
+    """Set the session's niceness to that of this process; a process's own counts only within it (see sched(7))."""
     nice = os.getpriority(os.PRIO_PROCESS, 0)
     for _ in range(_NICE_TRIES if nice else 0):
         try:
             with open("/proc/self/autogroup", "w") as file:
                 file.write(str(nice))
             return
-        except BlockingIOError:  # the kernel takes one from a user in a tenth of a second
+        except BlockingIOError:  # the kernel accepts one change per user in a tenth of a second
             time.sleep(_NICE_AGAIN_S)
         except OSError:
             return
@@ -139,24 +139,24 @@ _RUNNER = [sys.executable, "-m", "hocket.boot.runner"]
 
 
 def runner_command(arguments: list[str]) -> list[str]:
-    """Build the command that runs ``["script.py", *args]`` or ``["-m", "module", *args]`` as a rank in this Python."""
+    """Return the command that runs ``["script.py", *args]`` or ``["-m", "module", *args]`` as a rank in this Python."""
     return [*_RUNNER, *arguments]
 
 
 def job_environment(
     num_ranks: int, report_folder: Path, nodes: Nodes, master_port: int, env: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Make the variables that all ranks of a new job share on this host.
+    """Return the variables shared by all ranks of a new job on this host.
 
     Args:
-        num_ranks: ranks on this host.
-        report_folder: where the ranks leave their failures.
+        num_ranks: number of ranks on this host.
+        report_folder: folder for the ranks' failure reports.
         nodes: all hosts of the job.
-        master_port: where torch's store of rank 0 will listen.
-        env: the variables to start from; those of this process by default.
+        master_port: port of torch's store on rank 0.
+        env: variables to extend; by default those of this process.
     """
     base = os.environ if env is None else env
-    # A job inside of a torchrun rank: torch would take the outer agent's store for this job's.
+    # For a job inside a torchrun rank: torch would use the outer agent's store for this job.
     variables = without_mpi_variables({name: base[name] for name in base if not name.startswith("TORCHELASTIC_")})
     job = secrets.token_hex(16)
     variables |= {
@@ -164,7 +164,7 @@ def job_environment(
         "LOCAL_WORLD_SIZE": str(num_ranks),
         "MASTER_ADDR": nodes.master_addr,
         "MASTER_PORT": str(master_port),
-        # What all launchers of the job know alike. An earlier job at that port may not be over: `hocket.boot.joining`.
+        # Equal on all launchers of the job. An earlier job at that port may still run: see `hocket.boot.joining`.
         "HOCKET_JOB": job if nodes.num_nodes == 1 else f"{nodes.master_addr}:{nodes.master_port}",
         "HOCKET_REPORT_DIR": str(report_folder),
     }
@@ -174,5 +174,5 @@ def job_environment(
 
 
 def rank_environment(rank: int, local_rank: int, shared: Mapping[str, str]) -> dict[str, str]:
-    """Add to the variables that all ranks of this host share those of one of them."""
+    """Return the variables of one rank: the shared ones and its own."""
     return {**shared, "RANK": str(rank), "LOCAL_RANK": str(local_rank)}

@@ -1,6 +1,6 @@
-"""How a rank tells the launcher that its interpreter is up; the launcher starts only a few ranks at a time.
+"""Report to the launcher that a rank's interpreter has started; the launcher starts only a few ranks at a time.
 
-Every rank imports this file before the program, so it uses the standard library alone.
+Every rank imports this file before the program, so it uses only the standard library.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import os
 import struct
 
 READY_FD = "HOCKET_READY_FD"  # the variable that names the file descriptor
-_MESSAGE = struct.Struct("=I")  # number of the rank; so short that it comes whole
+_MESSAGE = struct.Struct("=I")  # number of the rank; short enough for an atomic write
 
 
 def say_ready() -> None:
-    """Write this rank's number to the launcher, once."""
+    """Send this rank's number to the launcher, once."""
     fd, rank = os.environ.pop(READY_FD, ""), os.environ.get("RANK", "")
     if fd.isdigit() and rank.isdigit():
         with contextlib.suppress(OSError):
@@ -23,7 +23,7 @@ def say_ready() -> None:
 
 
 def ranks_that_are_ready(fd: int) -> list[int]:
-    """Return the ranks that reported ready since the last call.
+    """Return the ranks that have reported since the last call.
 
     Args:
         fd: reading end of the pipe, non-blocking.

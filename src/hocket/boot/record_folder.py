@@ -1,4 +1,4 @@
-"""The default folder for the records that ranks write when they fail."""
+"""The default folder for the records of failing ranks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-MOST_JOBS = 50  # whose records are kept
+MOST_JOBS = 50  # jobs whose records are kept
 
 
 def record_folder(job: str) -> Path:
-    """Return the folder for a job's records, which need not be there yet.
+    """Return the folder for a job's records; it may not exist yet.
 
     Args:
         job: name of the job.
@@ -26,7 +26,7 @@ def record_folder(job: str) -> Path:
 
 
 def forget_old_records() -> None:
-    """Remove the records of all jobs but the last 50."""
+    """Remove the records of all jobs except the last 50."""
     with suppress(OSError):
         folders = sorted(_parent().iterdir(), key=lambda each: each.stat().st_mtime)
         for folder in folders[:-MOST_JOBS]:
@@ -34,15 +34,15 @@ def forget_old_records() -> None:
 
 
 def _parent() -> Path:
-    with suppress(RuntimeError, OSError):  # no home is known, or it may not be looked into
+    with suppress(RuntimeError, OSError):  # the home directory is unknown or not readable
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        there = next(each for each in (cache, *cache.parents) if each.exists())
-        if cache.is_absolute() and there.is_dir() and os.access(there, os.W_OK):
+        existing = next(each for each in (cache, *cache.parents) if each.exists())
+        if cache.is_absolute() and existing.is_dir() and os.access(existing, os.W_OK):
             return cache / "hocket" / "records"
     folder = Path(tempfile.gettempdir()) / f"hocket-records-{os.getuid()}"
     with suppress(OSError):
         folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
+    status = folder.lstat()
+    if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077:
         return folder
-    return Path(tempfile.mkdtemp(prefix="hocket-records-"))  # somebody else made the folder of that name
+    return Path(tempfile.mkdtemp(prefix="hocket-records-"))  # another user owns the folder with that name

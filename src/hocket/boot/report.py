@@ -1,4 +1,4 @@
-"""What a rank that failed by an exception leaves for its launcher: one JSON file."""
+"""The report of a rank that failed by an exception, for its launcher: one JSON file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from types import TracebackType
 from hocket.errors import Aborted, CommTimeout, HocketError, PeerFailure
 from hocket.whole_file import write_whole
 
-# A rank raises these because of what happened to another one.
+# A rank raises these because another rank failed.
 _CONSEQUENCES = (PeerFailure, Aborted, CommTimeout)
 _OWN = f"{Path(__file__).parents[1]}/"
 _OF_OTHERS = (
@@ -26,7 +26,7 @@ _OF_OTHERS = (
 )  # fmt: skip
 
 EXIT_EXCEPTION = 1
-"""With which a rank ends that has left a report."""
+"""Exit code of a rank that has written a report."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,11 @@ class FailureReport:
     Args:
         rank: the rank that failed.
         type_name: name of the exception's class.
-        message: the exception as text, with what Python thinks was meant.
-        where: innermost place of the traceback that is in no library, as "file:line in function"; empty where there is
-            none.
+        message: text of the exception, with Python's "Did you mean".
+        where: innermost frame of the traceback outside of libraries, as "file:line in function"; may be empty.
         traceback: the whole traceback as Python prints it.
-        time_s: when it was caught, in seconds since the epoch.
-        consequence: the exception, or one it was raised from or while handling, says that another rank failed.
+        time_s: time when it was caught, in seconds since the epoch.
+        consequence: whether it, or an exception in its chain of causes and contexts, reports a failure of another rank.
     """
 
     rank: int
@@ -60,12 +59,12 @@ class FailureReport:
 
 
 def make_report(rank: int, error: BaseException, trace: TracebackType | None) -> FailureReport:
-    """Describe an exception.
+    """Return the report of an exception.
 
     Args:
         rank: the rank in which it was caught.
         error: the exception.
-        trace: its traceback from the frame on that the user should see first.
+        trace: its traceback, from the first frame that the user should see.
     """
     frames = traceback.extract_tb(trace)
     of_user = [frame for frame in frames if not frame.filename.startswith(_OF_OTHERS)] or frames
@@ -81,23 +80,23 @@ def make_report(rank: int, error: BaseException, trace: TracebackType | None) ->
 
 
 def write_report(folder: Path, report: FailureReport) -> None:
-    """Write `folder`/rank-N.json, whole or not at all: a rank may be killed at any moment.
+    """Write `folder`/rank-N.json, completely or not at all: a rank may be killed at any moment.
 
     Raises:
-        OSError: the folder is gone or full.
+        OSError: the folder does not exist, or the disk is full.
     """
     text = json.dumps(asdict(report))
     write_whole(folder / f"rank-{report.rank}.json", lambda part: part.write_text(text, encoding="utf-8"))
 
 
 def read_reports(folder: Path, ranks: Iterable[int]) -> dict[int, FailureReport]:
-    """Read the reports of those of some ranks that have left one, by rank."""
+    """Return the reports of the ranks that have written one, by rank."""
     reports = {}
     for rank in ranks:
         try:
             reports[rank] = FailureReport(**json.loads((folder / f"rank-{rank}.json").read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
-            continue  # none, or not ours: a script can write there too; the rank's exit code is told in any case
+            continue  # no report, or a file of the script; the launcher reports the exit code anyway
     return reports
 
 
@@ -105,16 +104,16 @@ def _text(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:
-        return "<its text could not be made>"
+        return "<the text of this exception could not be made>"
 
 
 def _as_python_prints(error: BaseException, trace: TracebackType | None) -> str:
-    """Return the traceback with what Python thinks was meant, which before 3.12 its own hook alone puts in."""
-    told = traceback.TracebackException(type(error), error, trace)
+    """Return the traceback with Python's "Did you mean", which only Python's own hook adds before 3.12."""
+    printed = traceback.TracebackException(type(error), error, trace)
     if isinstance(error, HocketError) and not os.environ.get("HOCKET_TRACEBACK"):
-        # What hocket refuses is told by the line that asked for it; how hocket came to refuse it helps nobody.
-        told.stack = _until_user(told.stack)
-    text = "".join(told.format())
+        # The user's line explains an error of hocket; hocket's own frames do not help.
+        printed.stack = _until_user(printed.stack)
+    text = "".join(printed.format())
     hint = _hint(error)
     if not hint or hint in text:
         return text
@@ -133,16 +132,16 @@ def _hint(error: BaseException) -> str:
     if not isinstance(error, (AttributeError, NameError)) or getattr(error, "name", None) is None:
         return ""
     bare = type(error)("", name=error.name, **({"obj": error.obj} if isinstance(error, AttributeError) else {}))
-    bare.__traceback__ = error.__traceback__  # of a name the hook looks at the variables of the innermost frame
-    said = io.StringIO()
-    with contextlib.redirect_stderr(said):
+    bare.__traceback__ = error.__traceback__  # for a NameError the hook uses the variables of the innermost frame
+    output = io.StringIO()
+    with contextlib.redirect_stderr(output):
         sys.__excepthook__(type(bare), bare, bare.__traceback__)
-    _, found, meant = said.getvalue().rstrip("\n").rpartition(". Did you mean: ")
-    return found + meant if found else ""
+    _, question, suggestion = output.getvalue().rstrip("\n").rpartition(". Did you mean: ")
+    return question + suggestion if question else ""
 
 
 def _is_consequence(error: BaseException) -> bool:
-    """Follow the chain of causes and contexts; it can be a ring, as users may assign them."""
+    """Search the chain of causes and contexts; it may be a cycle, since users can assign them."""
     seen: list[BaseException] = []
     pending: list[BaseException | None] = [error]
     while pending:

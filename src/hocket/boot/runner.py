@@ -1,14 +1,14 @@
 """Run a script as one rank: ``python -m hocket.boot.runner [-m] script.py args...``.
 
-The script sees what it would see under ``python script.py args...``. When it ends by an uncaught exception, that is not
-printed here, where the tracebacks of all ranks would mix, but left for the launcher in $HOCKET_REPORT_DIR/rank-N.json.
+The script has the same environment as under ``python script.py args...``. An uncaught exception is not printed here,
+where the tracebacks of all ranks would mix; it is written for the launcher to $HOCKET_REPORT_DIR/rank-N.json.
 """
 
 from __future__ import annotations
 
 import sys
 
-# The interpreter put the working directory first, for `-m`. A json.py that lies there must not become ours.
+# With `-m`, the interpreter puts the working directory first. A json.py there must not replace the library's.
 if __name__ == "__main__" and not sys.flags.safe_path:
     del sys.path[0]
 
@@ -33,17 +33,17 @@ EXIT_INTERRUPTED = 130
 
 
 def main(arguments: list[str]) -> None:
-    """Run the program that `arguments` name and turn an uncaught exception into a report and an exit code.
+    """Run the program named by `arguments`, and turn an uncaught exception into a report and an exit code.
 
-    Returns normally, or raises SystemExit: the interpreter then ends as after any script, so threads are joined and
-    exit handlers run.
+    Returns normally or raises SystemExit, so that the interpreter ends as after any script: threads are joined and exit
+    handlers run.
 
     Args:
         arguments: ``["script.py", *args]`` or ``["-m", "module", *args]``.
     """
     pid = os.getpid()
     try:
-        say_ready()  # from here on the launcher lets it hear Ctrl-C
+        say_ready()  # after this the launcher passes Ctrl-C to it
         keep_from_children()
         watch_import()
         _run(arguments)
@@ -54,14 +54,14 @@ def main(arguments: list[str]) -> None:
     except BaseException as error:
         code = EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else EXIT_EXCEPTION
         trace = _without_own_frames(error.__traceback__)
-        error.__traceback__ = trace  # Python's own hook prints this one, whatever it is given
-        # A process forked by the script comes by here as well; its failure is not the rank's.
-        with _no_interrupt():  # one Ctrl-C ends all ranks, and the failure of the first can be here before it
+        error.__traceback__ = trace  # Python's own hook prints this one, not its argument
+        # A process forked by the script also gets here; its failure is not that of the rank.
+        with _no_interrupt():  # one Ctrl-C goes to all ranks; another rank's failure may arrive before it
             if os.getpid() != pid or not _leave_report(error, trace):
                 sys.excepthook(type(error), error, trace)
             elif _is_in_mpi():
                 say_failed(code)
-        # As Python does where it prints it; exit handlers look here for how the program ended.
+        # As Python's hook does; exit handlers read these to find how the program ended.
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
         sys.exit(code)
 
@@ -73,14 +73,14 @@ def _no_interrupt() -> Iterator[None]:
     try:
         yield
     finally:
-        if previous is not None:  # else one that was not set from Python, which Python cannot set again
+        if previous is not None:  # None: not set from Python, so Python cannot restore it
             signal.signal(signal.SIGINT, previous)
 
 
 def _run(arguments: list[str]) -> None:
     as_module = arguments[0] == "-m"
     name, *script_arguments = arguments[as_module:]
-    sys.argv = [name, *script_arguments]  # here already, for the code of a module's parent packages
+    sys.argv = [name, *script_arguments]  # set early, for the code of a module's parent packages
     code, spec = _find_module(name) if as_module else _find_script(name)
     program = ModuleType("__main__")
     program.__dict__.update(__file__=code.co_filename, __cached__=None, __builtins__=builtins)
@@ -91,14 +91,14 @@ def _run(arguments: list[str]) -> None:
         program.__file__ = spec.origin
         program.__loader__, program.__spec__, program.__package__ = spec.loader, spec, spec.parent
         program.__dict__["__cached__"] = spec.cached
-    # Not runpy.run_path: it takes its `__main__` away when the script's last line has run, while threads and exit
-    # handlers of the script may still look it up (pickle does).
+    # Not runpy.run_path: it removes its `__main__` after the script's last line, but threads and exit handlers of the
+    # script may still need it (pickle does).
     sys.modules["__main__"] = program
     exec(code, program.__dict__)
 
 
 def _find_script(path: str) -> tuple[CodeType, ModuleSpec | None]:
-    """Compile a script; of a folder or an archive, the module `__main__` in it."""
+    """Compile a script, or the module `__main__` in a folder or an archive."""
     absolute = str(Path(path).absolute())  # as Python does since 3.9: the script may change the directory
     finder = pkgutil.get_importer(absolute)
     if finder is not None and (spec := finder.find_spec("__main__")) is not None:
@@ -125,23 +125,23 @@ def _load(spec: ModuleSpec) -> tuple[CodeType, ModuleSpec]:
     get_code = getattr(spec.loader, "get_code", None)
     code = get_code(spec.name) if get_code is not None else None
     if code is None:
-        raise ImportError(f"{spec.name!r} holds no Python code that can be run", name=spec.name)
+        raise ImportError(f"{spec.name!r} has no Python code that can be run", name=spec.name)
     return code, spec
 
 
 def _exit_code(end: SystemExit) -> int:
-    """The code that the interpreter will end with; 1 for a text, which it prints."""
+    """Return the exit code of the interpreter; 1 for a text, which it prints."""
     return 0 if end.code is None else end.code & 0xFF if isinstance(end.code, int) else EXIT_EXCEPTION
 
 
 def _is_in_mpi() -> bool:
-    """Whether this process will wait for the others in MPI_Finalize, though it has failed."""
+    """Return whether this process will wait for the others in MPI_Finalize."""
     mpi = sys.modules.get("mpi4py.MPI")
     return mpi is not None and bool(mpi.Is_initialized()) and not mpi.Is_finalized()
 
 
 def _leave_report(error: BaseException, trace: TracebackType | None) -> bool:
-    """Write the report; return False where no launcher waits for one."""
+    """Write the report; return False if no launcher expects one."""
     folder, rank = os.environ.get("HOCKET_REPORT_DIR"), os.environ.get("RANK", "")
     if not folder or not rank.isdigit():
         return False
@@ -150,15 +150,15 @@ def _leave_report(error: BaseException, trace: TracebackType | None) -> bool:
     except OSError:
         return False
     if sys.excepthook is not sys.__excepthook__:
-        # Someone's hook may do more than print (close a log, tell a service); what it prints is in the report. torch
-        # sets one that prints in every rank.
+        # A user's hook may do more than print (close a log, notify a service); its output is dropped, since the report
+        # has the traceback. torch sets a hook that prints in every rank.
         with contextlib.suppress(Exception), contextlib.redirect_stderr(io.StringIO()):
             sys.excepthook(type(error), error, trace)
     return True
 
 
 def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Skip the frames of this file, and those of the import system where the program could not be found."""
+    """Skip the frames of this file, and of the import system if the program was not found."""
     while trace is not None and trace.tb_frame.f_code.co_filename in _OWN_FILES:
         trace = trace.tb_next
     return trace
@@ -167,7 +167,7 @@ def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
 _OWN_FILES = {__file__, importlib.util.__file__, "<frozen importlib.util>", "<frozen importlib._bootstrap>"}
 
 if __name__ == "__main__":
-    # Through the import system, since the name `__main__` is about to be the script's.
+    # By an import, since the script will become `__main__`.
     from hocket.boot.runner import main as run_program
 
     run_program(sys.argv[1:])

@@ -1,19 +1,19 @@
-"""How two processes of a job that share a secret prove it to each other, and seal what they say afterwards.
+"""The protocol of control connections: both ends prove that they have the job's secret, then seal each message.
 
-Nothing that a stranger sends is parsed but for numbers of a fixed length at fixed places. The server speaks first:
+Of unauthenticated data, only fields of fixed size at fixed offsets are read. The server sends first:
 
     server   magic 6, version 2 | id of its key 16 | digest of its job 16 | nonce 32 | 1 if TLS follows, plus 2 if all
-             ranks of the job have come
+             ranks of the job have joined
     rank     nonce 32 | role 1 | rank 4 | proof 32
     server   proof 32
     both     length 4 | seal 32 | message
 
-A proof is an HMAC-SHA256 of the greeting, the role and the rank, by a key derived from the secret, the job and both
-nonces; the seal is one of the message and its number in its direction. So a proof or a message that was recorded is
-worth nothing later, and nobody in between can change, drop or repeat a message unseen. He can read them, unless TLS
-is asked for; what is said is never secret.
+A proof is an HMAC-SHA256 of the greeting, the role and the rank, under a key derived from the secret, the job and both
+nonces; a seal is an HMAC-SHA256 of the message and its number in its direction. So recorded proofs and messages cannot
+be replayed, and nobody can change, drop or repeat a message unnoticed. Without TLS, others can read messages; none has
+a secret.
 
-Everything here is bytes in, bytes out: sockets are the affair of `hocket.boot.control` and `control_server`.
+This file only turns bytes into bytes; `hocket.boot.control` and `control_server` have the sockets.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from typing import Protocol
 from hocket.boot.secret import Secret
 
 MOST_NBYTES = 1 << 20
-"""Of a message from a rank. One to a rank may hold a message of every rank."""
+"""Most bytes of a message from a rank. A message to a rank may contain a message of every rank."""
 
-REMEDY = "~/.config/hocket/secret from the host of rank 0, or set HOCKET_SECRET to one text on all hosts"
+REMEDY = "~/.config/hocket/secret from the host of rank 0, or set HOCKET_SECRET to the same text on all hosts"
 
 _MAGIC = b"hocket"
 _VERSION = 3
@@ -44,19 +44,19 @@ _HEADER = struct.Struct(">I32s")
 
 
 class ProtocolError(Exception):
-    """The other side says what no process of this job says."""
+    """The other side sent something that no process of this job sends."""
 
 
 class TlsFailure(ProtocolError):
-    """The other side does not speak TLS, or not with the certificate that it should have."""
+    """The other side does not use TLS, or has a wrong certificate."""
 
 
 class WrongServer(ProtocolError):
-    """It is a server of hocket's, but not the one that is looked for.
+    """The server is a hocket server, but not that of this job.
 
     Args:
-        why: for a message.
-        is_of_job: whether it is one of a job of this name all the same, so that looking further is of no use.
+        why: text for a message.
+        is_of_job: whether it serves a job of this name nevertheless, so that a further search would not help.
     """
 
     def __init__(self, why: str, *, is_of_job: bool = False) -> None:
@@ -65,14 +65,14 @@ class WrongServer(ProtocolError):
 
 
 class Role(enum.IntEnum):
-    """What a connection is for."""
+    """Purpose of a connection."""
 
     CONTROL = 0
-    PMI = 1  # lines of an MPI library that starts
+    PMI = 1  # lines of an MPI library during its start
 
 
 class Tls(Protocol):
-    """Transport layer security of one connection (`hocket.boot.tls`), as bytes in and bytes out."""
+    """TLS of one connection (`hocket.boot.tls`), without a socket."""
 
     def open(self, data: bytes) -> bytes: ...
     def close_over(self, data: bytes) -> bytes: ...
@@ -81,7 +81,7 @@ class Tls(Protocol):
 
 @dataclass(frozen=True)
 class Greeting:
-    """The first words of a server, which anyone may hear."""
+    """The first message of a server; anyone can read it."""
 
     key_id: bytes
     job: bytes
@@ -97,14 +97,16 @@ class Greeting:
     def unpack(cls, data: bytes) -> Greeting:
         magic, version, key_id, job, nonce, flags = _GREETING.unpack(data)
         if magic != _MAGIC or flags > (_TLS_FOLLOWS | _IS_COMPLETE):
-            raise ProtocolError("no server of hocket's listens there")
+            raise ProtocolError("the server there is not a hocket server")
         if version != _VERSION:
-            raise WrongServer(f"it speaks version {version} of hocket's control protocol, and this rank {_VERSION}")
+            raise WrongServer(
+                f"the server has version {version} of hocket's control protocol, this rank has {_VERSION}"
+            )
         return cls(key_id, job, nonce, bool(flags & _TLS_FOLLOWS), bool(flags & _IS_COMPLETE))
 
 
 class _Sealed:
-    """Messages of one direction each way, after both sides have proven who they are."""
+    """Seals and opens messages after authentication, in both directions."""
 
     def __init__(self, session: bytes, *, is_server: bool, most_nbytes: int) -> None:
         to_server = hmac.digest(session, b"to server", "sha256")
@@ -120,29 +122,31 @@ class _Sealed:
         return _HEADER.pack(len(message), seal) + message
 
     def take_from(self, pending: bytearray) -> bytes | None:
-        """Remove the first message from what has come; None if it is not complete."""
+        """Remove and return the first message of the received bytes; None if it is incomplete."""
         if len(pending) < _HEADER.size:
             return None
         nbytes, seal = _HEADER.unpack_from(pending)
         if nbytes > self._most_nbytes:
-            raise ProtocolError(f"a message of {nbytes} bytes was announced, and {self._most_nbytes} is the most")
+            raise ProtocolError(
+                f"a message of {nbytes} bytes was announced, but at most {self._most_nbytes} are allowed"
+            )
         end = _HEADER.size + nbytes
         if len(pending) < end:
             return None
         message = bytes(pending[_HEADER.size : end])
         expected = hmac.digest(self._others, self._num_opened.to_bytes(8, "big") + message, "sha256")
         if not hmac.compare_digest(seal, expected):
-            raise ProtocolError("a message is not as it was sent")
+            raise ProtocolError("the seal of a message is wrong")
         self._num_opened += 1
         del pending[:end]
         return message
 
 
 class End(ABC):
-    """What both ends of a connection share."""
+    """One end of a connection: the parts that server and rank share."""
 
     def __init__(self, secret: Secret, job: str, tls: Tls | None) -> None:
-        self.outgoing = bytearray()  # for the socket
+        self.outgoing = bytearray()  # bytes to send
         self._secret = secret
         self._job = job
         self._tls = tls
@@ -157,15 +161,15 @@ class End(ABC):
         return self._sealed is not None
 
     def send(self, message: bytes) -> None:
-        """Put a message to what is going out; only after the proofs."""
+        """Queue a message; only after authentication."""
         assert self._sealed is not None
         self._put(self._sealed.seal(message))
 
     def take_in(self, data: bytes) -> list[bytes]:
-        """Take what came from the socket and return the messages that are complete.
+        """Handle received bytes and return the complete messages.
 
         Raises:
-            ProtocolError: the other side does not belong to this job; nothing it sends is looked at any more.
+            ProtocolError: the other side does not belong to this job; later data is ignored.
         """
         if self._is_ended:
             raise ProtocolError("the connection has ended")
@@ -194,7 +198,7 @@ class End(ABC):
 
     @abstractmethod
     def _continue(self) -> bool:
-        """Go on with the proofs; False where more has to come first."""
+        """Continue the authentication; return False if more data is needed."""
 
     def _take(self, nbytes: int) -> bytes | None:
         if len(self._pending) < nbytes:
@@ -210,11 +214,11 @@ class End(ABC):
         self.outgoing += data
 
     def _start_tls(self) -> None:
-        """From here on everything is encrypted; what came already belongs to it."""
+        """Encrypt from here on; data that was already received is decrypted, too."""
         assert self._tls is not None
         self._is_tls_on = True
-        came, self._pending = bytes(self._pending), bytearray()
-        self._pending += self._tls.open(came)
+        received, self._pending = bytes(self._pending), bytearray()
+        self._pending += self._tls.open(received)
         self.outgoing += self._tls.take_outgoing()
 
     def _proof(self, session: bytes, side: bytes, greeting: Greeting, place: bytes) -> bytes:
@@ -228,16 +232,16 @@ class ServerEnd(End):
     """The server's end.
 
     Args:
-        secret: of the user.
-        job: name of the job, with how many times it was restarted.
-        tls: of this connection, where it is asked for.
-        is_complete: whether all ranks of the job have come: who looks for a server of that name looks for another one.
+        secret: secret of the user.
+        job: name of the job, with the number of its restarts.
+        tls: TLS of this connection if enabled.
+        is_complete: whether all ranks of the job have joined: then a new rank with that job name needs another server.
     """
 
     def __init__(self, secret: Secret, job: str, tls: Tls | None = None, *, is_complete: bool = False) -> None:
         super().__init__(secret, job, tls)
         self.role = Role.CONTROL
-        self.rank = -1  # until it is proven
+        self.rank = -1  # until authentication
         digest = job_digest(job)
         self._greeting = Greeting(secret.key_id(digest), digest, os.urandom(32), tls is not None, is_complete)
         self._put(self._greeting.pack())
@@ -254,7 +258,7 @@ class ServerEnd(End):
         nonce, role, rank = _ANSWER.unpack(place)
         session = self._session(self._greeting, nonce)
         if not hmac.compare_digest(proof, self._proof(session, b"rank", self._greeting, place)):
-            raise ProtocolError("a proof is wrong")
+            raise ProtocolError("the proof of a rank is wrong")
         if role not in tuple(Role):
             raise ProtocolError(f"unknown connection role {role}")
         self.role, self.rank = Role(role), rank
@@ -267,12 +271,12 @@ class RankEnd(End):
     """A rank's end.
 
     Args:
-        secret: of the user.
-        job: name of the job, with how many times it was restarted.
-        size: ranks of the job.
-        rank: of this process.
-        role: of the connection.
-        tls: of this connection, where it is asked for.
+        secret: secret of the user.
+        job: name of the job, with the number of its restarts.
+        size: number of ranks of the job.
+        rank: rank of this process.
+        role: role of the connection.
+        tls: TLS of this connection if enabled.
     """
 
     def __init__(
@@ -286,14 +290,16 @@ class RankEnd(End):
 
     @property
     def is_greeted(self) -> bool:
-        """Whether it is a server of this job, by what it says."""
+        """Whether the server has sent a greeting of this job; not yet proven."""
         return self._greeting is not None
 
     def _take_in(self, data: bytes) -> list[bytes]:
         try:
             return super()._take_in(data)
         except TlsFailure as error:
-            raise WrongServer(f"{error}; it must be the same on all hosts (HOCKET_TLS_CERT)", is_of_job=True) from error
+            raise WrongServer(
+                f"{error}; the certificate must be equal on all hosts (HOCKET_TLS_CERT)", is_of_job=True
+            ) from error
 
     def _continue(self) -> bool:
         if self._greeting is None:
@@ -304,7 +310,7 @@ class RankEnd(End):
         expected = self._proof(self._session_key, b"server", self._greeting, self._place)
         if not hmac.compare_digest(proof, expected):
             raise ProtocolError("the server does not have the secret of this job")
-        # a message to a rank may hold one of every rank
+        # a message to a rank may contain a message of every rank
         self._sealed = _Sealed(self._session_key, is_server=False, most_nbytes=(MOST_NBYTES + 1024) * self._size)
         return True
 
@@ -314,24 +320,24 @@ class RankEnd(End):
             return False
         greeting = Greeting.unpack(packed)
         if greeting.job != job_digest(self._job):
-            raise WrongServer("it is the server of another job")
+            raise WrongServer("the server there serves another job")
         own_id = self._secret.key_id(greeting.job)
         if greeting.key_id != own_id:
             ids = greeting.key_id[:4].hex(), own_id[:4].hex()
             raise WrongServer(
-                f"rank 0 has another secret (key id {ids[0]}) than this host has in {self._secret.origin} (key id "
+                f"rank 0 has another secret (key id {ids[0]}) than this host in {self._secret.origin} (key id "
                 f"{ids[1]}): copy {REMEDY}",
                 is_of_job=True,
             )
         if greeting.has_tls != (self._tls is not None):
             has, lacks = ("rank 0", "this rank") if greeting.has_tls else ("this rank", "rank 0")
             raise WrongServer(
-                f"{has} has HOCKET_TLS_CERT, and {lacks} has not: set it on all hosts, or on none", is_of_job=True
+                f"{has} has HOCKET_TLS_CERT, but {lacks} does not: set it on all hosts or on none", is_of_job=True
             )
         if greeting.is_complete and self._place[32] == Role.CONTROL:
             raise WrongServer(
-                "all ranks of the job that it serves have come: it may be an earlier one of the same MASTER_ADDR and "
-                "MASTER_PORT that is not over"
+                "all ranks of its job have joined: it may be an earlier job with the same MASTER_ADDR and MASTER_PORT "
+                "that still runs"
             )
         self._greeting = greeting
         if self._tls is not None:
@@ -342,5 +348,5 @@ class RankEnd(End):
 
 
 def job_digest(job: str) -> bytes:
-    """Name a job to those who know its name; what it is made of (address, port, restarts) is no secret."""
+    """Return an identifier of a job; the name in it (address, port, restarts) is not secret."""
     return hashlib.sha256(b"hocket job\0" + job.encode()).digest()[:16]

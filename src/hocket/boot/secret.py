@@ -1,8 +1,8 @@
-"""The secret by which the ranks of a job on several hosts know each other.
+"""The secret by which the ranks of a job on several hosts authenticate each other.
 
-It is $HOCKET_SECRET where that is set, else a file in the user's home that the first job makes (a *cookie*, as Erlang
-and Jupyter have): hosts with a common home need nothing from the user. Ranks of one host need no secret: the kernel
-says which user the other end of a unix socket is (SO_PEERCRED).
+It is HOCKET_SECRET if that is set, else a file in the user's home that the first job creates (a *cookie*, as in Erlang
+and Jupyter): hosts with a common home need no setup. Ranks of one host need no secret: the kernel reports the user at
+the other end of a unix socket (SO_PEERCRED).
 """
 
 from __future__ import annotations
@@ -22,91 +22,91 @@ _NBYTES = 32
 _MOST_NBYTES = 4096
 _WRITING_S = 1.0
 _LEAST_TEXT = 16  # characters of HOCKET_SECRET
-_STRETCHING = 30_000  # times that it is hashed
+_STRETCHING = 30_000  # iterations of the hash
 _OPEN_TO_ALL = b"HOCKET_INSECURE"
-_WAY_OUT = "set HOCKET_SECRET to one text of 16 or more characters on all hosts"
+_REMEDY = "set HOCKET_SECRET to the same text of 16 or more characters on all hosts"
 
 
 @dataclass(frozen=True)
 class Secret:
-    """A key that all ranks of a job have.
+    """A key shared by all ranks of a job.
 
     Args:
-        key: the key itself; it never leaves the process but by a pipe to a helper of its own.
-        origin: where it is from, for messages.
+        key: the key; it leaves the process only through a pipe to its own helper.
+        origin: file or variable that it comes from, for messages.
     """
 
     key: bytes = field(repr=False)
     origin: str
 
     def key_id(self, job: bytes) -> bytes:
-        """Return 16 bytes that name the key among those of a job: another job's tell nothing about them."""
+        """Return 16 bytes that identify the key within a job; those of another job are unrelated."""
         return self.derive(b"hocket key id", job)[:16]
 
     def derive(self, purpose: bytes, *parts: bytes) -> bytes:
         """Return a key of 32 bytes for one purpose (HMAC-SHA256, RFC 2104).
 
         Args:
-            purpose: of the key.
-            parts: whatever else it stands for, each of any length.
+            purpose: purpose of the key.
+            parts: further context of the key, each of any length.
         """
         hashed = b"".join(hashlib.sha256(part).digest() for part in parts)
         return hmac.digest(self.key, purpose + b"\0" + hashed, "sha256")
 
 
 def find_secret() -> Secret:
-    """Return this user's secret, and make the file that keeps it if there is none.
+    """Return this user's secret; create its file if it does not exist.
 
     Raises:
-        BootstrapMismatch: there is none and none can be made, or others can read or change it; the message names the
-            file or the variable, and the way out.
+        BootstrapMismatch: the file cannot be read or created, or other users can read or change it; the message names
+            the file or the variable, and a remedy.
     """
-    told = os.environ.get("HOCKET_SECRET")
+    text = os.environ.get("HOCKET_SECRET")
     insecure = os.environ.get("HOCKET_INSECURE", "0")
     if insecure not in ("0", "1", ""):
         raise BootstrapMismatch(f"HOCKET_INSECURE must be 0 or 1, not {insecure!r}")
     if insecure == "1":
-        if told is not None:
+        if text is not None:
             raise BootstrapMismatch("HOCKET_SECRET and HOCKET_INSECURE=1 contradict each other: unset one of them")
         warnings.warn(
-            "hocket: HOCKET_INSECURE=1: whoever reaches the control port of this job can join it, read what its ranks "
-            "tell each other, and run code as this user",
-            stacklevel=1,  # so it is said once, whoever asks
+            "hocket: HOCKET_INSECURE=1: anyone who can connect to the control port of this job can join it, read the "
+            "messages of its ranks, and run code as this user",
+            stacklevel=1,  # one place, so that Python prints it only once
         )
         return Secret(_OPEN_TO_ALL, "HOCKET_INSECURE=1")
-    if told is not None:
-        if not _LEAST_TEXT <= len(told) <= _MOST_NBYTES:
+    if text is not None:
+        if not _LEAST_TEXT <= len(text) <= _MOST_NBYTES:
             raise BootstrapMismatch(
-                f"HOCKET_SECRET has {len(told)} characters, it must have between {_LEAST_TEXT} and {_MOST_NBYTES}"
+                f"HOCKET_SECRET must have between {_LEAST_TEXT} and {_MOST_NBYTES} characters, not {len(text)}"
             )
-        return Secret(_stretched(told.encode("utf-8", "surrogateescape")), "HOCKET_SECRET")
+        return Secret(_stretched(text.encode("utf-8", "surrogateescape")), "HOCKET_SECRET")
     try:
         path = secret_path()
-        found = _read(path)
-        return Secret(_make(path) if found is None else found, str(path))
-    except (OSError, RuntimeError) as error:  # a RuntimeError where there is no home
+        key = _read(path)
+        return Secret(_make(path) if key is None else key, str(path))
+    except (OSError, RuntimeError) as error:  # RuntimeError: no home directory
         raise BootstrapMismatch(
-            f"this job spans hosts, and there is no secret by which its ranks know each other: {error}; {_WAY_OUT}, or "
-            "HOCKET_INSECURE=1 to do without"
+            f"this job spans hosts, but has no secret to authenticate its ranks: {error}; {_REMEDY}, or "
+            "HOCKET_INSECURE=1 to run without authentication"
         ) from error
 
 
 def _stretched(text: bytes) -> bytes:
-    """Make a key of a text that may be one a person made up: PBKDF2 (RFC 8018), about 10 ms of a processor.
+    """Derive a key from a text that a person may have chosen: PBKDF2 (RFC 8018), about 10 ms of processor time.
 
-    Anyone may hear the id of a job's key, and try texts until one has it; each try takes him as long.
+    Anyone can read the id of a job's key and try texts until one matches; each try takes the same time.
     """
     return hashlib.pbkdf2_hmac("sha256", text, b"hocket secret", _STRETCHING)
 
 
 def secret_path() -> Path:
-    """Return where the user's secret is kept; RuntimeError where the user has no home."""
+    """Return the path of the user's secret; raise RuntimeError if the user has no home directory."""
     configuration = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(configuration) / "hocket" / "secret"
 
 
 def _read(path: Path) -> bytes | None:
-    """Return the key in the file; None if there is no file."""
+    """Return the key in the file; None if the file does not exist."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -120,33 +120,33 @@ def _read(path: Path) -> bytes | None:
     with file:
         key = file.read(_MOST_NBYTES + 1)
         deadline = time.monotonic() + _WRITING_S
-        while len(key) < _NBYTES and time.monotonic() < deadline:  # it may be being written
+        while len(key) < _NBYTES and time.monotonic() < deadline:  # another process may be writing it
             time.sleep(0.01)
             key += file.read(_MOST_NBYTES + 1 - len(key))
     if not _NBYTES <= len(key) <= _MOST_NBYTES:
         raise BootstrapMismatch(
-            f"{path} has {'too many' if len(key) > _MOST_NBYTES else len(key)} bytes, it must have between {_NBYTES} "
-            f"and {_MOST_NBYTES}; remove it for a new one, or copy it again"
+            f"{path} has {'too many' if len(key) > _MOST_NBYTES else len(key)} bytes instead of {_NBYTES} to "
+            f"{_MOST_NBYTES}; remove it for a new one, or copy it again"
         )
     return key
 
 
 def _check_owner(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise BootstrapMismatch(f"{path} must be a regular file; remove it, or {_WAY_OUT}")
+        raise BootstrapMismatch(f"{path} must be a regular file; remove it, or {_REMEDY}")
     if status.st_uid != os.geteuid():
         raise BootstrapMismatch(
-            f"{path} belongs to user {status.st_uid}, not to you ({os.geteuid()}); remove it, or {_WAY_OUT}"
+            f"{path} belongs to user {status.st_uid}, not to you ({os.geteuid()}); remove it, or {_REMEDY}"
         )
     if status.st_mode & 0o077:
         raise BootstrapMismatch(
-            f"{path} has mode {status.st_mode & 0o777:o}, which lets others read or change it; for a new one: rm {path}"
+            f"{path} has mode {status.st_mode & 0o777:o}: others can read or change it; for a new one: rm {path}"
         )
 
 
 def _make(path: Path) -> bytes:
-    """Make the file; if another process is first, return the key that it made."""
-    import tempfile  # for this once
+    """Create the file and return its key; if another process is first, return the key of that process."""
+    import tempfile  # imported here: rarely needed
 
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd, name = tempfile.mkstemp(dir=path.parent, prefix=".secret-")  # mode 600
@@ -165,12 +165,12 @@ def _make(path: Path) -> bytes:
 
 
 def _put(name: str, path: Path) -> None:
-    """Give the file its name, unless there is one of that name: the first wins, and nobody reads half of it."""
+    """Move the file to its name, unless that exists: the first process wins, and no process reads a partial file."""
     try:
         os.link(name, path)
     except FileExistsError:
         return
-    except OSError:  # a file system without links; who reads too early waits (_read)
+    except OSError:  # a file system without links; early readers wait (_read)
         try:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         except FileExistsError:

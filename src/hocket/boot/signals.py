@@ -1,4 +1,4 @@
-"""Signals to the launcher as something that a selector can wait for."""
+"""Signals to the launcher, as a socket for a selector."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class SignalInbox:
-    """While entered, SIGINT, SIGTERM and SIGHUP are collected instead of acting; `socket` is readable when one came.
+    """Collects SIGINT, SIGTERM and SIGHUP while it is entered; `socket` becomes readable when one arrives.
 
-    A signal that is ignored on entry stays ignored (nohup, a background job of a script). Outside of the main thread,
-    where Python allows no handlers, nothing is collected.
+    A signal that is ignored on entry stays ignored (nohup, a background job of a script). Outside the main thread,
+    where Python does not allow handlers, no signal is collected.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class SignalInbox:
             for number in _HANDLED:
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._previous[number] = signal.signal(number, self._receive)
-            # A caller that ignores SIGCHLD would have the kernel throw the ranks' exit codes away.
+            # If the caller ignores SIGCHLD, the kernel would discard the ranks' exit codes.
             self._previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         return self
 
@@ -41,14 +41,14 @@ class SignalInbox:
     ) -> None:
         if self._previous:
             for number, handler in self._previous.items():
-                # None: a handler that was not set from Python, which Python cannot set again
+                # None: a handler that was not set from Python, so Python cannot restore it
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
             signal.set_wakeup_fd(self._previous_wakeup)
         self.socket.close()
         self._writer.close()
 
     def take(self) -> list[int]:
-        """Return the signals that came since the last call, in order."""
+        """Return the signals since the last call, in order."""
         try:
             while self.socket.recv(64):
                 pass

@@ -1,4 +1,4 @@
-"""TCP sockets of a job: where its server listens, and how the death of a host is noticed."""
+"""TCP sockets of a job: its listening addresses, and the detection of dead hosts."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _RETRY_S = 0.02
 
 @dataclass(frozen=True)
 class Interface:
-    """An address of an interface; the unspecified family stands for all of them.
+    """The address of an interface; the unspecified family means all interfaces.
 
     Args:
-        family: of the address.
-        place: what a socket is bound to but for the port: address, and for IPv6 flow and scope.
+        family: address family.
+        place: socket address without the port: address, and for IPv6 flow and scope.
     """
 
     family: int
@@ -38,7 +38,7 @@ class Interface:
         return self.family != socket.AF_UNSPEC and _is_loopback(self.place[0])
 
     def at(self, port: int) -> tuple[Any, ...]:
-        """Return the address with a port."""
+        """Return the socket address with a port."""
         return (self.place[0], port, *self.place[1:])
 
 
@@ -46,17 +46,18 @@ _EVERYWHERE = Interface(socket.AF_UNSPEC, ("",))
 
 
 def resolve(address: str, patience_s: float) -> list[Interface]:
-    """Return what a name or an address stands for.
+    """Return the addresses of a name or an address.
 
     Raises:
-        OSError: nothing, or the name's servers did not answer in time, as resolvers have times of their own.
+        OSError: the name has no address, or name servers did not answer within `patience_s` (resolvers have their own
+            timeouts).
     """
     answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def ask() -> None:
         try:
             answers.put(socket.getaddrinfo(address, None, type=socket.SOCK_STREAM))
-        except (OSError, UnicodeError) as error:  # a UnicodeError of labels that are too long
+        except (OSError, UnicodeError) as error:  # UnicodeError: a label is too long
             answers.put(error)
 
     if _is_number(address):
@@ -73,19 +74,19 @@ def resolve(address: str, patience_s: float) -> list[Interface]:
 
 
 def listen(address: str, ports: Sequence[int], patience_s: float = 0.0) -> list[socket.socket]:
-    """Listen at the first port that is free.
+    """Listen at the first free port.
 
     Args:
-        address: name or address by which the ranks reach this host. On many hosts the own name is an address of the
-            loopback, and in containers it may be that of a gateway: then all interfaces are meant.
-        ports: to try, in order; 0 stands for any.
-        patience_s: seconds that a port may still be taken, as by a job that is just ending.
+        address: name or address by which ranks reach this host. If it is a loopback address, as the own name of many
+            hosts, or that of a gateway, as in containers, all interfaces are used.
+        ports: ports to try, in order; 0 means any.
+        patience_s: seconds to wait for a port in use, for example by a job that is ending.
 
     Returns:
-        One socket for each address that the name stands for, all with one port.
+        One socket for each address of the name, all with the same port.
 
     Raises:
-        BootstrapMismatch: none is free, or none can be had.
+        BootstrapMismatch: no port is free, or listening fails.
     """
     deadline = time.monotonic() + patience_s
     interfaces = _interfaces(address)
@@ -106,19 +107,19 @@ def listen(address: str, ports: Sequence[int], patience_s: float = 0.0) -> list[
 
 
 def _interfaces(address: str) -> list[Interface]:
-    """Return where to listen."""
+    """Return the interfaces to listen at."""
     try:
-        found = resolve(address, _RESOLVING_S)
+        interfaces = resolve(address, _RESOLVING_S)
     except OSError:
         return [_EVERYWHERE]
-    if all(each.is_loopback for each in found):
-        # Whoever is told a number of the loopback, or its own name, is on this host.
-        return found if address == "localhost" or _is_number(address) else [_EVERYWHERE]
-    return [each for each in found if not each.is_loopback]
+    if all(each.is_loopback for each in interfaces):
+        # Only ranks of this host can use a loopback address or "localhost".
+        return interfaces if address == "localhost" or _is_number(address) else [_EVERYWHERE]
+    return [each for each in interfaces if not each.is_loopback]
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Have the kernel notice within seconds that the other side's host does not answer any more."""
+    """Let the kernel detect within seconds that the other host does not answer."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in ((socket.TCP_KEEPIDLE, 2), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, 4)):
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
@@ -127,7 +128,7 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 def _listen_at(interfaces: Sequence[Interface], port: int) -> list[socket.socket]:
-    """Listen at those of the interfaces that this host has, at one port; everywhere if it has none of them."""
+    """Listen at one port of the given interfaces that this host has; of all interfaces if it has none of them."""
     listeners: list[socket.socket] = []
     absent: OSError | None = None
     try:
@@ -145,7 +146,7 @@ def _listen_at(interfaces: Sequence[Interface], port: int) -> list[socket.socket
     if absent is not None and not listeners:
         if all(each.is_loopback for each in interfaces):
             raise absent
-        return [_listener(_EVERYWHERE, port)]  # the address of a gateway that leads here
+        return [_listener(_EVERYWHERE, port)]  # the address belongs to a gateway that forwards to this host
     return listeners
 
 

@@ -1,4 +1,4 @@
-"""Standard input, output and error where whoever started this process has closed them."""
+"""Replace standard input, output and error that were closed before this process started."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import sys
 
 
 def keep_standard_streams() -> None:
-    """Open those that are closed on /dev/null, before something else, a socket for one, gets their numbers."""
+    """Open closed standard streams on /dev/null, before another file or socket gets their numbers."""
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(fd)
         except OSError:
-            nothing = os.open(os.devnull, os.O_RDWR)
-            if nothing != fd:
-                os.dup2(nothing, fd)
-                os.close(nothing)
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != fd:
+                os.dup2(null, fd)
+                os.close(null)
             os.set_inheritable(fd, True)
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(fd, "r" if fd == 0 else "w", closefd=False))

@@ -1,4 +1,4 @@
-"""What a user reads after a job has failed: the first cause whole, every other failure in one line."""
+"""The text printed after a failed job: the first cause in full, every other failure in one line."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ MOST_LINES = 20
 
 
 def summarise(result: JobResult) -> str:
-    """Describe the failures of a job; empty when there are none.
+    """Return a description of the failures of a job; "" if it has no failures.
 
     Args:
         result: how the job ended.
 
     Returns:
-        Lines with their ends: what ended the job if that was not a rank, the traceback of the first cause, one line
-        for all other ranks that ended alike, and where the records lie if there are any.
+        Lines with line ends: the reason for the end if it was not a rank, the traceback of the first cause, one line
+        for each group of other ranks that ended in the same way, and the folder of records if it exists.
     """
     failures = result.failures
     if not failures and not result.timed_out and result.ended is None and not result.num_not_started:
@@ -29,11 +29,11 @@ def summarise(result: JobResult) -> str:
         lines.append(f"hocket run: interrupted by {signal.Signals(result.interrupted_by).name}")
     if result.num_not_started:
         num_ranks = len(result.outcomes) + result.num_not_started
-        lines.append(f"hocket run: {len(result.outcomes)} of {num_ranks} ranks had been started")
+        lines.append(f"hocket run: {len(result.outcomes)} of {num_ranks} ranks had started")
     if result.ended is not None:
         lines.append(f"hocket run: {result.ended.reason}; ended")
     elif result.timed_out:
-        lines.append(f"hocket run: not done after {result.duration_s:.0f} s, ended")
+        lines.append(f"hocket run: timed out after {result.duration_s:.0f} s; ended")
     cause = result.first_cause
     if cause is not None:
         lines += _whole(result, cause)
@@ -51,17 +51,17 @@ def _whole(result: JobResult, cause: RankOutcome) -> list[str]:
 
 
 def _grouped(ends: Mapping[int, str]) -> list[str]:
-    """One line for all ranks that ended in the same way, and at most so many lines."""
+    """Return one line for each group of ranks that ended in the same way, at most `MOST_LINES`."""
     ranks: dict[str, list[int]] = {}
     for rank, end in ends.items():
         ranks.setdefault(end, []).append(rank)
     lines = [f"{name_ranks(each)}{end if len(each) == 1 else _of_several(end)}" for end, each in ranks.items()]
     more = lines[MOST_LINES:]
-    return lines[:MOST_LINES] + ([f"{len(more)} more ways in which other ranks ended are left out"] if more else [])
+    return lines[:MOST_LINES] + ([f"{len(more)} more lines about other ranks are left out"] if more else [])
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """Return text such as "ranks 0, 3-5"; `ranks` ascend."""
+    """Return a text such as "ranks 0, 3-5"; `ranks` must be ascending."""
     spans: list[list[int]] = []
     for rank in ranks:
         if spans and rank == spans[-1][1] + 1:
@@ -77,17 +77,17 @@ def _of_several(end: str) -> str:
 
 
 def _end(result: JobResult, outcome: RankOutcome) -> str:
-    """What follows on the number of the rank."""
+    """Return the text after the number of the rank."""
     report = result.report_of(outcome)
     if report is not None:
         if outcome is not result.first_cause and report.type_name == "KeyboardInterrupt":
-            return f": {report.type_name}"  # wherever it came
+            return f": {report.type_name}"  # its place does not matter
         place = f" ({report.where})" if report.where and not report.consequence else ""
         return f": {report.one_line}{place}"
     killed = outcome.signal_name
     if outcome.terminated_s is not None:
         how = killed or f"exit code {outcome.return_code}"
-        return f" did not end by itself and was terminated by the launcher ({how})"
+        return f" did not exit by itself and was terminated by the launcher ({how})"
     if killed is not None:
         return f" was killed by {killed}"
     return f" exited with code {outcome.return_code}"

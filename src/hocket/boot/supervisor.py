@@ -1,4 +1,4 @@
-"""Starts the ranks of a job, waits for them, and ends those that outlive another one's failure."""
+"""Start the ranks of a job, wait for them, and end ranks that still run after another rank's failure."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from hocket.boot.signals import SignalInbox
 from hocket.boot.summary import name_ranks
 from hocket.boot.watcher import Watcher
 
-# One Ctrl-C can come twice: from the terminal, and from a wrapper (make, uv) that passes on what it got from there.
+# One Ctrl-C can arrive twice: from the terminal, and from a wrapper (make, uv) that passes it on.
 _SAME_REQUEST_S = 0.2
 # Ranks per CPU that may be starting at once. A rank is starting until it reports ready, or until this time has passed.
 _MOST_STARTING_PER_CPU = 4
 _STARTING_S = 2.0
-# After a signal or a timeout the rest of the output is dropped when its reader has read nothing for this long.
+# After a signal or a timeout, the rest of the output is dropped if its reader reads nothing for this time.
 _MOST_UNREAD_S = 1.0
-_HINT_AFTER_S = 3.0  # from Ctrl-C to a word about the ranks that do not end by it
-_LOOK_S = 0.1
+_HINT_AFTER_S = 3.0  # from Ctrl-C to a message about ranks that have not ended
+_CHECK_S = 0.1
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long ranks may go on by themselves.
+    """Time limits of ranks.
 
     Args:
-        term_after_s: from the first failure to SIGTERM for the ranks that still run.
-        kill_after_s: from the first failure, or from a SIGTERM to the launcher, to SIGKILL.
-        timeout_s: for the whole job; None for no limit. SIGTERM follows at once, SIGKILL after the time between the
-            two others.
-        keep_going: the others may go on for ever.
-        mpi_start_s: that some ranks may wait in MPI_Init for the others.
-        mpi_named_after_s: after which those are named.
+        term_after_s: time from the first failure to SIGTERM for the ranks that still run.
+        kill_after_s: time from the first failure, or from a SIGTERM to the launcher, to SIGKILL.
+        timeout_s: time limit of the whole job; None: no limit. Then SIGTERM is sent at once, SIGKILL after
+            `kill_after_s` - `term_after_s`.
+        keep_going: whether other ranks may continue after a failure without a limit.
+        mpi_start_s: time that some ranks may wait in MPI_Init for others.
+        mpi_named_after_s: time in MPI_Init before the missing ranks are named.
     """
 
     term_after_s: float = 3.0
@@ -55,11 +55,11 @@ class Patience:
 
 @dataclass(frozen=True)
 class StartedRank:
-    """A rank that runs.
+    """A running rank.
 
     Args:
-        process: of the rank.
-        outputs: what it writes, where that goes through the launcher.
+        process: the process of the rank.
+        outputs: its outputs that pass through the launcher.
     """
 
     process: RankProcess
@@ -67,19 +67,18 @@ class StartedRank:
 
 
 class Supervisor:
-    """Runs until every rank has ended; completion is told by pidfds, never by the end of a pipe.
+    """Runs until every rank has ended; pidfds report the end of a rank, never the end of a pipe.
 
-    What is to be done later stands in one list of (time, signal). The first failure enters SIGTERM and SIGKILL there,
-    a signal to the launcher enters what it asks for; sending is the same for all. After either, no rank is started any
-    more.
+    One list of (time, signal) has all signals to send later. The first failure adds SIGTERM and SIGKILL to it, a signal
+    to the launcher adds the signals that it causes. After either, no further rank is started.
 
     Args:
-        starts: each starts a rank, in rank order.
-        ready: reading end to which ranks write when their interpreters are up; non-blocking.
+        starts: functions that each start a rank, in rank order.
+        ready: non-blocking reading end of the pipe on which ranks report that their interpreters have started.
         inbox: signals to the launcher.
-        patience: limits of time.
-        targets: where outputs of ranks go.
-        mpi: by which ranks start MPI.
+        patience: time limits.
+        targets: the launcher's outputs.
+        mpi: sockets to the ranks' MPI libraries.
     """
 
     def __init__(
@@ -102,8 +101,8 @@ class Supervisor:
         self._inbox = inbox
         self._to_start = deque(starts)
         self._is_ending = False
-        self._starting: dict[int, float] = {}  # rank: when; those that take too long are not waited for
-        self._unready: set[int] = set()  # ranks that have still to say that they are ready, however long that takes
+        self._starting: dict[int, float] = {}  # time of the start, by rank; slow starts are dropped
+        self._unready: set[int] = set()  # ranks that have not reported ready, without a time limit
         self._ended: list[RankProcess] = []
         self._most_starting = max(8, _MOST_STARTING_PER_CPU * len(os.sched_getaffinity(0)))
         self._ready = ready
@@ -136,11 +135,11 @@ class Supervisor:
                 starts_now = self._may_start() and len(self._starting) < self._most_starting
                 if starts_now:
                     self._start(self._to_start.popleft())
-                # One at a time, and a look for signals after each.
+                # Start one rank at a time, and check for signals after each.
                 self._watcher.wait(0 if starts_now else self._next_wait_s())
-                self._look_at_mpi()
+                self._check_mpi()
                 self._hint_at_second_signal()
-                self._send_what_is_due()
+                self._send_due_signals()
                 self._forget_slow_starts()
                 self._pump.update()
             self._drain()
@@ -170,15 +169,15 @@ class Supervisor:
         self._starting = {rank: at for rank, at in self._starting.items() if now - at <= _STARTING_S}
 
     def _drain(self) -> None:
-        """Write the rest of the output. After a signal or a timeout a reader that has stopped is not waited for."""
+        """Write the rest of the output; after a signal or a timeout, do not wait for a reader that has stopped."""
         for rank in self._ended:
-            rank.signal_group(signal.SIGKILL)  # processes that outlive their rank write nothing more
+            rank.signal_group(signal.SIGKILL)  # so that child processes of ended ranks write no more
         self._pump.finish()
         must_wait = self.interrupted_by is None and not self.timed_out
         num_signals, last_read_s = self._num_signals, time.monotonic()
         while (num_queued := self._pump.num_queued) > 0:
             self._pump.update()
-            self._watcher.wait(_LOOK_S)
+            self._watcher.wait(_CHECK_S)
             now = time.monotonic()
             if self._pump.num_queued < num_queued:
                 last_read_s = now
@@ -195,7 +194,7 @@ class Supervisor:
         if self._mpi is not None:
             self._mpi.note_end(rank.rank, return_code)
         terminated_s = self._terminated_s.get(rank.rank)
-        if terminated_s is not None and rank.rank in self._failed:  # before, and it waited for others
+        if terminated_s is not None and rank.rank in self._failed:  # it failed earlier, and waited for others
             return_code, terminated_s = self._failed[rank.rank], None
         self._outcomes[rank.rank] = RankOutcome(rank.rank, return_code, rank.started_s, time.time(), terminated_s)
         if return_code != 0 and not self._due and not self._patience.keep_going:
@@ -214,7 +213,7 @@ class Supervisor:
             if number == signal.SIGINT:
                 self._hint_at = now + _HINT_AFTER_S
                 for rank in self._running.values():
-                    # The program has not begun, and Python would print where it was.
+                    # The program has not started, and Python would print a traceback of its own start.
                     if rank.rank in self._starting or rank.rank in self._unready:
                         self._terminated_s[rank.rank] = time.time()
                         rank.signal_group(signal.SIGKILL)
@@ -223,7 +222,7 @@ class Supervisor:
             else:
                 self._due += [(now, signal.SIGTERM), (now + self._patience.kill_after_s, signal.SIGKILL)]
 
-    def _send_what_is_due(self) -> None:
+    def _send_due_signals(self) -> None:
         now = time.monotonic()
         if self._timeout_at is not None and now >= self._timeout_at:
             self._timeout_at, self.timed_out = None, True
@@ -234,14 +233,14 @@ class Supervisor:
                 self._terminate(entry[1])
 
     def _hint_at_second_signal(self) -> None:
-        """Say once how to end ranks that did not end by Ctrl-C."""
+        """Print once how to end ranks that still run after Ctrl-C."""
         if self._hint_at is None or time.monotonic() < self._hint_at:
             return
         self._hint_at = None
         if not self._due and self._running:
-            self._say(f"{name_ranks(sorted(self._running))} did not end by Ctrl-C; once more kills them")
+            self._report(f"{name_ranks(sorted(self._running))} did not exit after Ctrl-C; press it again to kill them")
 
-    def _look_at_mpi(self) -> None:
+    def _check_mpi(self) -> None:
         if self._mpi is None or self._are_being_ended() or not self._running:
             return
         if failed := self._mpi.take_failed():
@@ -249,7 +248,7 @@ class Supervisor:
             if not self._patience.keep_going:
                 self._end_after_failure()
                 return
-        end = self._mpi.look_at_clock(self._say)
+        end = self._mpi.check(self._report)
         if end is None:
             return
         if self.interrupted_by is None:
@@ -260,11 +259,11 @@ class Supervisor:
         self._end_all()
 
     def _are_being_ended(self) -> bool:
-        """Whether the ranks get signals, or got the last one, so that what they wait for is no reason any more."""
+        """Return whether ranks are being ended by signals, so that their waits need no further check."""
         return bool(self._due) or self.timed_out
 
-    def _say(self, line: str) -> None:
-        """Tell whoever reads the ranks' errors something, below a line that is not complete."""
+    def _report(self, line: str) -> None:
+        """Print a line to the ranks' stderr, below an incomplete line."""
         text = f"hocket run: {line}\n".encode()
         if self._targets:
             self._targets[-1].write_of(None, text)
@@ -273,7 +272,7 @@ class Supervisor:
                 os.write(2, text)
 
     def _end_after_failure(self) -> None:
-        """Give the other ranks their time to end by themselves."""
+        """Schedule the end of the other ranks, with time to exit by themselves."""
         self._is_ending = True
         now = time.monotonic()
         self._due += [
@@ -282,7 +281,7 @@ class Supervisor:
         ]
 
     def _end_all(self) -> None:
-        """End the ranks, SIGKILL comes after SIGTERM as after a failure."""
+        """Schedule SIGTERM now, and SIGKILL with the same delay as after a failure."""
         self._is_ending = True
         now = time.monotonic()
         between_s = max(0.0, self._patience.kill_after_s - self._patience.term_after_s)
@@ -304,6 +303,6 @@ class Supervisor:
         waits_s = [max(0.0, min(times) - time.monotonic())] if times else []
         if (update_s := self._pump.next_update_s()) is not None:
             waits_s.append(update_s)
-        if self._mpi is not None and not self._are_being_ended() and (look_s := self._mpi.next_look_s()) is not None:
-            waits_s.append(look_s)
+        if self._mpi is not None and not self._are_being_ended() and (check_s := self._mpi.next_check_s()) is not None:
+            waits_s.append(check_s)
         return min(waits_s, default=None)

@@ -1,4 +1,4 @@
-"""Which ranks of a host are near each other: those whose processors share a cache and a memory node."""
+"""Find which ranks of a host are near each other: their processors share a cache and a memory node."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ _SYSTEM = Path("/sys/devices/system")
 
 
 def find_domain(cpus: Collection[int] | None = None, system: Path = _SYSTEM) -> str:
-    """Return a name of the domain that processors lie in, the same for all that share a cache and a memory node.
+    """Return the name of the domain of some processors; equal for processors that share a cache and a memory node.
 
     Args:
-        cpus: that the process may run on; by default those of this one.
-        system: where the kernel describes the machine.
+        cpus: processors that a process may run on; by default those of this process.
+        system: folder in which the kernel describes the machine.
 
     Returns:
-        The memory node and the processors of the largest shared cache, as in "node0 cpus 0-7"; empty where the process
-        may run in several domains, or the kernel does not say.
+        The memory node and the processors of the largest shared cache, such as "node0 cpus 0-7"; "" if the processors
+        are in several domains, or the kernel does not report them.
     """
     cpus = os.sched_getaffinity(0) if cpus is None else cpus
     try:

@@ -1,1 +1,1 @@
-"""The `hocket` command: one file a verb, found by its function `register`."""
+"""The `hocket` command: one file per verb, discovered by its function `register`."""

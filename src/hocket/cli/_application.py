@@ -1,4 +1,4 @@
-"""The Typer application: finds the verbs and turns every error into one line and an exit code."""
+"""The Typer application: discovers the verbs and turns every error into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def run_command_line(arguments: list[str]) -> int:
         arguments: the command line without the program's name.
 
     Returns:
-        The exit code: 2 for bad input, after one line on stderr that says what is wrong. Any other error is one line
-        too, and 1, and below it stands what a failed job wrote; with $HOCKET_TRACEBACK set it is raised, for those who
-        look for a fault in hocket itself.
+        The exit code: 2 for bad input, after one line on stderr that says what is wrong; 1 for any other error, also
+        after one line, followed by the output of a failed job. If HOCKET_TRACEBACK is set, other errors are raised, to
+        debug hocket itself.
     """
     try:
         code = _application()(arguments, prog_name="hocket", standalone_mode=False)
@@ -62,32 +62,32 @@ def run_command_line(arguments: list[str]) -> int:
             print(f"hocket {arguments[0]}: {error}", file=sys.stderr)
             return EXIT_FAILED
         if isinstance(error, MemoryError):
-            return _complain(f"hocket {arguments[0]}", "there is not enough memory for that", EXIT_FAILED)
+            return _complain(f"hocket {arguments[0]}", "not enough memory", EXIT_FAILED)
         name = "" if isinstance(error, HocketError) else f"{type(error).__name__}: "
-        of_all = isinstance(error, WrongResult)
-        return _complain(f"hocket {arguments[0]}", f"{name}{error}", EXIT_FAILED, of_all)
+        is_on_all_ranks = isinstance(error, WrongResult)
+        return _complain(f"hocket {arguments[0]}", f"{name}{error}", EXIT_FAILED, is_on_all_ranks)
     return code if isinstance(code, int) else 0
 
 
 def _application() -> Any:
-    """Build the application out of what the function `register` of every module of this folder adds to one."""
+    """Build the application from the verbs that the function `register` of each module in this folder adds."""
     modules = declared(
         hocket.cli, "register", "a function of the Typer application", lambda it: takes(it, "application")
     )
     verbs = [(name, module, verb) for module, register in modules for name, verb in _verbs(module, register)]
-    application: Any = typer.main.get_command(_empty())  # with the options for completion in a shell
+    application: Any = typer.main.get_command(_empty())  # with the options for shell completion
     application.commands.update(by_name("verb", verbs))
-    _say_first_sentences(application)
+    _set_short_help(application)
     return application
 
 
-def _say_first_sentences(group: Any) -> None:
-    """Have lists of commands show the first sentence of each whole; by itself click cuts it to a line."""
+def _set_short_help(group: Any) -> None:
+    """Make lists of commands show the whole first sentence of each help text; click would cut it to one line."""
     for command in group.commands.values():
         text = inspect.cleandoc(command.help or "").split("\n\n")[0]
         command.short_help = re.split(r"(?<=\.)\s", " ".join(text.split()), maxsplit=1)[0]
         if hasattr(command, "commands"):
-            _say_first_sentences(command)
+            _set_short_help(command)
 
 
 def _empty() -> typer.Typer:
@@ -108,16 +108,18 @@ def _verbs(module: ModuleType, register: Callable[[typer.Typer], object]) -> lis
         register(application)
         verbs = list(typer.main.get_group(application).commands.items())
     if not verbs:
-        raise bad_entry(module.__name__, module.__file__, "adds no command to the application that `register` is given")
+        raise bad_entry(
+            module.__name__, module.__file__, "has a function `register` that adds no command to the application"
+        )
     return verbs
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_given: bool) -> None:
+    if is_given:
         try:
             print(f"hocket {importlib.metadata.version('hocket')}")
         except importlib.metadata.PackageNotFoundError:
-            print("hocket (not installed, run from its sources)")
+            print("hocket (run from its sources, not installed)")
         raise typer.Exit
 
 
@@ -130,38 +132,40 @@ def _options(
 
 
 def _explain_usage(error: Any, arguments: list[str]) -> int:
-    """Print a usage error of Typer in one line, or the whole help where the arguments are missing altogether."""
+    """Print a usage error of Typer in one line, or the whole help text if no arguments are given."""
     command = error.ctx.command_path if getattr(error, "ctx", None) is not None else "hocket"
     if type(error).__name__ == "NoArgsIsHelpError":
         print(error.format_message(), file=sys.stderr)
         return EXIT_BAD_INPUT
-    message = _with_options_that_begin_so(error) or error.format_message().rstrip(".")
+    message = _with_options_of_that_prefix(error) or error.format_message().rstrip(".")
     return _complain(command, f"{_with_value(message, error, arguments)}; see: {command} --help", EXIT_BAD_INPUT)
 
 
-def _with_options_that_begin_so(error: Any) -> str | None:
-    """Return the message for an unknown option that is the beginning of known ones, which click does not suggest."""
+def _with_options_of_that_prefix(error: Any) -> str | None:
+    """Return the message for an unknown option that is a prefix of known ones, which click does not suggest."""
     name = getattr(error, "option_name", "")
     if not name.startswith("--") or getattr(error, "possibilities", None) or error.ctx is None:
         return None
     known = [each for parameter in error.ctx.command.params for each in parameter.opts]
-    meant = sorted(each for each in known if each.startswith(name))
-    return f"No such option: {name} (Possible options: {', '.join(meant)})" if meant else None
+    candidates = sorted(each for each in known if each.startswith(name))
+    return f"No such option: {name} (Possible options: {', '.join(candidates)})" if candidates else None
 
 
 def _with_value(message: str, error: Any, arguments: list[str]) -> str:
-    """Put the value to a message of Typer's that leaves it out."""
+    """Add the value to a message of Typer that does not have it."""
     parameter = getattr(error, "param", None)
     given = [value for name, value in itertools.pairwise(arguments) if name in getattr(parameter, "opts", ())]
-    if len(set(given)) != 1 or repr(given[-1]) in message:  # the program's own arguments may have such an option, too
+    if len(set(given)) != 1 or repr(given[-1]) in message:  # the program's own arguments may have the same option
         return message
-    found = _NO_NUMBER.search(message)
-    return f"{message[: found.start()]}{given[-1]!r} is no {found[1]}" if found else f"{message}: {given[-1]!r}"
+    found = _NOT_A_NUMBER.search(message)
+    return (
+        f"{message[: found.start()]}{given[-1]!r} is not a valid {found[1]}" if found else f"{message}: {given[-1]!r}"
+    )
 
 
-def _complain(command: str, message: str, exit_code: int, of_all: bool = False) -> int:
-    """Print what is wrong, on one rank of the same command where all of them know: with the input, or with a result."""
-    if (of_all or exit_code == EXIT_BAD_INPUT) and _is_later_rank():
+def _complain(command: str, message: str, exit_code: int, is_on_all_ranks: bool = False) -> int:
+    """Print an error in one line; only on the first rank if all ranks of the same command have the same error."""
+    if (is_on_all_ranks or exit_code == EXIT_BAD_INPUT) and _is_later_rank():
         return exit_code
     print(f"{command}: {' '.join(message.split())}", file=sys.stderr)
     return exit_code
@@ -174,6 +178,6 @@ def _is_later_rank() -> bool:
         return False
 
 
-_NO_NUMBER = re.compile(r"Input should be a valid (integer|number),.*")
-# click's base of all usage errors; Typer hands on only BadParameter, from click or from its own copy of it.
+_NOT_A_NUMBER = re.compile(r"Input should be a valid (integer|number),.*")
+# click's base class of usage errors; Typer exports only BadParameter, from click or from its own copy of click.
 _USAGE_ERRORS = cast(type[Exception], typer.BadParameter.__mro__[2])

@@ -1,4 +1,4 @@
-"""`hocket bench check`: performance guidelines. `hocket bench selftest`: whether the suite sees what it has to."""
+"""`hocket bench check`: performance guidelines. `hocket bench selftest`: whether the suite detects faults."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hocket.cli._bench_options import (
     is_first,
     jobs_of,
     number_of_ranks,
-    tell,
+    print_warnings,
 )
 from hocket.cli._output import AsJson
 from hocket.cli._sizes import read_size
@@ -38,12 +38,13 @@ if TYPE_CHECKING:
 
 _SIZES = (8, 4 << 10, 256 << 10)
 _VERDICTS = {"broken": "[bold red]broken[/]", "holds": "holds", "not judged": "[dim]not judged[/]"}
-CHECK_HELP = """Find operations that take longer than doing the same by others. Exit code 1 if there are such.
+CHECK_HELP = """Find operations that take longer than other operations with the same result.
 
-Exit code 3 if no guideline is broken but at least one could not be judged because its interval is too wide.
+Exit code 1 if a guideline is broken; 3 if none is broken, but at least one could not be judged because its interval is
+too wide.
 
 The guidelines are those of Träff, Gropp and Thakur: all_reduce <= reduce + broadcast, gather <= all_gather, and so on.
-A library that breaks one can be made faster by replacing the operation."""
+If a library breaks a guideline, replacing the operation makes it faster."""
 CHECK_EXAMPLES = """\b
 Examples:
   hocket bench check --library mpi4py:mpich
@@ -54,12 +55,12 @@ def check(
     library: Libraries = "shm",
     num_ranks: NumRanks = None,
     sizes: Sizes = None,
-    least: Annotated[float, typer.Option(metavar="PART", help="An excess that is smaller is none.")] = 0.05,
+    least: Annotated[float, typer.Option(metavar="PART", help="Ignore a smaller excess.")] = 0.05,
     budget: Budget = 60.0,
     seed: Seed = DEFAULT_SEED,
     as_json: AsJson = False,
 ) -> int:
-    """Measure all operations that the guidelines are about, and judge."""
+    """Measure all operations of the guidelines, and judge the guidelines."""
     from hocket.bench.guidelines import check as judge
     from hocket.bench.guidelines import needed_sizes
     from hocket.bench.run import run_points
@@ -73,7 +74,7 @@ def check(
     )
     wrong = [each for each in given if each % of_all]
     if wrong:
-        raise InvalidArgument(f"{wrong[0]} bytes cannot be divided into float32 for each of {size} ranks")
+        raise InvalidArgument(f"{wrong[0]} bytes cannot be divided into equal float32 blocks for {size} ranks")
     points: dict[Key, Point] = {}
     for nbytes in given:
         for name, needed in needed_sizes(nbytes, size).items():
@@ -82,7 +83,7 @@ def check(
     rule = StopRule(precision=0.05, time_limit_s=budget, together=True, seed=seed)
     with progress(f"{len(points)} points for guidelines", "points", is_first()) as on_round:
         ran = run_points(list(points.values()), targets, size, rule, on_round=on_round)
-    tell(ran.warnings)
+    print_warnings(ran.warnings)
     findings = judge(ran.results, given, least=least)
     if as_json:
         rows = [{**asdict(each), "guideline": each.guideline.words} for each in findings]
@@ -115,9 +116,9 @@ def _print(findings: Sequence[GuidelineFinding], num_ranks: int) -> None:
     console_of(140).print(table)
 
 
-SELFTEST_HELP = """Put faults into a library, and see whether the suite finds them. Exit code 1 if it does not.
+SELFTEST_HELP = """Inject faults into a library, and check that the suite detects them. Exit code 1 if it does not.
 
-A byte of a result is changed, a rank is late, everything takes 5 % longer, or nothing does, and there are more ranks
+The trials: one byte of a result is wrong, a rank is late, all operations take 5 % longer, none does, and more ranks
 than CPUs."""
 SELFTEST_EXAMPLES = """\b
 Examples:
@@ -126,20 +127,20 @@ Examples:
 
 
 def selftest(
-    library: Annotated[str, typer.Option("--library", "--backend", metavar="NAME", help="One of them.")] = "shm",
+    library: Annotated[str, typer.Option("--library", "--backend", metavar="NAME", help="One library.")] = "shm",
     num_ranks: NumRanks = None,
     budget: Budget = 30.0,
     seed: Seed = DEFAULT_SEED,
     as_json: AsJson = False,
 ) -> int:
-    """Try one fault after the other."""
+    """Run one trial after the other."""
     from hocket.bench.selftest import run_trials
 
     size = jobs_of(num_ranks, "selftest")
     if "," in library or "*" in library or "!" in library:
-        raise InvalidArgument(f"faults are put into one library, not into {library}")
+        raise InvalidArgument(f"--library must name one library, not {library}")
     if size < 2:
-        raise InvalidArgument(f"faults are seen between 2 ranks or more, not {size}")
+        raise InvalidArgument(f"the selftest needs 2 ranks or more, not {size}")
     trials = []
     for trial in run_trials(library, size, budget, seed):
         trials.append(trial)

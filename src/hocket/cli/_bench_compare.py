@@ -1,4 +1,4 @@
-"""`hocket bench compare`: two libraries in one run, or two files."""
+"""`hocket bench compare`: compare two libraries in one run, or two files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hocket.cli._bench_options import (
     choose,
     is_first,
     number_of_ranks,
-    tell,
+    print_warnings,
 )
 from hocket.cli._output import AsJson
 from hocket.cli._tables import console_of, table_of
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from hocket.bench.comparison import RunComparison
 
 EXIT_UNJUDGED = 3
-HELP = """Say whether one library, or one file of results, is slower than another one. Exit code 1 if it is, 3 if there
-was too little to judge every row.
+HELP = """Decide whether library or file B is slower than A. Exit code 1 if it is, 3 if there were too few samples or
+launches to judge every row.
 
-Two libraries are measured in the same rounds, and compared round by round, which shows differences of a few percent on
-a machine that is never quiet; and their jobs are started several times, since two launches of the same job differ by
-some percent. Two files (of hocket bench run --format json --launches 9) need larger differences."""
+Two libraries are measured in the same rounds and compared round by round. This detects differences of a few percent
+even on a busy machine. The jobs are started several times, since two launches of the same job differ by some percent.
+Two files (of hocket bench run --format json --launches 9) need larger differences."""
 EXAMPLES = """\b
 Examples:
   hocket bench compare gloo shm
@@ -45,17 +45,17 @@ Examples:
 
 
 def compare(
-    first: Annotated[str, typer.Argument(metavar="A", show_default=False, help="A library, or a file.")],
-    second: Annotated[str, typer.Argument(metavar="B", show_default=False, help="That is judged by it.")],
-    benchmark: Annotated[str, typer.Option(metavar="A,B", help="Of libraries.")] = "latency,all_reduce",
+    first: Annotated[str, typer.Argument(metavar="A", show_default=False, help="A library or a file.")],
+    second: Annotated[str, typer.Argument(metavar="B", show_default=False, help="The one that is judged.")],
+    benchmark: Annotated[str, typer.Option(metavar="A,B", help="Benchmarks for libraries.")] = "latency,all_reduce",
     num_ranks: NumRanks = None,
     buffer: Annotated[str, typer.Option(metavar="NAME", help="Kind of memory.")] = "numpy",
     sizes: Sizes = "8,64KiB,1MiB",
     dtype: Dtype = None,
-    least: Annotated[float, typer.Option(metavar="PART", help="A difference that is smaller is none.")] = 0.02,
+    least: Annotated[float, typer.Option(metavar="PART", help="Ignore a smaller difference.")] = 0.02,
     launches: Annotated[
         int | None,
-        typer.Option(metavar="N", show_default=False, help="Of the jobs; default: as many as it takes, 9 or more."),
+        typer.Option(metavar="N", show_default=False, help="Launches of the jobs. Default: as needed, at least 9."),
     ] = None,
     budget: Budget = 90.0,
     seed: Seed = DEFAULT_SEED,
@@ -71,24 +71,24 @@ def compare(
     check_least(least)
     files = [Path(each) for each in (first, second) if Path(each).suffix == ".json"]
     if len(files) == 1:
-        raise InvalidArgument(f"{first} and {second} are a file and a library: compare two of one kind")
+        raise InvalidArgument(f"{first} and {second} are a file and a library: compare two files or two libraries")
     if files:
         found = compare_results(*(load_run(each).results for each in files), least=least, paired=False)
     else:
         size = number_of_ranks(num_ranks)
         libraries = f"{first},{second}"
         points, targets = choose(benchmark.split(","), libraries, size, sizes, buffers=[buffer], dtype=dtype)
-        # As many rounds as there is time for: the interval is that of a ratio, which is not known beforehand.
+        # The precision asks for as many rounds as the time allows: how wide a ratio's interval is, is not known before.
         rule = StopRule(precision=0.002, max_samples=400, time_limit_s=budget, seed=seed)
         if len(targets) != 2:
-            raise InvalidArgument(f"two libraries are compared, not {len(targets)}: {first} and {second}")
+            raise InvalidArgument(f"compare two libraries, not {len(targets)}: {first} and {second}")
         needed = max(9, launches_needed(len(points) // 2, paired=True))
         if launches is not None and 1 < launches < needed:
-            raise InvalidArgument(f"{len(points) // 2} rows take {needed} launches to be judged, not {launches}")
+            raise InvalidArgument(f"{len(points) // 2} rows need {needed} launches to be judged, not {launches}")
         num_launches = 1 if read_world().size > 1 else launches or needed
         with progress(f"{first} and {second}", "points", is_first()) as on_round:
             ran = run_points(points, targets, size, rule, num_launches=num_launches, on_round=on_round)
-        tell(ran.warnings)
+        print_warnings(ran.warnings)
         by_library = [[each for each in ran.results if each.point.target == target.name] for target in targets]
         found = compare_results(*by_library, least=least, paired=True)
     if as_json:

@@ -1,4 +1,4 @@
-"""Options that several verbs of `hocket bench` share."""
+"""The options that several verbs of `hocket bench` share."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ if TYPE_CHECKING:
 
 NumRanks = Annotated[
     int | None,
-    typer.Option("-n", "--num-ranks", metavar="N", show_default=False, help="Default: 2, or those of the launcher."),
+    typer.Option("-n", "--num-ranks", metavar="N", show_default=False, help="Default: 2, or the launcher's number."),
 ]
 Libraries = Annotated[
     str,
-    typer.Option("--library", "--backend", metavar="A,B", help="shm, mpi:*, torch:gloo, ...; see: bench list."),
+    typer.Option("--library", "--backend", metavar="A,B", help="shm, mpi:*, torch:gloo, ...; see bench list."),
 ]
 Buffers = Annotated[str, typer.Option(metavar="A,B", help="Kinds of memory.")]
-Apis = Annotated[str, typer.Option(metavar="A,B", help="How it is handed over.")]
+Apis = Annotated[str, typer.Option(metavar="A,B", help="How data is passed to the library.")]
 Sizes = Annotated[
-    str | None, typer.Option(metavar="A,B", show_default=False, help="Such as 8,64KiB; default: powers of two.")
+    str | None, typer.Option(metavar="A,B", show_default=False, help="For example 8,64KiB. Default: powers of two.")
 ]
-Dtype = Annotated[str | None, typer.Option("-T", "--dtype", metavar="TYPE", show_default=False, help="Of elements.")]
+Dtype = Annotated[str | None, typer.Option("-T", "--dtype", metavar="TYPE", show_default=False, help="Element type.")]
 Precision = Annotated[
-    float, typer.Option("--ci", metavar="PART", help="Half of the 95 % interval of a median, as a part of it.")
+    float, typer.Option("--ci", metavar="PART", help="Target: half of a median's 95 % interval, relative to it.")
 ]
-Budget = Annotated[float, typer.Option(metavar="S", min=0.01, help="Seconds after which no further round begins.")]
-Launches = Annotated[int, typer.Option(metavar="N", help="How often jobs are started.")]
-Seed = Annotated[int, typer.Option(metavar="N", help="Of the order of measurements.")]
+Budget = Annotated[float, typer.Option(metavar="S", min=0.01, help="Seconds after which no new round starts.")]
+Launches = Annotated[int, typer.Option(metavar="N", help="How many times the jobs are started.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the order of measurements.")]
 DEFAULT_SEED = 20261123
 
 
 def choose(
     names: Sequence[str], libraries: str, num_ranks: int, sizes: str | None, **options: Any
 ) -> tuple[list[Point], list[Target]]:
-    """Return the points that options name, and their libraries.
+    """Return the points that the options select, and their libraries.
 
     Args:
-        names: of benchmarks.
-        libraries, sizes: as the options have them.
-        num_ranks: between which they are measured.
-        options: further ones, of `choose_points`.
+        names: names of benchmarks.
+        libraries, sizes: texts of the options.
+        num_ranks: number of ranks of each measurement.
+        options: more arguments of `choose_points`.
 
     Raises:
-        InvalidArgument: something is not known, not installed, or cannot be measured so.
+        InvalidArgument: a name is unknown, a library is not installed, or a point cannot be measured.
     """
     from hocket.bench.choice import choose_points
     from hocket.bench.run import check_points
@@ -68,26 +68,26 @@ def choose(
 
 
 def number_of_ranks(given: int | None) -> int:
-    """Return how many ranks there are to be, or are: two, unless something else is said or a launcher has started them.
+    """Return the number of ranks: the given number, by default 2; under a launcher, the size of its job.
 
     Raises:
-        InvalidArgument: something else is said, under a launcher.
+        InvalidArgument: the given number is below 1, or differs from the launcher's.
     """
     if given is not None and given < 1:
-        raise InvalidArgument(f"-n is 1 or more, not {given}")
+        raise InvalidArgument(f"-n must be 1 or more, not {given}")
     size = read_world().size
     if size == 1:
         return 2 if given is None else given
     if given not in (None, size):
-        raise InvalidArgument(f"this is a job of {size} ranks: leave --num-ranks {given} out")
+        raise InvalidArgument(f"--num-ranks {given} differs from the launcher's job of {size} ranks: omit the option")
     return size
 
 
 def jobs_of(given: int | None, verb: str) -> int:
-    """Return how many ranks each job has that a verb starts.
+    """Return the number of ranks of each job that a verb starts.
 
     Raises:
-        InvalidArgument: this process is a rank of a job itself.
+        InvalidArgument: this process was started by a launcher.
     """
     if read_world().size > 1:
         raise InvalidArgument(f"hocket bench {verb} starts jobs itself: run it without a launcher")
@@ -95,18 +95,18 @@ def jobs_of(given: int | None, verb: str) -> int:
 
 
 def is_first() -> bool:
-    """Whether this process is the one that speaks: the first rank, under a launcher."""
+    """Whether this process prints: under a launcher, only the first rank does."""
     return read_world().rank == 0
 
 
-def tell(warnings: Iterable[str]) -> None:
-    """Print what a reader has to know, on stderr."""
+def print_warnings(warnings: Iterable[str]) -> None:
+    """Print warnings on stderr."""
     if is_first():
         for each in warnings:
             print(f"hocket bench: {each}", file=sys.stderr)
 
 
 def check_least(least: float) -> None:
-    """Raise InvalidArgument where a least difference is no part of the time."""
+    """Raise InvalidArgument unless a least difference is from 0 to 1."""
     if not 0 <= least < 1:
-        raise InvalidArgument(f"--least is a part of the time, from 0 to 1, not {least}")
+        raise InvalidArgument(f"--least must be a fraction of the time, from 0 to below 1, not {least}")

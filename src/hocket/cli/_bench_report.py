@@ -1,4 +1,4 @@
-"""`hocket bench report`: a page of results. `hocket bench apps`: applications, measured and modelled."""
+"""`hocket bench report`: write a page of results. `hocket bench apps`: measure and model applications."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from hocket.whole_file import check_output
 if TYPE_CHECKING:
     from hocket.bench.apps.speedup import Speedup
 
-REPORT_HELP = """Write a self-contained page of results: tables, and a picture of each benchmark."""
+REPORT_HELP = """Write a self-contained HTML page of results: tables, and a picture of each benchmark."""
 REPORT_EXAMPLES = """\b
 Examples:
   hocket bench run latency all_reduce --library shm,gloo --format json -o results.json
   hocket bench report results.json -o results.html
   hocket bench report before.json after.json -o both.html --pictures pictures"""
-APPS_HELP = """Solve problems by one process and by several, and say what many would take.
+APPS_HELP = """Measure the speed-up of applications on several ranks, and model it for many ranks.
 
-matmul: the product of two matrices. knn: classes of rows by their nearest neighbours. kmeans: the search for a number
-of clusters. Solutions are compared with those of NumPy and scikit-learn. The speed-up stands beside the core factor:
-how much more processes that know nothing of each other do at once. Times for more ranks are simulated, with what a
-share of the work takes here."""
+matmul: the product of two matrices. knn: classification of rows by their nearest neighbours. kmeans: clustering.
+Solutions are compared with those of NumPy and scikit-learn. The speed-up is shown beside the core factor, which is the
+speed-up of independent processes. Times for more ranks are simulated, from the time that a share of the work takes
+here."""
 APPS_EXAMPLES = """\b
 Examples:
   hocket bench apps
@@ -39,10 +39,12 @@ Examples:
 
 
 def report(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", show_default=False, help="Of --format json.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", show_default=False, help="Files of bench run --format json.")
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="PAGE")] = Path("bench.html"),
     pictures: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", show_default=False, help="Keep pictures as PNG files too.")
+        Path | None, typer.Option(metavar="FOLDER", show_default=False, help="Also write the pictures as PNG files.")
     ] = None,
     as_json: AsJson = False,
 ) -> int:
@@ -52,7 +54,7 @@ def report(
 
     runs = {each.stem: load_run(each) for each in files}
     if len(runs) < len(files):
-        raise InvalidArgument("two files have the same name")
+        raise InvalidArgument(f"files must have different names, not {', '.join(map(str, files))}")
     check_output(output)
     if pictures is not None and pictures.is_file():
         raise InvalidArgument(f"{pictures} is a file; name a folder for the pictures")
@@ -69,7 +71,7 @@ def apps(
     ] = None,
     num_ranks: NumRanks = None,
     scale: Annotated[
-        int | None, typer.Option(metavar="N", show_default=False, help="Of the problem: its rows.")
+        int | None, typer.Option(metavar="N", show_default=False, help="Size of the problem in rows.")
     ] = None,
     modelled: Annotated[str, typer.Option(metavar="A,B", help="Numbers of ranks to simulate.")] = "224",
     latency: Latency = 0.5,
@@ -82,7 +84,7 @@ def apps(
     seed: Seed = DEFAULT_SEED,
     as_json: AsJson = False,
 ) -> int:
-    """Measure, and print."""
+    """Measure and model the applications, and print the results."""
     from hocket.bench.apps.registry import find_problem, problems
     from hocket.bench.apps.speedup import measure_speedup
     from hocket.measure import StopRule, progress
@@ -91,14 +93,14 @@ def apps(
     for name in chosen:
         problem = find_problem(name)
         if problem.has_oracle:
-            problem.oracle("base")  # before a process is started
+            problem.oracle("base")  # fails, if it fails, before a process is started
     try:
         numbers = [int(each) for each in modelled.split(",")] if modelled else []
     except ValueError:
-        raise InvalidArgument(f"--modelled is a list of numbers of ranks, not {modelled!r}") from None
+        raise InvalidArgument(f"--modelled must list numbers of ranks, such as 56,224, not {modelled!r}") from None
     size = jobs_of(num_ranks, "apps")
     if scale is not None and scale < size:
-        raise InvalidArgument(f"--scale is at least the number of ranks, not {scale}")
+        raise InvalidArgument(f"--scale must be at least the number of ranks ({size}), not {scale}")
     fabric = read_fabric(latency, bandwidth, float("inf"), ranks_per_host, host_latency, host_bandwidth)
     rule = StopRule(precision=precision, time_limit_s=budget, seed=seed)
     found = []

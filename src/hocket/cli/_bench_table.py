@@ -1,4 +1,4 @@
-"""Results of benchmarks as a table in the terminal."""
+"""Tables of benchmark results in the terminal."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def shown(what: str) -> Iterator[tuple[OnRound, Callable[[Sequence[Result]], object] | None]]:
-    """Show how far a run is, on stderr, on a terminal with the tables as they are so far.
+    """Show the progress of a run on stderr; on a terminal, with the tables of the results so far.
 
-    Gives what `run_points` takes as `on_round` and `on_results`.
+    Yields:
+        The callbacks `on_round` and `on_results` of `run_points`.
     """
     if not sys.stderr.isatty() or not is_first():
         with progress(what, "points", is_first()) as on_round:
@@ -46,7 +47,7 @@ def shown(what: str) -> Iterator[tuple[OnRound, Callable[[Sequence[Result]], obj
 
 
 def print_run(ran: Run) -> None:
-    """Print a table for each benchmark, and what a reader has to know of the machine."""
+    """Print a table for each benchmark, and the core factor and load of the machine."""
     console = console_of(160)
     for table in tables_of(ran.results):
         console.print(table)
@@ -59,7 +60,7 @@ def print_run(ran: Run) -> None:
 
 
 def tables_of(results: Sequence[Result]) -> list[Group]:
-    """Return a table for each benchmark: a row a size, a column a way; a way that is clearly the fastest is bold."""
+    """Return a table for each benchmark: one row per size, one column per way; the clearly fastest way is bold."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""What the `hocket` command of a shell calls."""
+"""Entry point of the `hocket` command."""
 
 from __future__ import annotations
 

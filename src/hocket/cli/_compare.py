@@ -1,21 +1,16 @@
-"""`hocket tune compare`: is a mix of libraries worth it for a program's own traffic?"""
+"""`hocket tune compare`: measure whether a mix of libraries is faster for a program's own traffic."""
 
 from __future__ import annotations
 
 import json
-import os
-import sys
-import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from hocket.boot.launcher import run_job
-from hocket.boot.rank_process import runner_command
-from hocket.boot.summary import summarise
 from hocket.cli._names import Backends, read_backends
 from hocket.cli._output import AsJson
+from hocket.cli._rank_job import result_of_ranks
 from hocket.cli._tables import console_of, table_of
 from hocket.comm.policy import format_nbytes, format_seconds
 from hocket.errors import InvalidArgument
@@ -26,8 +21,8 @@ from hocket.tune.trial import format_speed
 
 HELP = """Replay the traffic of a training step over each single library and over the tuned mix of them.
 
-Measures a table for the traffic's own operations first. Traffic is written by the examples (--traffic FILE) and by
-hocket.trace.traffic.Traffic."""
+First measures a table for the operations of the traffic. The examples (--traffic FILE) and
+hocket.trace.traffic.Traffic write traffic files."""
 EXAMPLES = """\b
 Examples:
   hocket run -n 2 examples/moe.py --traffic moe.json
@@ -36,12 +31,12 @@ Examples:
 
 
 def compare(
-    traffics: Annotated[list[Path], typer.Argument(metavar="TRAFFIC...", show_default=False, help="Files of traffic.")],
+    traffics: Annotated[list[Path], typer.Argument(metavar="TRAFFIC...", show_default=False, help="Traffic files.")],
     backends: Backends = None,
-    rounds: Annotated[int, typer.Option(metavar="N", help="Rounds of replaying everything.")] = 9,
+    rounds: Annotated[int, typer.Option(metavar="N", help="Number of rounds, 6 or more.")] = 9,
     as_json: AsJson = False,
 ) -> int:
-    """Check the arguments, run the ranks, print the result."""
+    """Check the arguments, run the ranks, and print the result."""
     loaded = [Traffic.load(path) for path in traffics]
     num_ranks = loaded[0].num_ranks
     for path, each in zip(traffics, loaded, strict=True):
@@ -54,21 +49,11 @@ def compare(
         raise InvalidArgument(f"traffic must have 2 ranks or more, but {traffics[0]} has {num_ranks}")
     names = read_backends(backends)
     if rounds < 6:
-        raise InvalidArgument(f"--rounds must be 6 or more, not {rounds}: fewer give no interval")
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "result.json"
-        options = {
-            "traffics": [str(path.absolute()) for path in traffics],
-            "backends": names,
-            "rounds": rounds,
-            "output": str(output),
-        }
-        os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the ranks: one thread each
-        outcome = run_job(runner_command(["-m", "hocket.cli._mix_rank", json.dumps(options)]), num_ranks)
-        sys.stderr.write(summarise(outcome))
-        if outcome.exit_code != 0:
-            return outcome.exit_code
-        result = json.loads(output.read_text())
+        raise InvalidArgument(f"--rounds must be 6 or more, not {rounds}: an interval needs 6 values")
+    options = {"traffics": [str(path.absolute()) for path in traffics], "backends": names, "rounds": rounds}
+    exit_code, result = result_of_ranks("_mix_rank", options, num_ranks)
+    if exit_code:
+        return exit_code
     for each in result["traffics"]:
         each["verdict"], each["conclusion"] = conclude(each, result["foreign_busy"])
     if as_json:
@@ -80,7 +65,7 @@ def compare(
 
 
 def print_comparison(traffic: dict[str, Any]) -> None:
-    """Print two tables: the time over each library and over the mix, and what the mix chose."""
+    """Print two tables: the time over each library and over the mix, and the choices of the mix."""
     console = console_of(120, highlight=False)
     headings = ("over", "measured", "predicted")
     grid = table_of(f"one step of {traffic['name']}", headings, left=headings[:1], no_wrap=True)
@@ -97,11 +82,11 @@ def print_comparison(traffic: dict[str, Any]) -> None:
 
 
 def conclude(traffic: dict[str, Any], foreign_busy: float) -> tuple[str, str]:
-    """Say whether the mix is worth it: a verdict for programs, a sentence for people.
+    """Judge whether the mix is faster; return a verdict for programs and a sentence for people.
 
     Args:
-        traffic: One of the results that the ranks wrote.
-        foreign_busy: Share of all CPUs' time, 0 to 1, that other programs took meanwhile.
+        traffic: one of the results that the ranks wrote.
+        foreign_busy: share of the CPU time, 0 to 1, that other programs took meanwhile.
     """
     best, used = traffic["best_single"], {each["carrier"] for each in traffic["chosen"]}
     if used == {best}:
@@ -114,9 +99,7 @@ def conclude(traffic: dict[str, Any], foreign_busy: float) -> tuple[str, str]:
     low, high = traffic["interval"]
     speed = Ratio(traffic["ratio"], low, high, traffic["rounds"])
     if speed.verdict == "not distinguishable":
-        return (
-            speed.verdict,
-            f"The mix and {best}, the best single library, are {speed.verdict}: {format_speed(speed)}.",
-        )
+        both = f"The mix and {best}, the best single library"
+        return speed.verdict, f"{both}, are {speed.verdict}: {format_speed(speed)}."
     misjudged = "" if speed.verdict == "faster" else "; the table misjudges this traffic"
     return speed.verdict, f"The mix is {format_speed(speed)} as {best}, the best single library{misjudged}."

@@ -1,4 +1,4 @@
-"""What a shell completes where the name of something is expected; imported late, as a shell waits for it."""
+"""Shell completions for names; imports are inside the functions, since the shell waits for them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 
 def operations(incomplete: str) -> list[str]:
-    """Of a communicator."""
+    """Return operations of a communicator."""
     from hocket.comm.policy import CHOOSABLE
 
     return _beginning_with(incomplete, CHOOSABLE)
 
 
 def benchmarks(incomplete: str) -> list[str]:
-    """Of `hocket bench run`, by themselves and in groups."""
+    """Return benchmarks of `hocket bench run`, and their groups."""
     from hocket.bench import registry
 
     found = registry.benchmarks()
@@ -22,14 +22,14 @@ def benchmarks(incomplete: str) -> list[str]:
 
 
 def collectives(incomplete: str) -> list[str]:
-    """That there are schedules of."""
+    """Return collectives that have schedules."""
     from hocket.collectives.semantics import SEMANTICS
 
     return _beginning_with(incomplete, SEMANTICS)
 
 
 def pipelines(incomplete: str) -> list[str]:
-    """Schedules of pipelines."""
+    """Return pipeline schedules."""
     from hocket.pipeline import recipes
 
     return _beginning_with(incomplete, [each.name for each in recipes()])

@@ -1,4 +1,4 @@
-"""What `hocket doctor` looks at: each check returns findings, and none of them changes anything."""
+"""The checks of `hocket doctor`: each returns findings; none of them changes anything."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LEAST_OPEN_FILES = 1024
 
 
 def find_all() -> list[Finding]:
-    """Make all checks."""
+    """Run all checks."""
     return [finding for check in _CHECKS for finding in check()]
 
 
@@ -31,15 +31,15 @@ def check_processors() -> Iterator[Finding]:
         yield Finding(
             "processors",
             "note",
-            f"{text}; {ranks} ranks on this host share them",
-            "start at most as many ranks as processors, or bind fewer threads to each",
+            f"{text}; shared by {ranks} ranks on this host",
+            "start at most one rank per processor, or use fewer threads per rank",
         )
     elif usable < all_of_them:
         yield Finding(
             "processors",
             "note",
-            f"{text} of {all_of_them}: this process is bound to some of them",
-            "widen the binding (taskset, the launcher's --bind-to) if that was not meant",
+            f"{text} of {all_of_them}: this process is bound to a part of them",
+            "if this is not intended, widen the binding (taskset, the launcher's --bind-to)",
         )
     else:
         yield Finding("processors", "good", text)
@@ -47,8 +47,8 @@ def check_processors() -> Iterator[Finding]:
         yield Finding(
             "threads",
             "note",
-            "OMP_NUM_THREADS is not set, so each rank may use every processor",
-            "export OMP_NUM_THREADS=1, or processors divided by ranks",
+            "OMP_NUM_THREADS is not set: each rank may use every processor",
+            "export OMP_NUM_THREADS=1, or the number of processors divided by that of ranks",
         )
 
 
@@ -61,7 +61,7 @@ def check_limits() -> Iterator[Finding]:
 
 
 def check_libraries() -> Iterator[Finding]:
-    """What each library but shared memory says of itself; behind it, what else of hocket needs the same modules."""
+    """Yield the findings of each library except shared memory, then those of other parts that need its modules."""
     others = {"torch": check_torch}
     for adapter in find_backends().values():
         yield from adapter.diagnose()
@@ -79,13 +79,13 @@ def check_torch() -> Iterator[Finding]:
             "torch backend",
             "problem",
             'torch does not find hocket\'s entry point: init_process_group("hocket") fails',
-            "install hocket (pip install .), do not only put it on PYTHONPATH",
+            "install hocket (pip install .); PYTHONPATH alone is not enough",
         )
     elif os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD") == "0":
         yield Finding(
             "torch backend",
             "problem",
-            "TORCH_DEVICE_BACKEND_AUTOLOAD=0: torch registers no backends of others",
+            "TORCH_DEVICE_BACKEND_AUTOLOAD=0: torch does not register backends of other packages",
             "unset it, or call hocket.torch.autoload()",
         )
     else:
@@ -93,7 +93,7 @@ def check_torch() -> Iterator[Finding]:
 
 
 def check_left_segments() -> Iterator[Finding]:
-    """hocket leaves no names in /dev/shm; other libraries do when their processes are killed."""
+    """Find files that killed processes of other libraries left in /dev/shm; hocket leaves no files there."""
     folder = Path("/dev/shm")
     patterns = dict.fromkeys(pattern for each in declarations().values() for pattern in each.left_files)
     used = _mapped_files("/dev/shm/")
@@ -103,7 +103,7 @@ def check_left_segments() -> Iterator[Finding]:
             try:
                 if path.stat().st_uid == os.geteuid() and str(path) not in used:
                     left.append(path)
-            except OSError:  # gone meanwhile
+            except OSError:  # removed meanwhile
                 continue
     if left:
         nbytes = sum(path.stat().st_size for path in left if path.exists())
@@ -111,7 +111,7 @@ def check_left_segments() -> Iterator[Finding]:
         yield Finding(
             "left segments",
             "note",
-            f"{len(left)} files of {nbytes >> 20} MiB in /dev/shm that no process of yours maps: {names}",
+            f"{len(left)} files with {nbytes >> 20} MiB in /dev/shm, not used by any of your processes: {names}",
             "remove them",
         )
     else:
@@ -121,11 +121,13 @@ def check_left_segments() -> Iterator[Finding]:
 def check_table() -> Iterator[Finding]:
     path = find_table()
     if path is None:
-        yield Finding("table", "note", "none: a model chooses among the libraries", "hocket tune run -n RANKS")
+        yield Finding(
+            "table", "note", "none: a model chooses the library for each operation", "hocket tune run -n RANKS"
+        )
         return
     if not path.exists():
-        told = f"HOCKET_TABLE names {path}, which is not there"
-        yield Finding("table", "problem", told, "hocket tune run -n RANKS writes it; or unset HOCKET_TABLE")
+        problem = f"HOCKET_TABLE names {path}, which does not exist"
+        yield Finding("table", "problem", problem, "hocket tune run -n RANKS writes it; or unset HOCKET_TABLE")
         return
     try:
         table = load_table(path)
@@ -145,7 +147,7 @@ _CHECKS: tuple[Callable[[], Iterable[Finding]], ...] = (
 
 
 def _mapped_files(prefix: str) -> set[str]:
-    """Return the files below a folder that some process maps, of those processes that we may look at."""
+    """Return the files below a folder that are mapped by a process whose maps this user may read."""
     files = set()
     for maps in Path("/proc").glob("[0-9]*/maps"):
         try:

@@ -1,4 +1,4 @@
-"""Options that say what connects ranks, for verbs that simulate."""
+"""Options for the links between ranks, for verbs that simulate."""
 
 from __future__ import annotations
 
@@ -11,22 +11,25 @@ from hocket.errors import InvalidArgument
 if TYPE_CHECKING:
     from hocket.sim import Hosts, Uniform
 
-Latency = Annotated[float, typer.Option(metavar="US", help="Of a message, in microseconds.")]
-Bandwidth = Annotated[float, typer.Option(metavar="GB/S", help="Of a link.")]
-Reduce = Annotated[float, typer.Option(metavar="GB/S", help="Of reducing; inf: it takes no time.")]
+Latency = Annotated[float, typer.Option(metavar="US", help="Latency of a message, in microseconds.")]
+Bandwidth = Annotated[float, typer.Option(metavar="GB/S", help="Bandwidth of a link.")]
+Reduce = Annotated[float, typer.Option(metavar="GB/S", help="Speed of reductions; inf: they take no time.")]
 RanksPerHost = Annotated[
-    int | None, typer.Option(metavar="N", show_default=False, help="Default: no two ranks share a link.")
+    int | None,
+    typer.Option(
+        metavar="N", show_default=False, help="Ranks that share a host's uplink. Default: each rank has its own link."
+    ),
 ]
-HostLatency = Annotated[float, typer.Option(metavar="US", help="Between hosts.")]
-HostBandwidth = Annotated[float, typer.Option(metavar="GB/S", help="Of a host's uplink.")]
+HostLatency = Annotated[float, typer.Option(metavar="US", help="Latency between hosts, in microseconds.")]
+HostBandwidth = Annotated[float, typer.Option(metavar="GB/S", help="Bandwidth of a host's uplink.")]
 
 
-def check_link(latency: float, bandwidth: float, of: str = "") -> None:
-    """Check what the options say of a link; `of`: what they begin with."""
+def check_link(latency: float, bandwidth: float, prefix: str = "") -> None:
+    """Check the options of a link; `prefix`: how their names begin."""
     if not 0 <= latency < float("inf"):
-        raise InvalidArgument(f"--{of}latency is a number of microseconds, 0 or more, not {latency}")
+        raise InvalidArgument(f"--{prefix}latency must be 0 or more microseconds, not {latency}")
     if not bandwidth > 0:
-        raise InvalidArgument(f"--{of}bandwidth is a number of GB/s above 0, not {bandwidth}")
+        raise InvalidArgument(f"--{prefix}bandwidth must be more than 0 GB/s, not {bandwidth}")
 
 
 def read_fabric(
@@ -37,11 +40,11 @@ def read_fabric(
     host_latency: float,
     host_bandwidth: float,
 ) -> Uniform | Hosts:
-    """Return what the options say."""
+    """Return the fabric that the options describe."""
     from hocket.sim import Hosts, Link, Uniform
 
     check_link(latency, bandwidth)
-    check_link(host_latency, host_bandwidth, of="host-")
+    check_link(host_latency, host_bandwidth, prefix="host-")
     link = Link.of(latency, bandwidth, reduce)
     if ranks_per_host is None:
         return Uniform(link)

@@ -9,12 +9,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from hocket.backends import backends_among
+from hocket.cli._tune_rank import communicator_over
 from hocket.comm import Communicator
-from hocket.comm.policy import DefaultPolicy
 from hocket.measure import Comparison, Measurement, Settings, Team, judge, measure, progress
 from hocket.measure.team import gather_over
-from hocket.session import init
 from hocket.trace.traffic import Traffic
 from hocket.tune.mix import COARSE, FINE, chosen, mix_contenders, predicted_seconds, sweep_of
 from hocket.tune.sweep import measure_table
@@ -23,8 +21,7 @@ from hocket.tune.table import Table
 
 def main(options: dict[str, Any]) -> None:
     """Measure a table, replay the traffic, and write the result on rank 0."""
-    installed = [name for name, adapter in backends_among(None).items() if adapter.find_obstacle() is None]
-    comm = init(backends=options["backends"] or ["shm", *installed], policy=DefaultPolicy(), timeout=120.0)
+    comm = communicator_over(options["backends"])
     traffics = [Traffic.load(path) for path in options["traffics"]]
     with progress("table", shown=comm.rank == 0) as on_round:
         table = measure_table(comm, sweep_of(traffics, time_limit_s=60.0), on_round=on_round)
@@ -50,12 +47,10 @@ def _result(comm: Communicator, table: Table, traffic: Traffic, measured: Measur
     backends = list(comm.backends)
     variants = {
         name: {
-            "seconds": median(each.seconds[key] for each in measured.rounds),
+            "seconds": median(measured.times(traffic.name, name)),
             "predicted_seconds": predicted_seconds(table, traffic, backends, name),
         }
         for name in (*backends, FINE, COARSE)
-        for key in measured.iterations
-        if (key.case, key.name) == (traffic.name, name)
     }
     best = min(backends, key=lambda name: variants[name]["seconds"] or 0.0)
     row = judge(measured, Comparison(traffic.name, FINE, (best,)))

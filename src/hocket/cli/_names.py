@@ -1,4 +1,4 @@
-"""Names of backends as an option takes them."""
+"""The option that names backends."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from hocket.backends import backends_among
 from hocket.errors import BackendUnavailable, InvalidArgument
 
 Backends = Annotated[
-    str | None, typer.Option("--backends", metavar="A,B", show_default=False, help="Default: all there are.")
+    str | None,
+    typer.Option(
+        "--backends", metavar="A,B", show_default=False, help="Backends to use. Default: all that are available."
+    ),
 ]
 
 
 def read_backends(text: str | None) -> list[str] | None:
-    """Return the names in "shm,mpi"; None for none.
+    """Return the names in a text such as "shm,mpi"; None if the option is not given.
 
     Raises:
-        InvalidArgument: one is not known, or cannot be had here.
+        InvalidArgument: a backend is unknown or not available here.
     """
     if text is None:
         return None

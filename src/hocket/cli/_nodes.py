@@ -1,4 +1,4 @@
-"""The options of verbs that start ranks on several hosts, spelled as torchrun's."""
+"""Options of verbs that start ranks on several hosts; the names are those of torchrun."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from typing import Annotated
 
 import typer
 
-_PANEL = "Several hosts (the same command on each, but for --node-rank)"
-NumNodes = Annotated[int, typer.Option("--nnodes", metavar="N", rich_help_panel=_PANEL, help="Hosts of the job.")]
+_PANEL = "Several hosts (run the same command on each, with its own --node-rank)"
+NumNodes = Annotated[
+    int, typer.Option("--nnodes", metavar="N", rich_help_panel=_PANEL, help="Number of hosts of the job.")
+]
 NodeRank = Annotated[
     int, typer.Option("--node-rank", metavar="R", rich_help_panel=_PANEL, help="Number of this host, from 0.")
 ]
@@ -21,6 +23,6 @@ MasterPort = Annotated[
         metavar="PORT",
         show_default=False,
         rich_help_panel=_PANEL,
-        help="Free at host 0, as at least one of the eight behind it is.",
+        help="A free port of host 0; one of the eight ports after it must be free, too.",
     ),
 ]

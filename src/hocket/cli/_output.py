@@ -1,4 +1,4 @@
-"""The option that every verb has: its result for programs."""
+"""The option --json, which every verb has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hocket pipeline choose`: which schedule, depth and micro-batch size for a model."""
+"""`hocket pipeline choose`: choose schedule, depth and micro-batch size for a model."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 _CHOOSE_HELP = """Rank schedules, depths, replicas and micro-batch sizes for a model, by simulation.
 
-The model is a JSON file with the fields of hocket.pipeline.ModelCosts, or so many equal layers by the options. The
-column `model` is the formula of the Chimera paper. Nothing is measured."""
+The model is a JSON file with the fields of hocket.pipeline.ModelCosts, or --layers equal layers. The column `model` is
+the formula of the Chimera paper. Nothing is measured."""
 _CHOOSE_EXAMPLES = """\b
 Examples:
   hocket pipeline choose -n 32 --batch-size 128 --layers 48 --forward 1 --overhead 0.2 --weights 448MiB \\
       --gradients 56MiB --activation 30MiB --output 4MiB --limit 24GiB --ranks-per-host 8 --bandwidth 100
   hocket pipeline choose -n 8 --batch-size 32 --model model.json --only 1f1b --only chimera --json"""
 _HEADINGS = (
-    *("schedule", "parameters", "D", "W", "N", "B", "recomputes", "step", "model", "bubbles", "held", "samples/s"),
+    *("schedule", "parameters", "D", "W", "N", "B", "recomputes", "step", "model", "bubbles", "memory", "samples/s"),
 )
 
 
@@ -40,24 +40,30 @@ def register_choose(pipeline: typer.Typer) -> None:
 
 
 def choose(
-    num_ranks: Annotated[int, typer.Option("-n", "--num-ranks", metavar="P", help="Of all replicas.")] = 8,
-    batch_size: Annotated[int, typer.Option(metavar="SAMPLES", help="Of a step.")] = 64,
+    num_ranks: Annotated[
+        int, typer.Option("-n", "--num-ranks", metavar="P", help="Number of ranks, over all replicas.")
+    ] = 8,
+    batch_size: Annotated[int, typer.Option(metavar="SAMPLES", help="Samples per step.")] = 64,
     model: Annotated[
-        Path | None, typer.Option(metavar="FILE", show_default=False, help="JSON: fields of ModelCosts.")
+        Path | None, typer.Option(metavar="FILE", show_default=False, help="JSON file with the fields of ModelCosts.")
     ] = None,
-    layers: Annotated[int, typer.Option(metavar="N", help="Equal layers, without --model.")] = 24,
-    forward: Annotated[float, typer.Option(metavar="MS", help="Of a layer and sample.")] = 1.0,
-    overhead: Annotated[float, typer.Option(metavar="MS", help="Of a layer's pass, whatever its samples.")] = 0.0,
-    weights: Annotated[str, typer.Option(metavar="SIZE", help="Of a layer, with the optimizer's state.")] = "0",
-    gradients: Annotated[str, typer.Option(metavar="SIZE", help="Of a layer.")] = "0",
-    activation: Annotated[str, typer.Option(metavar="SIZE", help="Of a layer and sample.")] = "0",
-    boundary: Annotated[str, typer.Option("--output", metavar="SIZE", help="Of a layer and sample.")] = "0",
-    limit: Annotated[str | None, typer.Option(metavar="SIZE", show_default=False, help="That a rank may hold.")] = None,
+    layers: Annotated[int, typer.Option(metavar="N", help="Number of equal layers, without --model.")] = 24,
+    forward: Annotated[float, typer.Option(metavar="MS", help="Time of a layer's forward pass per sample.")] = 1.0,
+    overhead: Annotated[
+        float, typer.Option(metavar="MS", help="Fixed time of a layer's pass, for any number of samples.")
+    ] = 0.0,
+    weights: Annotated[str, typer.Option(metavar="SIZE", help="Weights of a layer, with the optimizer's state.")] = "0",
+    gradients: Annotated[str, typer.Option(metavar="SIZE", help="Gradients of a layer.")] = "0",
+    activation: Annotated[str, typer.Option(metavar="SIZE", help="Activations of a layer per sample.")] = "0",
+    boundary: Annotated[str, typer.Option("--output", metavar="SIZE", help="Output of a layer per sample.")] = "0",
+    limit: Annotated[
+        str | None, typer.Option(metavar="SIZE", show_default=False, help="Memory limit of a rank.")
+    ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="SCHEDULE", show_default=False, help="Try no others; may be repeated."),
+        typer.Option(metavar="SCHEDULE", show_default=False, help="Try only this schedule; may be repeated."),
     ] = None,
-    best: Annotated[int, typer.Option(metavar="N", help="Show so many.")] = 10,
+    best: Annotated[int, typer.Option(metavar="N", help="Number of results to show.")] = 10,
     latency: Latency = 2.0,
     bandwidth: Bandwidth = 12.5,
     ranks_per_host: RanksPerHost = None,
@@ -65,7 +71,7 @@ def choose(
     host_bandwidth: HostBandwidth = 12.5,
     as_json: AsJson = False,
 ) -> int:
-    """Print the fastest ways to train that fit."""
+    """Print the fastest plans that fit into memory."""
     from hocket.measure.progress import progress
     from hocket.pipeline.choosing import choose as rank_all
     from hocket.pipeline.model_costs import ModelCosts
@@ -128,12 +134,14 @@ def _read_model(path: Path) -> ModelCosts:
     except (OSError, ValueError) as error:
         raise InvalidArgument(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     if not isinstance(content, dict):
-        raise InvalidArgument(f"{path}: a model is an object with the fields of ModelCosts")
+        raise InvalidArgument(
+            f"{path}: a model must be a JSON object with the fields of ModelCosts, not {type(content).__name__}"
+        )
     known = [each.name for each in fields(ModelCosts)]
     wrong = next((name for name in content if name not in known), None)
     if wrong is not None:
         raise InvalidArgument(
-            f"{path} has {wrong!r}, but a model has {', '.join(known)} (hocket.pipeline.ModelCosts)"
+            f"{path}: unknown field {wrong!r}; a model has {', '.join(known)} (hocket.pipeline.ModelCosts)"
             f"{did_you_mean(wrong, known)}"
         )
     try:

@@ -1,4 +1,4 @@
-"""Options of `hocket pipeline` that say which schedule, and what its actions cost."""
+"""Options of `hocket pipeline` for the schedule and the costs of its actions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Name = Annotated[
     typer.Argument(
         metavar="SCHEDULE",
         show_default=False,
-        help="A name of `list`, or a .txt, .json or .csv file.",
+        help="A name from `list`, or a .txt, .json or .csv file.",
         autocompletion=pipelines,
     ),
 ]
@@ -31,15 +31,21 @@ Names = Annotated[
     typer.Argument(
         metavar="SCHEDULE...",
         show_default=False,
-        help="Names of `list`, or .txt, .json or .csv files.",
+        help="Names from `list`, or .txt, .json or .csv files.",
         autocompletion=pipelines,
     ),
 ]
-NumRanks = Annotated[int, typer.Option("-n", "--num-ranks", metavar="D", help="Of schedules by name.")]
-NumMicroBatches = Annotated[int, typer.Option("-m", "--micro-batches", metavar="N", help="Of schedules by name.")]
+NumRanks = Annotated[
+    int, typer.Option("-n", "--num-ranks", metavar="D", help="Number of ranks, for schedules by name.")
+]
+NumMicroBatches = Annotated[
+    int, typer.Option("-m", "--micro-batches", metavar="N", help="Number of micro-batches, for schedules by name.")
+]
 Params = Annotated[
     list[str] | None,
-    typer.Option("--param", metavar="NAME=VALUE", show_default=False, help="Of a schedule by name; may be repeated."),
+    typer.Option(
+        "--param", metavar="NAME=VALUE", show_default=False, help="Parameter of a schedule by name; may be repeated."
+    ),
 ]
 Costs = Annotated[
     list[str] | None,
@@ -47,20 +53,23 @@ Costs = Annotated[
         "--cost",
         metavar="KIND=MS",
         show_default=False,
-        help="Of a micro-batch in a rank's share of the model, in milliseconds (smaller stages cost less), or one for "
-        "every stage with commas between. Default: F=1, B=2, I=1, W=1.",
+        help="Time of a micro-batch in a rank's share of the model, in milliseconds (smaller stages cost less), or one "
+        "time per stage, separated by commas. Default: F=1, B=2, I=1, W=1.",
     ),
 ]
 MessageSize = Annotated[
     str | None,
     typer.Option(
-        "--message", metavar="SIZE", show_default=False, help="That leaves a stage. Default: messages take no time."
+        "--message", metavar="SIZE", show_default=False, help="Output of a stage. Default: messages take no time."
     ),
 ]
 Activation = Annotated[
     str | None,
     typer.Option(
-        "--activation", metavar="SIZE", show_default=False, help="Kept of a micro-batch by a rank. Default: 1 B."
+        "--activation",
+        metavar="SIZE",
+        show_default=False,
+        help="Memory that a rank keeps per micro-batch. Default: 1 B.",
     ),
 ]
 Weights = Annotated[
@@ -69,32 +78,38 @@ Weights = Annotated[
         "--weights",
         metavar="SIZE",
         show_default=False,
-        help="Of a rank's share of the model, with gradients and the optimizer's state.",
+        help="Memory of a rank's share of the model, with gradients and the optimizer's state.",
     ),
 ]
 Gradients = Annotated[
     str | None,
-    typer.Option("--gradients", metavar="SIZE", show_default=False, help="Of a rank's share, summed over copies."),
+    typer.Option(
+        "--gradients", metavar="SIZE", show_default=False, help="Gradients of a rank's share, summed over copies."
+    ),
 ]
 Replicas = Annotated[int, typer.Option("--replicas", metavar="W", help="Copies of the whole pipeline.")]
 Sync = Annotated[
     str | None,
-    typer.Option("--sync", metavar="MODE", show_default=False, help="Sum gradients lazy, eager or eager-opt."),
+    typer.Option(
+        "--sync", metavar="MODE", show_default=False, help="When gradients are summed: lazy, eager or eager-opt."
+    ),
 ]
 BufferingText = Annotated[
     str,
-    typer.Option(metavar="BUFFERS", help="Of messages: tagged, fifo, tagged:2, fifo:1 (slots) or rendezvous."),
+    typer.Option(
+        metavar="BUFFERS", help="Message buffers: tagged, fifo, tagged:2, fifo:1 (number of slots) or rendezvous."
+    ),
 ]
 
 
 @dataclass(frozen=True)
 class CostOptions:
-    """What the options say of costs, for any schedule.
+    """Costs from the options, for any schedule.
 
     Args:
-        seconds: by kind; a number is that of a rank's share of the model.
+        seconds: time by kind; a single number is for a rank's share of the model, a list has one time per stage.
         message, activation, weights, gradients: bytes; None: not given.
-        latency_us, bandwidth_gb_s: of links.
+        latency_us, bandwidth_gb_s: latency and bandwidth of the links.
         num_replicas: copies of the pipeline.
     """
 
@@ -138,7 +153,7 @@ def read_costs(
     bandwidth_gb_s: float,
     num_replicas: int,
 ) -> CostOptions:
-    """Return what the options say."""
+    """Return the costs that the options give."""
     from hocket.cli._sizes import read_size
     from hocket.pipeline.costs import UNIT_SECONDS
     from hocket.pipeline.kind import kinds
@@ -153,16 +168,16 @@ def read_costs(
         except ValueError:
             values = []
         if match is None or not values:
-            raise InvalidArgument(f"{text!r} is no cost; write it like B=2 or F=1,1,1.5,1, in milliseconds")
+            raise InvalidArgument(f"{text!r} is not a cost; write, for example, B=2 or F=1,1,1.5,1, in milliseconds")
         if match[1] not in names:
-            raise InvalidArgument(f"nothing costs {match[1]!r}; there are {', '.join(names)}")
+            raise InvalidArgument(f"unknown cost {match[1]!r}; known are {', '.join(names)}")
         if not all(value >= 0 for value in values):
-            raise InvalidArgument(f"{text!r}: a cost is 0 ms or more")
+            raise InvalidArgument(f"{text!r}: a cost must be 0 ms or more")
         seconds[match[1]] = values if len(values) > 1 else values[0]
     given = {text.partition("=")[0] for text in cost or ()}
     for kind in kinds().values():
         if kind.cost in seconds and kind.cost not in given and not given.isdisjoint(kind.instead):
-            del seconds[kind.cost]  # it is the sum of its parts then
+            del seconds[kind.cost]  # then it is the sum of its parts
 
     def size(text: str | None) -> int | None:
         return None if text is None else read_size(text)
@@ -180,7 +195,7 @@ def read_costs(
 
 
 def read_schedule(name: str, num_ranks: int, num_micro_batches: int, param: list[str] | None) -> PipelineSchedule:
-    """Return a schedule by its name, or out of a file."""
+    """Return a schedule by its name or from a file."""
     from hocket.pipeline import build, load_schedule
     from hocket.pipeline.files import forms
 
@@ -190,11 +205,11 @@ def read_schedule(name: str, num_ranks: int, num_micro_batches: int, param: list
 
 
 def read_params(param: list[str] | None) -> dict[str, Any]:
-    """Return parameters of a schedule."""
+    """Return the parameters of a schedule as a dict."""
     given: dict[str, Any] = {}
     for text in param or ():
         match = re.fullmatch(r"(\w+)=([\w-]+)", text)
         if match is None:
-            raise InvalidArgument(f"{text!r} is no parameter; write it like num_pairs=2")
+            raise InvalidArgument(f"{text!r} is not a parameter; write, for example, num_pairs=2")
         given[match[1]] = int(match[2]) if match[2].isdecimal() else match[2]
     return given

@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 
 def format_params(parameters: Mapping[str, Any]) -> str:
-    """Format parameters of a schedule, such as num_pairs=2."""
+    """Return parameters of a schedule as text, such as num_pairs=2."""
     return ", ".join(f"{name}={value}" for name, value in parameters.items() if value is not None)
 
 
 def console_of(width: int, **options: Any) -> Console:
-    """Return standard output; without a terminal it is so many characters wide."""
+    """Return a console on standard output; `width` is its width in characters if it is not a terminal."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else width, **options)
 
 
 def table_of(title: str, headings: Sequence[str], left: Collection[str], **options: Any) -> Table:
-    """Return a table of numbers without rows; left: headings of columns of words; options: of all columns."""
+    """Return a table without rows. Columns in `left` are left-aligned, others right; `options` apply to all columns."""
     from rich.table import Table
 
     table = Table(title=title, title_justify="left")
@@ -34,7 +34,7 @@ def table_of(title: str, headings: Sequence[str], left: Collection[str], **optio
 
 
 def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; without a terminal it is 140 characters wide."""
+    """Print a table, 140 characters wide if standard output is not a terminal."""
     from rich.table import Table as Grid
 
     grid = Grid(title=title)

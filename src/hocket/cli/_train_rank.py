@@ -1,4 +1,4 @@
-"""One rank of `hocket train`: ``python -m hocket.cli._train_rank OPTIONS``, with its options as JSON."""
+"""One rank of `hocket train`: ``python -m hocket.cli._train_rank OPTIONS``, with the options as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hocket.session import init
 
 
 def main(options: dict[str, Any]) -> None:
-    """Train, and write what came of it."""
+    """Train, and write the outcome."""
     begin(options["seed"])
     model = load_model(options["model"])
     data, validation = load_data(options["data"])
@@ -48,10 +48,10 @@ def main(options: dict[str, Any]) -> None:
         if comm.rank == 0:
             if options["save"]:
                 save_model(model, Path(options["save"]))
-            found = {"plan": history.plan, "epochs": list(history.epoch), "history": history.history}
+            outcome = {"plan": history.plan, "epochs": list(history.epoch), "history": history.history}
             if is_keras(model):
-                found["left_to_keras"] = history.left_to_keras
-            Path(options["output"]).write_text(json.dumps(found, default=lambda array: array.tolist()))
+                outcome["left_to_keras"] = history.left_to_keras
+            Path(options["output"]).write_text(json.dumps(outcome, default=lambda array: array.tolist()))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One rank of `hocket tune run`: ``python -m hocket.cli._tune_rank OPTIONS``, with its options as JSON."""
+"""One rank of `hocket tune run` and `check`: ``python -m hocket.cli._tune_rank OPTIONS``, with its options as JSON."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from hocket.tune.table import load_table, save_table
 
 
 def main(options: dict[str, Any]) -> None:
-    """Measure, and write the table on every host."""
-    installed = [name for name, adapter in backends_among(None).items() if adapter.find_obstacle() is None]
-    # Not by the table that is about to be replaced.
-    names = options["backends"] or ["shm", *installed]
-    comm = init(backends=names, policy=DefaultPolicy(), timeout=120.0)
+    """Measure a table and write it on every host; or time choices of a table again and write the findings."""
+    comm = communicator_over(options["backends"])
     sweep = Sweep(**options["sweep"])
     if "check" in options:
-        _check(comm, options["check"], sweep)
+        points = recheck(comm, load_table(options["check"]), options["points"], options["seed"], sweep)
+        if comm.rank == 0:
+            Path(options["output"]).write_text(json.dumps([asdict(point) for point in points]))
+        comm.finalize()
         return
     with progress(f"tuning {', '.join(comm.backends)}", shown=comm.rank == 0) as on_round:
         table = measure_table(comm, sweep, on_round=on_round)
     if not table.is_judged and not options["beside_others"]:
         if comm.rank == 0:
             print(
-                f"hocket tune: not written: others' work took {table.foreign_busy:.0%} of the CPUs' time meanwhile, at "
-                f"most {MAX_FOREIGN_BUSY:.0%} may be; measure again on a quiet machine, or with --beside-others",
+                f"hocket tune: no table written: other programs took {table.foreign_busy:.0%} of the CPU time, more "
+                f"than {MAX_FOREIGN_BUSY:.0%}; measure again on an idle machine, or with --beside-others",
                 file=sys.stderr,
             )
         comm.finalize()
         sys.exit(NOT_JUDGED)
-    if comm.local_rank == 0:  # each host has a table
+    if comm.local_rank == 0:  # one table per host
         path = options["output"]
         if options["merge"] and os.path.exists(path):
-            table = load_table(path).merged(table)  # of the same machine, or TableError
+            table = load_table(path).merged(table)  # raises TableError if the machine differs
         save_table(TablePolicy(table).with_rules(), path)
     if comm.rank == 0:
         for name, reason in comm.backends.left_out.items():
@@ -55,12 +55,13 @@ def main(options: dict[str, Any]) -> None:
     comm.finalize()
 
 
-def _check(comm: Communicator, options: dict[str, Any], sweep: Sweep) -> None:
-    """Time choices of a table again, and write what was found."""
-    points = recheck(comm, load_table(options["table"]), options["points"], options["seed"], sweep)
-    if comm.rank == 0:
-        Path(options["output"]).write_text(json.dumps([asdict(point) for point in points]))
-    comm.finalize()
+def communicator_over(names: list[str] | None) -> Communicator:
+    """Return the world over some libraries, by default all installed ones.
+
+    Its policy reads no table: the table may be about to be replaced.
+    """
+    installed = [name for name, adapter in backends_among(None).items() if adapter.find_obstacle() is None]
+    return init(backends=names or ["shm", *installed], policy=DefaultPolicy(), timeout=120.0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""An object of the user's: from a module, or from a file."""
+"""Load an object of the user from a module or a file."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from hocket.errors import HocketError, InvalidArgument
 
 
 def load_object(text: str, what: str, names: str) -> Any:
-    """Return what "package.module:name" or "file.py:name" stands for.
+    """Return the object that "package.module:name" or "file.py:name" names.
 
     Args:
-        text: what the user wrote.
-        what: such an object is called, for messages.
-        names: that would have been right as well, for messages.
+        text: the name that the user gave.
+        what: kind of the object, for messages.
+        names: other valid names, for messages.
 
     Raises:
-        InvalidArgument: there is no such thing; says what of it there is not. Or its module raises something.
+        InvalidArgument: the file, module or name does not exist, or the module raises an exception.
     """
     place, _, name = text.rpartition(":")
     if not place:
-        raise InvalidArgument(f"{what} is {names}, or FILE.py:NAME, or MODULE:NAME; not {text!r}")
+        raise InvalidArgument(f"{what} must be {names}, or FILE.py:NAME, or MODULE:NAME, not {text!r}")
     with blaming_code(what, text):
         if place.endswith(".py"):
             path = Path(place)
             if not path.is_file():
-                raise InvalidArgument(f"{what} {text!r}: there is no file {place}")
+                raise InvalidArgument(f"{what} {text!r}: file {place} does not exist")
             spec = importlib.util.spec_from_file_location(f"hocket_user_{path.stem}", path)
             assert spec is not None and spec.loader is not None
             module = importlib.util.module_from_spec(spec)
@@ -47,7 +47,7 @@ def load_object(text: str, what: str, names: str) -> Any:
 
 @contextmanager
 def blaming_code(what: str, text: str) -> Iterator[None]:
-    """Turn what code of the user's raises into an InvalidArgument, with the line of it that raised."""
+    """Turn an exception of the user's code into an InvalidArgument that names the line."""
     try:
         yield
     except (HocketError, ImportError, AttributeError) as error:

@@ -1,4 +1,4 @@
-"""`hocket bench`: how fast communication is, over which library, and whether that became worse."""
+"""`hocket bench`: measure communication over several libraries, compare libraries, and find regressions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from hocket.cli._bench_options import (
     choose,
     is_first,
     number_of_ranks,
-    tell,
+    print_warnings,
 )
 from hocket.cli._bench_report import APPS_EXAMPLES, APPS_HELP, REPORT_EXAMPLES, REPORT_HELP, apps, report
 from hocket.cli._completions import benchmarks
@@ -42,13 +42,13 @@ from hocket.errors import HocketError, InvalidArgument
 from hocket.whole_file import check_output
 
 _HELP = "Measure operations of communication libraries: through hocket, and directly through mpi4py and torch."
-_RUN_HELP = """Measure benchmarks over libraries, sizes and kinds of memory, all of them interleaved.
+_RUN_HELP = """Measure benchmarks over libraries, message sizes and kinds of memory, all of them interleaved.
 
-Every result is looked at before it is timed, and at random moments again. Collectives are timed one call at a time,
-each begun by all ranks at the same instant, and until the last rank is done; pairs of ranks in loops. Medians are
-measured until their 95 % intervals are narrow enough.
+Every result is checked before it is timed, and again at random moments. Collectives are timed one call at a time: all
+ranks start a call at the same instant, and its time ends when the last rank is done. Messages between pairs of ranks
+are timed in loops. Samples are taken until the 95 % intervals of the medians are narrow enough.
 
-Options are understood in the spelling of OMB and OMB-Py too: --benchmark, --min, --max, --pickle, -m MIN:MAX, -T."""
+The options of OMB and OMB-Py work too: --benchmark, --min, --max, --pickle, -m MIN:MAX, -T."""
 _RUN_EXAMPLES = """\b
 Examples:
   hocket bench run latency all_reduce
@@ -82,7 +82,7 @@ def run(
             metavar="BENCHMARK...", show_default=False, help="See hocket bench list.", autocompletion=benchmarks
         ),
     ] = None,
-    benchmark: Annotated[str | None, typer.Option(metavar="A,B", show_default=False, help="Further ones.")] = None,
+    benchmark: Annotated[str | None, typer.Option(metavar="A,B", show_default=False, help="More benchmarks.")] = None,
     num_ranks: NumRanks = None,
     library: Libraries = "shm",
     buffer: Buffers = "numpy",
@@ -95,9 +95,9 @@ def run(
         str | None, typer.Option("-m", "--message-size", metavar="[MIN:]MAX", show_default=False)
     ] = None,
     dtype: Dtype = None,
-    op: Annotated[str, typer.Option(metavar="NAME", help="Of reductions: sum, prod, min, max.")] = "sum",
+    op: Annotated[str, typer.Option(metavar="NAME", help="Operation of reductions: sum, prod, min, max.")] = "sum",
     window: Annotated[int, typer.Option("-W", "--window-size", metavar="N", help="Messages in flight.")] = 64,
-    symmetric: Annotated[bool, typer.Option("--symmetric", help="Memory that hocket's ranks share.")] = False,
+    symmetric: Annotated[bool, typer.Option("--symmetric", help="Use memory that hocket's ranks share.")] = False,
     place: Annotated[
         str, typer.Option(metavar="in,out", show_default=False, help="Collectives in place, out of place, or both.")
     ] = "",
@@ -108,17 +108,18 @@ def run(
     budget: Budget = 60.0,
     iterations: Annotated[
         int | None,
-        typer.Option("-i", "--iterations", metavar="N", show_default=False, help="Default: until it is known."),
+        typer.Option("-i", "--iterations", metavar="N", show_default=False, help="Default: as --ci needs."),
     ] = None,
-    skip: Annotated[int, typer.Option("-x", "--skip", metavar="N", help="Untimed ones before the first round.")] = 0,
-    validate: Annotated[bool, typer.Option(help="Look at results again in the course of the run.")] = True,
+    skip: Annotated[int, typer.Option("-x", "--skip", metavar="N", help="Warm-up iterations, not timed.")] = 0,
+    validate: Annotated[bool, typer.Option(help="Check results again during the run.")] = True,
     seed: Seed = DEFAULT_SEED,
-    full: Annotated[bool, typer.Option("-f", "--full", help="Shortest and longest times, in OSU's format.")] = False,
+    full: Annotated[bool, typer.Option("-f", "--full", help="Show min and max times, in OSU's format.")] = False,
     percentiles: Annotated[
-        str, typer.Option("-z", "--percentiles", metavar="A,B", help="Such as 50,99, in OSU's format.")
+        str, typer.Option("-z", "--percentiles", metavar="A,B", help="For example 50,99, in OSU's format.")
     ] = "",
     form: Annotated[
-        str | None, typer.Option("--format", metavar="NAME", show_default=False, help="Such as osu; see: bench list.")
+        str | None,
+        typer.Option("--format", metavar="NAME", show_default=False, help="Such as osu; see bench list."),
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", show_default=False)] = None,
     as_json: AsJson = False,
@@ -134,13 +135,13 @@ def run(
     if not wanted:
         raise InvalidArgument("name a benchmark; see: hocket bench list")
     if sync not in ("window", "loop"):
-        raise InvalidArgument(f"--sync is window or loop, not {sync!r}")
+        raise InvalidArgument(f"--sync must be window or loop, not {sync!r}")
     size = number_of_ranks(num_ranks)
     first, last = _ends(least, most, message_size)
     if in_place and place not in ("", "in"):
-        raise InvalidArgument(f"-l is --place in, and --place {place} is given, too: leave one of them out")
+        raise InvalidArgument(f"-l means --place in, but --place {place} is given too: omit one of them")
     if sizes and (first, last) != (None, None):
-        raise InvalidArgument("--sizes names all sizes: leave out --min, --max and -m")
+        raise InvalidArgument("--sizes lists all sizes: omit --min, --max and -m")
     points, targets = choose(
         wanted,
         library,
@@ -157,21 +158,19 @@ def run(
         places=["in"] if in_place else list(dict.fromkeys(place.split(","))),
     )
     if as_json and form not in (None, "json"):
-        raise InvalidArgument(f"--json is --format json, and --format {form} is given, too: leave one of them out")
-    name = "json" if as_json else form
+        raise InvalidArgument(f"--json means --format json, but --format {form} is given too: omit one of them")
+    name = "json" if as_json or (output is not None and form is None) else form
     write = None if name is None else find_writer(name)
     if output is not None and is_first():
         check_output(output)
-    if output is not None:
-        write = write or find_writer("json")
     rule = StopRule(precision=precision, max_samples=_MOST_SAMPLES, time_limit_s=budget, seed=seed)
     if iterations is not None and iterations < 1:
-        raise InvalidArgument(f"-i is 1 or more, not {iterations}")
-    if iterations is not None:  # so many in all, as OMB has it
+        raise InvalidArgument(f"-i must be 1 or more, not {iterations}")
+    if iterations is not None:  # the total number, as in OMB
         of_sample = -(-iterations // rule.min_samples)
         rule = replace(rule, iterations=of_sample, max_samples=rule.min_samples)
     if skip < 0:
-        raise InvalidArgument(f"--skip is 0 or more, not {skip}")
+        raise InvalidArgument(f"--skip must be 0 or more, not {skip}")
     layout = ResultLayout(full, _read_percentiles(percentiles))
     with shown(f"{len(points)} points over {len(targets)} libraries") as (on_round, on_results):
         ran = run_points(
@@ -188,9 +187,10 @@ def run(
         )
     unsure = sum(each.precision is None or each.precision > precision for each in ran.results)
     more = [
-        f"{unsure} of {len(ran.results)} medians are not known to {precision:.0%}: that needs more --budget, or quiet"
+        f"{unsure} of {len(ran.results)} medians are not known to {precision:.0%}: raise --budget, or measure on an "
+        "idle machine"
     ]
-    tell([*ran.warnings, *(more if unsure else ())])
+    print_warnings([*ran.warnings, *(more if unsure else ())])
     if not is_first():
         return 0
     if write is not None:
@@ -205,7 +205,7 @@ def run(
 
 
 def list_all(as_json: AsJson = False) -> int:
-    """Print what can be chosen."""
+    """Print all names that the other verbs accept."""
     from hocket.bench.buffers.registry import buffer_kinds, find_kind
     from hocket.bench.drivers.base import APIS
     from hocket.bench.registry import benchmarks
@@ -234,12 +234,12 @@ def list_all(as_json: AsJson = False) -> int:
     return 0
 
 
-def _obstacles(names: Iterable[str], look: Callable[[str], object]) -> dict[str, str | None]:
-    """Return why what is named cannot be used here, by name; None where it can."""
+def _obstacles(names: Iterable[str], find: Callable[[str], object]) -> dict[str, str | None]:
+    """Return for each name the reason why it cannot be used here; None for a name that can be used."""
     found: dict[str, str | None] = {}
     for name in names:
         try:
-            look(name)
+            find(name)
         except HocketError as error:
             found[name] = str(error)
         else:
@@ -250,23 +250,19 @@ def _obstacles(names: Iterable[str], look: Callable[[str], object]) -> dict[str,
 def _print_available(what: str, obstacles: Mapping[str, str | None]) -> None:
     print(f"{what}:")
     for name, obstacle in obstacles.items():
-        print(f"  {name}" if obstacle is None else f"  {name:{_WIDTH}}  not here: {obstacle}")
+        print(f"  {name}" if obstacle is None else f"  {name:{_WIDTH}}  unavailable: {obstacle}")
 
 
 def _prepare() -> None:
-    """Under a launcher every rank has the results; one prints them. Who is told to end ends what it started."""
+    """Exit on SIGTERM and SIGHUP, so that started jobs are ended; under a launcher, only the first rank prints."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     if not is_first():
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
 
 
-def _end(number: int, frame: object) -> None:
-    raise SystemExit(128 + number)
-
-
 def _ends(least: str | None, most: str | None, message_size: str | None) -> tuple[int | None, int | None]:
-    """The smallest and the largest size, in either spelling."""
+    """Return the smallest and the largest size, from either spelling of the options."""
     if message_size is not None:
         first, colon, last = message_size.rpartition(":")
         least, most = first if colon else least, last
@@ -277,8 +273,8 @@ def _read_percentiles(text: str) -> tuple[float, ...]:
     try:
         found = tuple(float(each) for each in text.split(",") if each)
     except ValueError:
-        raise InvalidArgument(f"--percentiles is a list of numbers, such as 50,99, not {text!r}") from None
+        raise InvalidArgument(f"--percentiles must be a list of numbers, for example 50,99, not {text!r}") from None
     wrong = [each for each in found if not 0 <= each <= 100]
     if wrong:
-        raise InvalidArgument(f"a percentile is between 0 and 100, not {wrong[0]:g}")
+        raise InvalidArgument(f"a percentile must be from 0 to 100, not {wrong[0]:g}")
     return found

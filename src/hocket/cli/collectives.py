@@ -1,4 +1,4 @@
-"""`hocket collectives`: the algorithms there are; proofs, simulations and pictures of their schedules."""
+"""`hocket collectives`: list algorithms; verify, simulate, draw and export their schedules."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _LIST_EXAMPLES = """\b
 Examples:
   hocket collectives list
   hocket collectives list broadcast --json"""
-_VERIFY_HELP = """Prove schedules: every rank ends with what the collective promises, everything is delivered or reduced
-exactly once, and there are never more messages at a time than ports.
+_VERIFY_HELP = """Prove schedules correct: every rank ends with the collective's result, each block is delivered or
+reduced exactly once, and no rank has more messages at a time than ports.
 
-Of one algorithm, of all of one collective, of all there are, or of a file that `export` wrote."""
+Verifies one algorithm, all algorithms of a collective, all algorithms, or a file written by `export`."""
 _VERIFY_EXAMPLES = """\b
 Examples:
   hocket collectives verify --ranks 1..256
   hocket collectives verify broadcast circulant --ranks 2..1024 --param num_blocks=16
   hocket collectives verify --file mine.json"""
-_SIMULATE_HELP = """Say what algorithms would take on a link, by the formula and in the simulation of their schedules.
+_SIMULATE_HELP = """Predict the times of algorithms on a link, by formula and by simulation of their schedules.
 
-Nothing is measured: the link is what --latency, --bandwidth and --reduce say. Without --param, the number of blocks is
-the best one by the formula."""
+Nothing is measured: --latency, --bandwidth and --reduce describe the link. Without --param, the number of blocks is the
+best by the formula."""
 _SIMULATE_EXAMPLES = """\b
 Examples:
   hocket collectives simulate broadcast -n 64 --size 16MiB --latency 2 --bandwidth 12.5
@@ -61,14 +61,16 @@ Collective = Annotated[
     typer.Argument(metavar="COLLECTIVE", show_default=False, help="Such as broadcast.", autocompletion=collectives),
 ]
 Name = Annotated[str | None, typer.Argument(metavar="ALGORITHM", show_default=False, help="Such as chain.")]
-NumRanks = Annotated[int, typer.Option("-n", "--num-ranks", metavar="N", help="Ranks of the schedule.")]
+NumRanks = Annotated[int, typer.Option("-n", "--num-ranks", metavar="N", help="Number of ranks of the schedule.")]
 Params = Annotated[
     list[str] | None,
-    typer.Option("--param", metavar="NAME=VALUE", show_default=False, help="Of the algorithm; may be repeated."),
+    typer.Option(
+        "--param", metavar="NAME=VALUE", show_default=False, help="Parameter of the algorithm; may be repeated."
+    ),
 ]
-Size = Annotated[str, typer.Option("--size", metavar="SIZE", help="Of the array; of all blocks together.")]
+Size = Annotated[str, typer.Option("--size", metavar="SIZE", help="Size of the array, or of all blocks together.")]
 File = Annotated[
-    Path | None, typer.Option("--file", metavar="SCHEDULE", show_default=False, help="A schedule that `export` wrote.")
+    Path | None, typer.Option("--file", metavar="SCHEDULE", show_default=False, help="A schedule written by `export`.")
 ]
 
 
@@ -77,7 +79,7 @@ class _Row:
     algorithm: str
     parameters: dict[str, Any]
     simulated_s: float
-    formula_s: float | None  # None where ranks share links, of which formulas know nothing
+    formula_s: float | None  # None if ranks share links: formulas do not cover that
     rounds: int
     most_sent_nbytes: int
 
@@ -135,20 +137,20 @@ def verify(
     name: Name = None,
     ranks: Annotated[
         str | None,
-        typer.Option(metavar="A..B", show_default="1..64", help="Numbers, such as 8, 1..64 or 3,5,100."),
+        typer.Option(metavar="A..B", show_default="1..64", help="Numbers of ranks, such as 8, 1..64 or 3,5,100."),
     ] = None,
     param: Params = None,
     file: File = None,
     as_json: AsJson = False,
 ) -> int:
-    """Prove what is asked for; the first schedule that is wrong is an error."""
+    """Verify schedules; stop at the first wrong one."""
     from hocket.collectives import verify as prove
     from hocket.collectives.serialise import load_schedule
     from hocket.measure.progress import progress
 
     if file is not None:
         if ranks is not None or collective is not None or param:
-            raise InvalidArgument("a schedule of a file is one of so many ranks: leave out what else names schedules")
+            raise InvalidArgument("--file names one schedule: leave out COLLECTIVE, --ranks and --param")
         schedule = load_schedule(file)
         prove(schedule)
         print(json.dumps({"verified": [repr(schedule)]}) if as_json else f"proven: {schedule!r}")
@@ -193,7 +195,7 @@ def simulate(
     param: Params = None,
     as_json: AsJson = False,
 ) -> int:
-    """Print what each algorithm takes, the fastest first."""
+    """Print the time of each algorithm, the fastest first."""
     from hocket.collectives.simulate import simulate as run
     from hocket.sim import Hosts, Link
 
@@ -206,7 +208,7 @@ def simulate(
         refusal = each.restriction(num_ranks)
         if refusal is not None:
             if name is not None:
-                raise InvalidArgument(f"{collective} by {name} cannot do {num_ranks} ranks: {refusal}")
+                raise InvalidArgument(f"{collective} by {name} does not support {num_ranks} ranks: {refusal}")
             continue
         own = {"ranks_per_host": ranks_per_host} if ranks_per_host and "ranks_per_host" in each.parameters else {}
         schedule = _build(each, num_ranks, _read_params(param) | own, slowest, nbytes)
@@ -246,7 +248,9 @@ def simulate(
 
 
 def draw(
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="PICTURE", help="Such as chain.png or .svg.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="PICTURE", help="File to write, such as chain.png or chain.svg.")
+    ],
     collective: Collective = None,
     name: Name = None,
     num_ranks: NumRanks = 8,
@@ -259,7 +263,7 @@ def draw(
     file: File = None,
     as_json: AsJson = False,
 ) -> int:
-    """Draw a picture."""
+    """Draw a schedule."""
     from hocket.collectives.draw import draw_schedule
     from hocket.collectives.serialise import load_schedule
     from hocket.collectives.simulate import simulate as run
@@ -281,9 +285,9 @@ def export(
     name: Name = None,
     num_ranks: NumRanks = 8,
     param: Params = None,
-    as_json: Annotated[bool, typer.Option("--json", help="What it writes is JSON in any case.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Has no effect: the output is always JSON.")] = False,
 ) -> int:
-    """Write JSON."""
+    """Write a schedule as JSON."""
     from hocket.collectives.serialise import to_json
 
     sys.stdout.write(to_json(_one(collective, name).schedule(num_ranks, **_read_params(param))))
@@ -319,7 +323,7 @@ def _read_params(param: list[str] | None) -> dict[str, Any]:
     for text in param or ():
         match = re.fullmatch(r"(\w+)=(\w+)", text)
         if match is None:
-            raise InvalidArgument(f"{text!r} is no parameter; write it like num_blocks=8")
+            raise InvalidArgument(f"{text!r} is not a parameter; write, for example, num_blocks=8")
         given[match[1]] = int(match[2]) if match[2].isdecimal() else match[2]
     return given
 
@@ -329,7 +333,7 @@ def _read_ranks(text: str) -> list[int]:
     for part in text.split(","):
         match = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", part.strip())
         if match is None or not 1 <= int(match[1]) <= int(match[2] or match[1]):
-            raise InvalidArgument(f"{part!r} is no number of ranks; write it like 8, 1..64 or 3,5,100")
+            raise InvalidArgument(f"{part!r} is not a number of ranks; write, for example, 8, 1..64 or 3,5,100")
         numbers += range(int(match[1]), int(match[2] or match[1]) + 1)
     return numbers
 

@@ -1,4 +1,4 @@
-"""`hocket doctor`: what of hocket works here, what does not, and what to do about it."""
+"""`hocket doctor`: which parts of hocket work here, which do not, and what to do about it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import typer
 
 from hocket.cli._output import AsJson
 
-_HELP = """Look for what keeps hocket from working, or from being fast, on this machine.
+_HELP = """Find problems that keep hocket from working, or from being fast, on this machine.
 
-Changes nothing. Run it in the environment and under the launcher of the program; the exit code is 1 if something will
-not work, and 0 otherwise."""
+Changes nothing. Run it in the environment and under the launcher of your program. The exit code is 1 if something will
+not work, else 0."""
 _EXAMPLES = """\b
 Examples:
   hocket doctor

@@ -1,4 +1,4 @@
-"""`hocket explain`: which backend would carry an operation, and why."""
+"""`hocket explain`: print which backend would carry an operation, and why."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from hocket.tune.model import ModelPolicy, links_for
 from hocket.tune.policy import TablePolicy
 from hocket.tune.table import load_table
 
-_HELP = """Say which backend would carry an operation, why, and what was second.
+_HELP = """Print which backend would carry an operation, why, and which one is second.
 
-Reads the table that `hocket tune run` wrote, or states the model that decides without one. Inside of a program,
-comm.explain() says the same of that program's communicator."""
+Reads the table that `hocket tune run` wrote; without a table, a model decides. In a program, comm.explain() returns the
+same for its communicator."""
 _EXAMPLES = """\b
 Examples:
   hocket explain all_reduce
@@ -55,14 +55,14 @@ def explain(
         typer.Argument(
             metavar="SIZE",
             show_default=False,
-            help="Of the array; of one block for gathers and exchanges. Default: a line for each of many.",
+            help="Size of the array, or of one block for gathers and exchanges. Default: a line for each of 13 sizes.",
         ),
     ] = None,
     num_ranks: Annotated[int, typer.Option("-n", "--num-ranks", metavar="N", help="Ranks of the communicator.")] = 2,
-    num_hosts: Annotated[int, typer.Option("--hosts", metavar="N", help="Hosts that the ranks are on.")] = 1,
+    num_hosts: Annotated[int, typer.Option("--hosts", metavar="N", help="Number of hosts of the ranks.")] = 1,
     dtype: Annotated[str, typer.Option(metavar="TYPE", help="Type of the elements.")] = "float32",
     table: Annotated[
-        Path | None, typer.Option(metavar="TABLE", show_default=False, help="Instead of the user's.")
+        Path | None, typer.Option(metavar="TABLE", show_default=False, help="Default: the user's table.")
     ] = None,
     as_json: AsJson = False,
 ) -> int:
@@ -70,18 +70,17 @@ def explain(
     if op not in CHOOSABLE:
         raise InvalidArgument(unknown("operation", op, CHOOSABLE))
     if dtype not in _native.DTYPE_NAMES:
-        names = _native.DTYPE_NAMES
-        raise InvalidArgument(unknown("type", dtype, names))
+        raise InvalidArgument(unknown("type", dtype, _native.DTYPE_NAMES))
     if num_ranks < 1:
         raise InvalidArgument(f"-n must be 1 or more, not {num_ranks}")
     if not 1 <= num_hosts <= num_ranks:
-        raise InvalidArgument(f"--hosts must be a number from 1 to that of the ranks, not {num_hosts}")
+        raise InvalidArgument(f"--hosts must be from 1 to the number of ranks ({num_ranks}), not {num_hosts}")
     policy: Policy = ModelPolicy()
     common = {"shm", *backends_among(None)}
     backends = [name for name in links_for(num_hosts) if name in common]
     if (path := table or find_table(num_hosts)) is not None:
         loaded = load_table(path)
-        # As hocket.init does; what versions of libraries are here, only init knows.
+        # As in hocket.init, but without the libraries' versions, which only init knows.
         difference = None if table else this_machine({}, num_hosts).difference(loaded.machine, carries_over=True)
         policy = TablePolicy(loaded) if difference is None else foreign_table(path, difference)
         backends = list(loaded.machine.backends)
@@ -107,7 +106,7 @@ def explain(
 
 
 def _print_sizes(explanations: Sequence[Explanation]) -> None:
-    """Print a line for each size: the fastest and the next one, and why wherever the reason is another one."""
+    """Print a line for each size with the fastest and the next one; and the reason wherever it changes."""
     first = explanations[0]
     print(f"{first.op} of {first.dtype} between {first.num_ranks} ranks, by size")
     reason = ""
@@ -122,17 +121,17 @@ def _print_sizes(explanations: Sequence[Explanation]) -> None:
 
 
 def _why_not_here(name: str) -> str | None:
-    """Why a backend, or one of two with a plus between, cannot be had in this environment; None where it can."""
+    """Return why a backend, or one of a pair "a+b", is not available here; None if it is."""
     known = find_backends()
     for part in name.split("+"):
-        if part not in known:  # shared memory; or of another installation, of which a table tells
+        if part not in known:  # shared memory, or a backend of another installation that a table names
             if part == "shm":
                 continue
             return f"hocket has no backend {part!r} here"
         missing = known[part].requires.missing()
         if missing is not None:
             return missing
-        # To ask torch itself takes longer than all else.
+        # Asking torch itself takes longer than everything else together.
         if "torch" not in known[part].requires.modules and (obstacle := known[part].find_obstacle()) is not None:
             return obstacle
     return None

@@ -1,4 +1,4 @@
-"""`hocket pipeline`: schedules of pipelines: list, show, simulate, validate, convert, draw and choose them."""
+"""`hocket pipeline`: list, show, simulate, validate, convert, draw and choose pipeline schedules."""
 
 from __future__ import annotations
 
@@ -52,24 +52,24 @@ Examples:
   hocket pipeline show chimera -n 4 -m 8
   hocket pipeline show zb-v -n 4 -m 8 --table
   hocket pipeline show mine.txt --cost F=1,1,2,1 --cost B=2,2,4,2"""
-_SIMULATE_HELP = """Run schedules on a virtual clock, and compare what they take.
+_SIMULATE_HELP = """Run schedules on a virtual clock, and compare their times.
 
-Costs are those of a rank's share of the model: a stage of a schedule with v stages a rank takes a v-th of them, so that
-all do the same work. Nothing is measured."""
+Costs are for a rank's share of the model: if a schedule has v stages per rank, each stage costs a v-th. So all
+schedules do the same work. Nothing is measured."""
 _SIMULATE_EXAMPLES = """\b
 Examples:
   hocket pipeline simulate gpipe 1f1b zb-h1 zb-v chimera dualpipe -n 8 -m 16
   hocket pipeline simulate 1f1b chimera -n 8 -m 8 --message 8MiB --gradients 200MiB --sync eager-opt --bandwidth 12.5
   hocket pipeline simulate mine.json --json"""
-_VALIDATE_HELP = """Check that a schedule loses and doubles nothing, is in order, and cannot wait for itself.
+_VALIDATE_HELP = """Check that a schedule has every action exactly once and in order, and cannot deadlock.
 
-With --limit, that no rank holds more than it may, of --weights and --activation."""
+With --limit, also check that no rank holds more memory than that, by --weights and --activation."""
 _VALIDATE_EXAMPLES = """\b
 Examples:
   hocket pipeline validate mine.txt
   hocket pipeline validate 1f1b -n 4 -m 8 --buffering rendezvous
   hocket pipeline validate gpipe -n 4 -m 64 --activation 256MiB --weights 2GiB --limit 16GiB"""
-_CONVERT_HELP = """Read a schedule, change it, and write it in the form that the file's ending says.
+_CONVERT_HELP = """Read a schedule, change it, and write it in the format of the output file's suffix.
 
 .txt is for people, .json for programs, .csv for torch.distributed.pipelining."""
 _CONVERT_EXAMPLES = """\b
@@ -77,21 +77,21 @@ Examples:
   hocket pipeline convert zb-v -n 4 -m 8 -o zb_v.csv
   hocket pipeline convert torch.csv -o mine.txt
   hocket pipeline convert chimera -n 4 -m 8 --sync eager-opt --messages rendezvous --steps 2 -o chimera.json"""
-_DRAW_HELP = """Draw schedules below each other, on one scale of time: .png, .svg or .pdf.
+_DRAW_HELP = """Draw schedules below each other, on one time scale, as .png, .svg or .pdf.
 
-With an ending of .json, write a trace for ui.perfetto.dev instead."""
+With the suffix .json, write a trace for ui.perfetto.dev instead."""
 _DRAW_EXAMPLES = """\b
 Examples:
   hocket pipeline draw 1f1b chimera -n 4 -m 4 -o compare.png
   hocket pipeline draw zb-v -n 4 -m 8 --memory --cost B=2.5 -o zb_v.svg
   hocket pipeline draw dualpipe -n 8 -m 16 -o trace.json"""
-Output = Annotated[Path, typer.Option("-o", "--output", metavar="FILE", show_default=False)]
+Output = Annotated[Path, typer.Option("-o", "--output", metavar="FILE", show_default=False, help="File to write.")]
 
 
 def register(application: typer.Typer) -> None:
     """Add the verb to the command."""
     pipeline = typer.Typer(help=_HELP, no_args_is_help=True)
-    pipeline.command("list", help="List the schedules there are.", epilog=_LIST_EXAMPLES)(list_all)
+    pipeline.command("list", help="List all schedules.", epilog=_LIST_EXAMPLES)(list_all)
     pipeline.command("show", help="Show a schedule in the terminal.", epilog=_SHOW_EXAMPLES)(show)
     pipeline.command("simulate", help=_SIMULATE_HELP, epilog=_SIMULATE_EXAMPLES)(simulate)
     pipeline.command("validate", help=_VALIDATE_HELP, epilog=_VALIDATE_EXAMPLES)(validate)
@@ -138,11 +138,13 @@ def show(
     num_ranks: NumRanks = 4,
     micro_batches: NumMicroBatches = 8,
     param: Params = None,
-    table: Annotated[bool, typer.Option("--table", help="Print the table as text instead of its timeline.")] = False,
+    table: Annotated[
+        bool, typer.Option("--table", help="Print the schedule's table as text instead of its timeline.")
+    ] = False,
     cost: Costs = None,
     as_json: AsJson = False,
 ) -> int:
-    """Print the timeline, or the table."""
+    """Print the timeline or the table of a schedule."""
     from hocket.pipeline.formats import json as json_form
     from hocket.pipeline.formats import text
     from hocket.pipeline.terminal import draw_text
@@ -176,7 +178,7 @@ def simulate(
     bandwidth: Bandwidth = 12.5,
     as_json: AsJson = False,
 ) -> int:
-    """Print what schedules take, the fastest first."""
+    """Print the times of schedules, the fastest first."""
     from hocket.pipeline.bound import bound_of
 
     costs = read_costs(cost, message, activation, weights, gradients, latency, bandwidth, replicas)
@@ -185,7 +187,7 @@ def simulate(
         for name in names
     ]
     if param and len(names) > 1:
-        raise InvalidArgument("--param goes with one schedule")
+        raise InvalidArgument(f"--param needs exactly one schedule, not {len(names)}")
     if as_json:
         print(json.dumps({"simulated": [_details(timeline) for timeline in found]}))
         return 0
@@ -208,7 +210,7 @@ def simulate(
     first = found[0].schedule
     print_table(
         f"{first.num_ranks} ranks, {first.num_micro_batches} micro-batches, simulated",
-        ("schedule", "step", "over the bound", "bubbles (sync)", "(span)", "most held", "critical path", "messages"),
+        ("schedule", "step", "over the bound", "bubbles (sync)", "(span)", "peak memory", "critical path", "messages"),
         rows,
     )
     return 0
@@ -222,10 +224,12 @@ def validate(
     buffering: BufferingText = "tagged",
     activation: Activation = None,
     weights: Weights = None,
-    limit: Annotated[str | None, typer.Option(metavar="SIZE", show_default=False, help="That a rank may hold.")] = None,
+    limit: Annotated[
+        str | None, typer.Option(metavar="SIZE", show_default=False, help="Memory limit of a rank.")
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Check a schedule; the first thing that is wrong is an error."""
+    """Check a schedule; stop at the first error."""
     from hocket.pipeline import smallest_buffering
     from hocket.pipeline import validate as check
 
@@ -233,20 +237,20 @@ def validate(
     costs = read_costs(None, None, activation, weights, None, 0.0, 1.0, 1).of(schedule)
     try:
         check(schedule, buffering=buffering, costs=costs, limit_nbytes=None if limit is None else read_size(limit))
-    except PipelineDeadlock as deadlock:  # whose lines say who waits for whom
+    except PipelineDeadlock as deadlock:  # its lines show which actions wait for each other
         print(f"hocket pipeline: {deadlock}", file=sys.stderr)
         return 2
     least = {
         "channels by edge": smallest_buffering(schedule),
         "one channel a pair of ranks": smallest_buffering(schedule, tagged=False),
     }
-    words = {way: "no number of slots" if found is None else str(found) for way, found in least.items()}
+    sizes = {channels: "no number of slots" if size is None else str(size) for channels, size in least.items()}
     if as_json:
-        print(json.dumps({"schedule": schedule.name, "actions": len(schedule), "valid": True, "buffering": words}))
+        print(json.dumps({"schedule": schedule.name, "actions": len(schedule), "valid": True, "buffering": sizes}))
         return 0
     print(f"valid: {schedule!r}, {len(schedule)} actions")
-    for way, found in words.items():
-        print(f"least buffers, {way}: {found}")
+    for channels, size in sizes.items():
+        print(f"smallest buffers, {channels}: {size}")
     return 0
 
 
@@ -256,12 +260,15 @@ def convert(
     num_ranks: NumRanks = 4,
     micro_batches: NumMicroBatches = 8,
     param: Params = None,
-    split: Annotated[bool, typer.Option("--split-backward", help="Backward passes in two parts.")] = False,
-    retimed: Annotated[bool, typer.Option("--retime", help="Order it anew for --cost, if that is faster.")] = False,
-    again: Annotated[bool, typer.Option("--recompute", help="Do forward passes again.")] = False,
+    split: Annotated[bool, typer.Option("--split-backward", help="Split backward passes into two parts.")] = False,
+    retimed: Annotated[
+        bool, typer.Option("--retime", help="Reorder the actions for --cost, if that is faster.")
+    ] = False,
+    again: Annotated[bool, typer.Option("--recompute", help="Repeat forward passes to use less memory.")] = False,
     sync: Sync = None,
     messages: Annotated[
-        str | None, typer.Option(metavar="BUFFERS", show_default=False, help="Name messages, for such buffers.")
+        str | None,
+        typer.Option(metavar="BUFFERS", show_default=False, help="Add the messages as actions, for these buffers."),
     ] = None,
     steps: Annotated[int, typer.Option(metavar="N", help="Training steps in the table.")] = 1,
     cost: Costs = None,
@@ -302,8 +309,8 @@ def draw(
     sync: Sync = None,
     latency: Latency = 2.0,
     bandwidth: Bandwidth = 12.5,
-    arrows: Annotated[bool, typer.Option("--messages", help="Draw an arrow for each.")] = False,
-    memory: Annotated[bool, typer.Option("--memory", help="Draw what every rank holds.")] = False,
+    arrows: Annotated[bool, typer.Option("--messages", help="Draw an arrow for each message.")] = False,
+    memory: Annotated[bool, typer.Option("--memory", help="Draw the memory of every rank.")] = False,
     as_json: AsJson = False,
 ) -> int:
     """Draw a picture, or write a trace."""
@@ -313,11 +320,11 @@ def draw(
     if output.suffix == ".json":
         check_output(output)
     elif output.suffix not in ENDINGS:
-        raise InvalidArgument(f"{output} must end in {', '.join(ENDINGS)}, or .json for a trace")
+        raise InvalidArgument(f"{output} must have the suffix {', '.join(ENDINGS)}, or .json for a trace")
     else:
         check_picture_path(output)
     if param and len(names) > 1:
-        raise InvalidArgument("--param goes with one schedule")
+        raise InvalidArgument(f"--param needs exactly one schedule, not {len(names)}")
     costs = read_costs(cost, message, None, None, gradients, latency, bandwidth, 1)
     timelines = [_simulated(read_schedule(name, num_ranks, micro_batches, param), costs, sync) for name in names]
     if output.suffix == ".json":
@@ -344,16 +351,16 @@ def _summary(timeline: PipelineTimeline) -> str:
     bound = bound_of(timeline.schedule, timeline.costs)
     gap = f"; {_over(timeline, bound)} over the bound" if bound else ""
     held = ", ".join(f"{each:g}" for each in timeline.peak_nbytes)
-    return f"{title_of(timeline)}{gap}\nactivations held at most, by rank: {held}"
+    return f"{title_of(timeline)}{gap}\npeak number of activations, by rank: {held}"
 
 
 def _over(timeline: PipelineTimeline, bound_s: float | None) -> str:
-    """By how much a timeline is longer than a bound, or a dash where there is none."""
+    """Return by how much a timeline is longer than its lower bound, or a dash if it has no bound."""
     return f"{max(0.0, timeline.makespan_s / bound_s - 1):.1%}" if bound_s else "-"
 
 
 def _path(timeline: PipelineTimeline) -> str:
-    """The critical path by kinds, such as 8F 14B."""
+    """Return the number of passes of each kind on the critical path, such as 8F 14B."""
     from hocket.pipeline.kind import kinds
 
     counts = Counter(timeline.schedule.action(row).kind for row in timeline.critical_path())

@@ -1,4 +1,4 @@
-"""`hocket run`: start a script as several ranks on this machine, or on each of several."""
+"""`hocket run`: start a script as several ranks on this machine, or on each of several machines."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from hocket.errors import InvalidArgument
 
 _HELP = """Start a Python script as N processes (ranks) on this machine and wait for all of them.
 
-Each rank finds its place in RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE, as under torchrun; hocket.init() and
-torch.distributed read them. What stands behind the script goes to the script.
+Each rank gets RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE in its environment, as under torchrun; hocket.init()
+and torch.distributed read them. Arguments after the script are passed to the script.
 
-When a rank fails, the others get 3 s to end by themselves, then SIGTERM, and SIGKILL at 6 s. The traceback of the
-first cause is printed whole, then every other failure in one line. The exit code is that of the first cause,
-128 + the signal's number for a killed rank. With --keep-going the others go on, for programs that call comm.shrink();
-the exit code is 0 then if one of them ends with 0."""
+When a rank fails, the other ranks have 3 s to exit. Then they get SIGTERM, and SIGKILL at 6 s. The traceback of the
+first failure is printed in full, then one line for every other failure. The exit code is that of the first failure,
+or 128 + the signal's number for a killed rank. With --keep-going the other ranks continue, for programs that call
+comm.shrink(); then the exit code is 0 if one of them exits with 0."""
 
 _EXAMPLES = """\b
 Examples:
@@ -48,7 +48,7 @@ def register(application: typer.Typer) -> None:
         help=_HELP,
         epilog=_EXAMPLES,
         options_metavar="-n N [OPTIONS]",
-        # From the script's name on everything is the script's, options too.
+        # All arguments after the script's name belong to the script, also options.
         context_settings={"allow_interspersed_args": False},
     )(run)
 
@@ -68,21 +68,23 @@ def run(
             "--nproc_per_node",
             metavar="N",
             show_default=False,
-            help="How many ranks to start.",
+            help="Number of ranks to start.",
         ),
     ],
-    module: Annotated[bool, typer.Option("-m", "--module", help="SCRIPT is a module's name, as in python -m.")] = False,
+    module: Annotated[
+        bool, typer.Option("-m", "--module", help="SCRIPT is the name of a module, as in python -m.")
+    ] = False,
     tag_output: Annotated[bool, typer.Option("--tag-output", help='Put "[rank] " before each line of output.')] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="At the end print one line of JSON: each rank's exit code and time.")
+        bool, typer.Option("--json", help="Print one line of JSON at the end: exit code and time of each rank.")
     ] = False,
     keep_going: Annotated[
-        bool, typer.Option("--keep-going", help="When a rank fails, let the others go on without it.")
+        bool, typer.Option("--keep-going", help="When a rank fails, let the other ranks continue.")
     ] = False,
     oversubscribe: Annotated[
         bool,
         typer.Option(
-            "--oversubscribe", help="Start more than 16 ranks for each CPU, or more than free memory seems to allow."
+            "--oversubscribe", help="Allow more than 16 ranks per CPU, or more ranks than free memory seems to allow."
         ),
     ] = False,
     learn: Annotated[
@@ -93,9 +95,9 @@ def run(
     master_addr: MasterAddr = "127.0.0.1",
     master_port: MasterPort = None,
 ) -> int:
-    """Check the arguments, run the job and tell how it ended; see `_HELP`."""
+    """Check the arguments, run the job and report how it ended; see `_HELP`."""
     if num_ranks < 1:
-        raise InvalidArgument(f"-n must be 1 or more, not {num_ranks}, as in: hocket run -n 2 train.py")
+        raise InvalidArgument(f"-n must be 1 or more, not {num_ranks}; for example: hocket run -n 2 train.py")
     nodes = Nodes(num_nodes, node_rank, master_addr, master_port)
     if module:
         _check_module(script[0])
@@ -123,20 +125,22 @@ def run(
 def _check_script(name: str) -> None:
     path = Path(name)
     if not path.exists():
-        hint = "" if name.endswith(".py") else "; a module needs -m before its name"
+        hint = "" if name.endswith(".py") else "; for a module, put -m before its name"
         if Path(f"{name}.py").exists():
             hint = f"; did you mean {name}.py?"
-        raise InvalidArgument(f"there is no script {name!r} in {os.getcwd()}{hint}")
+        raise InvalidArgument(f"script {name!r} does not exist in {os.getcwd()}{hint}")
     if path.is_dir() and not (path / "__main__.py").exists():
         raise InvalidArgument(f"{name!r} is a folder without __main__.py; name a script")
     if not os.access(path, os.R_OK):
-        raise InvalidArgument(f"the script {name!r} may not be read by this user")
+        raise InvalidArgument(f"script {name!r} is not readable for this user")
 
 
 def _check_module(name: str) -> None:
-    """Look for the outermost package only: to look further would run the package's code here."""
+    """Check that a module's outermost package exists; a search inside it would run the package's code here."""
     if name.endswith(".py"):
-        raise InvalidArgument(f"-m takes a module's name, not a file: drop -m, or write -m {Path(name).stem}")
+        raise InvalidArgument(
+            f"-m needs the name of a module, not of a file: leave out -m, or write -m {Path(name).stem}"
+        )
     sys.path.insert(0, os.getcwd())
     try:
         found = importlib.util.find_spec(name.partition(".")[0]) is not None
@@ -145,7 +149,7 @@ def _check_module(name: str) -> None:
     finally:
         del sys.path[0]
     if not found:
-        raise InvalidArgument(f"there is no module {name!r} in {os.getcwd()} or among the installed packages")
+        raise InvalidArgument(f"module {name!r} does not exist in {os.getcwd()} or among the installed packages")
 
 
 def _as_json(script: list[str], result: JobResult) -> dict[str, object]:

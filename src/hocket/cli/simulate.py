@@ -1,4 +1,4 @@
-"""`hocket simulate`: what a training step would take on links and numbers of ranks that one has not got."""
+"""`hocket simulate`: predict the time of a training step on links and numbers of ranks that you do not have."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from hocket.trace.traffic import Traffic
 
 _MODELS = ("gpt-345m", "moe-350m", "dlrm-criteo")
-_HELP = f"""Say what a training step would take between many ranks, on given links.
+_HELP = f"""Predict the time of a training step between many ranks, on given links.
 
-The step is that of a published model ({", ".join(_MODELS)}), or one that was recorded (examples/gpt.py --traffic FILE)
-and is carried over to other numbers of ranks: each rank's arrays stay as long. Its operations are issued by virtual
-ranks on a virtual clock; each takes what the fastest algorithm known for it would take. Nothing is measured."""
+The step is that of a published model ({", ".join(_MODELS)}), or a recorded one (examples/gpt.py --traffic FILE), which
+can be converted to another number of ranks: the arrays of each rank keep their lengths. Virtual ranks issue its
+operations on a virtual clock; each operation takes the time of its fastest known algorithm. Nothing is measured."""
 _EXAMPLES = """\b
 Examples:
   hocket simulate gpt-345m -n 1024 --latency 2 --bandwidth 12.5
@@ -38,11 +38,11 @@ def register(application: typer.Typer) -> None:
 
 
 def simulate(
-    step: Annotated[str, typer.Argument(metavar="MODEL|FILE", show_default=False, help="What is run.")],
+    step: Annotated[str, typer.Argument(metavar="MODEL|FILE", show_default=False, help="The step to simulate.")],
     num_ranks: Annotated[
-        int | None, typer.Option("-n", "--num-ranks", metavar="N", help="Default: those of the file, or 8.")
+        int | None, typer.Option("-n", "--num-ranks", metavar="N", help="Default: the number in the file, or 8.")
     ] = None,
-    tflops: Annotated[float, typer.Option(metavar="TFLOP/S", help="Of a rank, where a model computes.")] = 100.0,
+    tflops: Annotated[float, typer.Option(metavar="TFLOP/S", help="Speed of a rank, for a published model.")] = 100.0,
     latency: Latency = 2.0,
     bandwidth: Bandwidth = 12.5,
     reduce: Reduce = float("inf"),
@@ -51,14 +51,14 @@ def simulate(
     host_bandwidth: HostBandwidth = 1.25,
     as_json: AsJson = False,
 ) -> int:
-    """Simulate the step and print what it takes."""
+    """Simulate the step and print its times."""
     from hocket.measure.progress import progress
     from hocket.session.simulated_step import simulate_step
 
     fabric = read_fabric(latency, bandwidth, reduce, ranks_per_host, host_latency, host_bandwidth)
     traffic = _read_step(step, num_ranks, tflops)
     with progress("simulate", "ranks") as show:
-        show(0, traffic.num_ranks, "working out what operations take")
+        show(0, traffic.num_ranks, "computing the times of operations")
         ran = simulate_step(traffic, fabric, lambda done: show(done, traffic.num_ranks, "done"))
     if as_json:
         print(
@@ -88,7 +88,7 @@ def _read_step(step: str, num_ranks: int | None, tflops: float) -> Traffic:
         makers = (published_steps.gpt_345m, published_steps.moe_350m, published_steps.dlrm_criteo)
         return makers[_MODELS.index(step)](num_ranks or 8, flops_per_s=tflops * 1e12)
     if not Path(step).exists():
-        raise InvalidArgument(f"{step!r} is neither a file nor one of {', '.join(_MODELS)}")
+        raise InvalidArgument(f"{step!r} is neither an existing file nor one of {', '.join(_MODELS)}")
     from hocket.trace.traffic import Traffic
 
     traffic = Traffic.load(step)
@@ -101,8 +101,8 @@ def _print(traffic: Traffic, ran: SimulatedStep) -> None:
 
     console = Console(width=None if sys.stdout.isatty() else 120)
     grid = Grid(title=f"{traffic.name} between {traffic.num_ranks} ranks, simulated")
-    for heading in ("operation", "bytes", "in a step", "issue to end", "by"):
-        grid.add_column(heading, justify="left" if heading in ("operation", "by") else "right", overflow="fold")
+    for heading in ("operation", "bytes", "per step", "issue to end", "algorithm"):
+        grid.add_column(heading, justify="left" if heading in ("operation", "algorithm") else "right", overflow="fold")
     for each in ran.operations:
         grid.add_row(
             each.kind, format_nbytes(each.nbytes), str(each.count), format_seconds(each.seconds), each.algorithm

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from hocket.boot.launcher import run_job
-from hocket.boot.rank_process import runner_command
-from hocket.boot.summary import summarise
 from hocket.cli._output import AsJson
+from hocket.cli._rank_job import result_of_ranks
 from hocket.errors import InvalidArgument
 from hocket.measure.pictures import check_picture_path
 from hocket.measure.progress import waiting
 
-_HELP = """Train a torch module or an unchanged Keras model on several ranks of this host: replicas of it, one cut into
+_HELP = """Train a torch module or an unchanged Keras model on several ranks of this host: as replicas, split into
 stages, or both.
 
-Everything is checked before a rank is started. Every rank loads model and data as they are named here."""
+All input is checked before ranks start. Every rank loads the model and the data by the names given here."""
 _EXAMPLES = """\b
 Examples:
   hocket train --model resnet20-v2 --data mnist --strategy model -n 2
@@ -31,8 +27,8 @@ Examples:
   hocket train --model mine.py:make_model --data mine.py:load -n 2 --schedule zb-v --save out.pt"""
 
 
-# What options are where none are given; a compiled model has its own.
-_OF_NO_COMPILED_MODEL: dict[str, Any] = {"loss": "cross_entropy", "optimizer": "adam", "learning_rate": 1e-3}
+# Defaults of options that a compiled model brings itself.
+_DEFAULTS_IF_NOT_COMPILED: dict[str, Any] = {"loss": "cross_entropy", "optimizer": "adam", "learning_rate": 1e-3}
 
 
 def register(application: typer.Typer) -> None:
@@ -45,54 +41,67 @@ def train(
     data: Annotated[str, typer.Option(metavar="NAME", help="mnist, random, FILE.py:FUNCTION or MODULE:FUNCTION.")] = (
         "mnist"
     ),
-    num_ranks: Annotated[int, typer.Option("-n", "--num-ranks", metavar="N", help="Ranks to start.")] = 2,
+    num_ranks: Annotated[int, typer.Option("-n", "--num-ranks", metavar="N", help="Number of ranks to start.")] = 2,
     strategy: Annotated[str, typer.Option(metavar="S", help="data, model, hybrid, or auto.")] = "model",
-    partitions: Annotated[int | None, typer.Option(metavar="N", show_default=False, help="Ranks of a model.")] = None,
-    replicas: Annotated[int | None, typer.Option(metavar="N", show_default=False, help="Copies of it.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option(metavar="N", show_default=False, help="Ranks per copy of the model.")
+    ] = None,
+    replicas: Annotated[int | None, typer.Option(metavar="N", show_default=False, help="Copies of the model.")] = None,
     schedule: Annotated[
-        str | None, typer.Option(metavar="NAME", show_default=False, help="See hocket pipeline list; default: 1f1b.")
+        str | None,
+        typer.Option(metavar="NAME", show_default=False, help="A name from hocket pipeline list. Default: 1f1b."),
     ] = None,
     micro_batches: Annotated[
-        int | None, typer.Option("-m", "--micro-batches", metavar="N", show_default=False, help="Of a replica.")
+        int | None,
+        typer.Option(
+            "-m", "--micro-batches", metavar="N", show_default=False, help="Micro-batches per replica and step."
+        ),
     ] = None,
     layers_per_partition: Annotated[
-        str | None, typer.Option(metavar="A,B", show_default=False, help="How many layers each stage has.")
+        str | None, typer.Option(metavar="A,B", show_default=False, help="Number of layers of each stage.")
     ] = None,
     balance: Annotated[
         str,
-        typer.Option(metavar="B", help="Stages are alike in params, flops, or profile; auto: profile, if it can be."),
+        typer.Option(
+            metavar="B",
+            help="What is equalised between stages: params, flops or profile (time). auto: profile if possible.",
+        ),
     ] = "auto",
-    batch_size: Annotated[int, typer.Option(metavar="N", help="Samples of a step, over all replicas.")] = 32,
+    batch_size: Annotated[int, typer.Option(metavar="N", help="Samples per step, over all replicas.")] = 32,
     epochs: Annotated[int, typer.Option(metavar="N")] = 1,
-    steps: Annotated[int | None, typer.Option(metavar="N", show_default=False, help="Stop after so many.")] = None,
+    steps: Annotated[int | None, typer.Option(metavar="N", show_default=False, help="Stop after N steps.")] = None,
     loss: Annotated[
-        str, typer.Option(metavar="NAME", help="cross_entropy, mse, l1, or of torch models FILE.py:FUNCTION.")
-    ] = (_OF_NO_COMPILED_MODEL["loss"]),
-    optimizer: Annotated[str, typer.Option(metavar="NAME", help="sgd, adam or adamw.")] = _OF_NO_COMPILED_MODEL[
+        str, typer.Option(metavar="NAME", help="cross_entropy, mse, l1, or, for torch models, FILE.py:FUNCTION.")
+    ] = (_DEFAULTS_IF_NOT_COMPILED["loss"]),
+    optimizer: Annotated[str, typer.Option(metavar="NAME", help="sgd, adam or adamw.")] = _DEFAULTS_IF_NOT_COMPILED[
         "optimizer"
     ],
     learning_rate: Annotated[float, typer.Option("--lr", "--learning-rate", metavar="R")] = (
-        _OF_NO_COMPILED_MODEL["learning_rate"]
+        _DEFAULTS_IF_NOT_COMPILED["learning_rate"]
     ),
-    exact: Annotated[bool, typer.Option("--exact", help="Gradients of one process, bit for bit.")] = False,
-    recompute: Annotated[bool, typer.Option("--recompute", help="Keep less, compute more.")] = False,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Make gradients bit-identical to those of one process.")
+    ] = False,
+    recompute: Annotated[bool, typer.Option("--recompute", help="Repeat forward passes to use less memory.")] = False,
     seed: Annotated[int, typer.Option(metavar="N")] = 0,
-    timeout: Annotated[float, typer.Option(metavar="S", help="Seconds that a rank waits for another.")] = 600.0,
-    save: Annotated[Path | None, typer.Option(metavar="PATH", show_default=False, help="The trained model.")] = None,
+    timeout: Annotated[float, typer.Option(metavar="S", help="Seconds that a rank waits for another rank.")] = 600.0,
+    save: Annotated[
+        Path | None, typer.Option(metavar="PATH", show_default=False, help="Save the trained model here.")
+    ] = None,
     picture: Annotated[
-        Path | None, typer.Option(metavar="PATH", show_default=False, help="A step, simulated and measured.")
+        Path | None, typer.Option(metavar="PATH", show_default=False, help="Draw a step, simulated and measured, here.")
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Check everything, and run the ranks."""
+    """Check all input and run the ranks."""
     if picture is not None:
         check_picture_path(picture)
     for name, number in (("-n", num_ranks), ("--epochs", epochs), ("--steps", steps), ("--batch-size", batch_size)):
         if number is not None and number < 1:
-            raise InvalidArgument(f"{name} is 1 or more, not {number}")
+            raise InvalidArgument(f"{name} must be 1 or more, not {number}")
     for name, value in (("--lr", learning_rate), ("--timeout", timeout)):
         if not 0 < value < float("inf"):
-            raise InvalidArgument(f"{name} is a number above zero, not {value}")
+            raise InvalidArgument(f"{name} must be a number above zero, not {value}")
     options: dict[str, Any] = {
         "model": model, "data": data, "strategy": strategy, "partitions": partitions, "replicas": replicas,
         "schedule": schedule, "micro_batches": micro_batches, "layers": _read_counts(layers_per_partition),
@@ -103,20 +112,15 @@ def train(
     }  # fmt: skip
     with waiting("loading the model and the data"):
         _check(options, num_ranks)
-    print(f"hocket train: starting {num_ranks} ranks, which load them, too", file=sys.stderr, flush=True)
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the ranks: one thread each
-    with tempfile.TemporaryDirectory(prefix="hocket-train-") as folder:
-        options["output"] = str(Path(folder) / "result.json")
-        result = run_job(runner_command(["-m", "hocket.cli._train_rank", json.dumps(options)]), num_ranks)
-        sys.stderr.write(summarise(result))
-        if result.exit_code == 0:
-            found = json.loads(Path(options["output"]).read_text())
-            print(json.dumps(found) if as_json else _told(found))
-    return result.exit_code
+    print(f"hocket train: starting {num_ranks} ranks; each loads the model and the data", file=sys.stderr, flush=True)
+    exit_code, found = result_of_ranks("_train_rank", options, num_ranks)
+    if exit_code == 0:
+        print(json.dumps(found) if as_json else _summary(found))
+    return exit_code
 
 
 def _check(options: dict[str, Any], num_ranks: int) -> None:
-    """Load model and data and check the set-up, so that bad input is found before a rank is started."""
+    """Load the model and the data and check the set-up, so that bad input is found before ranks start."""
     from hocket.cli._train_inputs import check_save_path, is_keras, load_data, load_loss, load_model
     from hocket.train import SetupRequest, check_request, graph_of
     from hocket.train.checks import check_seed
@@ -124,27 +128,27 @@ def _check(options: dict[str, Any], num_ranks: int) -> None:
     from hocket.train.loop.by_name import optimizer_by_name
 
     check_seed(options["seed"])
-    made = load_model(options["model"])
+    model = load_model(options["model"])
     if options["save"]:
-        check_save_path(made, Path(options["save"]))
-    found: tuple[Any, ...] = load_data(options["data"])
-    if is_keras(made):
+        check_save_path(model, Path(options["save"]))
+    sets: tuple[Any, ...] = load_data(options["data"])
+    if is_keras(model):
         from hocket.keras import graph_of_keras
         from hocket.keras.compiled import compile_by_name
         from hocket.keras.feeding import data_of
 
-        found = tuple(data if data is None else data_of(data) for data in found)
-        if made.compiled and any(options[name] != value for name, value in _OF_NO_COMPILED_MODEL.items()):
+        sets = tuple(data if data is None else data_of(data) for data in sets)
+        if model.compiled and any(options[name] != value for name, value in _DEFAULTS_IF_NOT_COMPILED.items()):
             raise InvalidArgument(
                 f"{options['model']} is compiled with a loss and an optimizer: leave out --loss, --optimizer and --lr"
             )
-        compile_by_name(made, options["loss"], options["optimizer"], options["learning_rate"])
-        graph = graph_of_keras(made)
+        compile_by_name(model, options["loss"], options["optimizer"], options["learning_rate"])
+        graph = graph_of_keras(model)
     else:
         load_loss(options["loss"])
         optimizer_by_name(options["optimizer"], options["learning_rate"])
-        graph = graph_of(made)
-    for data in found:
+        graph = graph_of(model)
+    for data in sets:
         if data is not None:
             samples_of(data, batch_size=options["batch_size"], shuffle=False, seed=0, drop_last=False)
     check_request(SetupRequest(**setup_options_of(options)), graph, num_ranks)
@@ -171,18 +175,18 @@ def _read_counts(text: str | None) -> list[int] | None:
     try:
         return [int(each) for each in text.split(",")]
     except ValueError:
-        raise InvalidArgument(f"--layers-per-partition is numbers with commas between them, not {text!r}") from None
+        raise InvalidArgument(f"--layers-per-partition must be numbers separated by commas, not {text!r}") from None
 
 
-def _told(found: dict[str, Any]) -> str:
-    lines = [found["plan"]]
-    for number, epoch in enumerate(found["epochs"]):
-        words = ", ".join(f"{name} {_number(values[number])}" for name, values in found["history"].items())
+def _summary(outcome: dict[str, Any]) -> str:
+    lines = [outcome["plan"]]
+    for number, epoch in enumerate(outcome["epochs"]):
+        words = ", ".join(f"{name} {_number(values[number])}" for name, values in outcome["history"].items())
         lines.append(f"epoch {epoch + 1}: {words}")
-    left = found.get("left_to_keras", {})
+    left = outcome.get("left_to_keras", {})
     if left:
         name, reason = next(iter(left.items()))
-        lines.append(f"operations that Keras runs every time: {len(left)}; the first, {name!r}: {reason}")
+        lines.append(f"{len(left)} operations run by Keras at every step; the first, {name!r}: {reason}")
     return "\n".join(lines)
 
 

@@ -1,9 +1,8 @@
-"""`hocket tune`: measure which backend is the fastest for what, and look at the result."""
+"""`hocket tune`: measure which backend is the fastest for each operation, and show, check and export the table."""
 
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import sys
 import tempfile
@@ -14,18 +13,16 @@ from typing import Annotated
 
 import typer
 
-from hocket.boot.launcher import run_job
 from hocket.boot.nodes import Nodes
-from hocket.boot.rank_process import runner_command
-from hocket.boot.summary import summarise
 from hocket.cli._compare import EXAMPLES as COMPARE_EXAMPLES
 from hocket.cli._compare import HELP as COMPARE_HELP
 from hocket.cli._compare import compare
 from hocket.cli._names import Backends, read_backends
 from hocket.cli._nodes import MasterAddr, MasterPort, NodeRank, NumNodes
 from hocket.cli._output import AsJson
+from hocket.cli._rank_job import result_of_ranks, run_ranks
 from hocket.cli._sizes import read_size
-from hocket.cli._tables import console_of
+from hocket.cli._tables import console_of, table_of
 from hocket.comm.policy import LARGEST_NBYTES, format_nbytes, format_seconds
 from hocket.errors import InvalidArgument
 from hocket.measure.pictures import check_picture_path
@@ -40,27 +37,28 @@ from hocket.whole_file import check_output
 _HELP = "Measure which backend is the fastest for which operation and size; hocket.init() chooses by the result."
 _RUN_HELP = """Measure every operation at every size over every backend, all of them interleaved, and write the table.
 
-Takes one to two minutes for 2 ranks; measure with as many ranks as the programs that will use it. The exit code is 3,
-and nothing is written, where the work of other programs took more than a quarter of the CPUs' time meanwhile."""
+This takes one to two minutes for 2 ranks. Measure with as many ranks as your programs have. If other programs take
+more than a quarter of the CPU time meanwhile, nothing is written and the exit code is 3."""
 _RUN_EXAMPLES = """\b
 Examples:
   hocket tune run -n 2
   hocket tune run -n 4 --backends shm,mpi --merge
   hocket tune run -n 2 --ops all_reduce,all_to_all --sizes 4KiB,1MiB --output here.json"""
 
-_CHECK_HELP = """Say whether a table is well-formed and of what machine it is, and time some of its choices again.
+_CHECK_HELP = """Check that a table is well-formed, print its machine, and time some of its choices again.
 
-Each is timed beside every library's own way and the schedules that the table or the model think well of. The exit code
-is 1 if one is clearly slower than 1.2 times the best of those, or if the table was measured on a busy machine."""
+Each choice is timed beside every library's own algorithm and the schedules that are fast by the table or the model. The
+exit code is 1 if a choice clearly takes more than 1.2 times as long as the best of those, or if the table was measured
+on a busy machine."""
 _CHECK_EXAMPLES = """\b
 Examples:
   hocket tune check
   hocket tune check --points 20 --seed 1
   hocket tune check there.json --points 0"""
-_EXPORT_HELP = """Write a table to standard output: its rows as CSV, or as rules that another library reads.
+_EXPORT_HELP = """Write a table to standard output: its rows as CSV, or rules for another library.
 
-Rules for numbers of ranks that were not measured come from the fitted links; where a format has comments, they say
-which times are modelled."""
+Rules for numbers of ranks that were not measured come from the fitted links. If a format has comments, they mark the
+modelled times."""
 _EXPORT_EXAMPLES = """\b
 Examples:
   hocket tune export > rows.csv
@@ -84,23 +82,21 @@ def register(application: typer.Typer) -> None:
     tune.command("show", help="Print a table: the fastest backend of each operation and size, and by how much.")(show)
     tune.command("check", help=_CHECK_HELP, epilog=_CHECK_EXAMPLES)(check)
     tune.command("export", help=_EXPORT_HELP, epilog=_EXPORT_EXAMPLES)(export)
-    tune.command("draw", help="Draw a table: times by size, and what is chosen where.", epilog=_DRAW_EXAMPLES)(draw)
+    tune.command("draw", help="Draw a table: times by size, and the choices.", epilog=_DRAW_EXAMPLES)(draw)
     tune.command("compare", help=COMPARE_HELP, epilog=COMPARE_EXAMPLES)(compare)
     application.add_typer(tune, name="tune")
 
 
 def run(
-    num_ranks: Annotated[int, typer.Option("-n", "--num-ranks", metavar="N", help="How many ranks on this host.")] = 2,
+    num_ranks: Annotated[int, typer.Option("-n", "--num-ranks", metavar="N", help="Number of ranks on this host.")] = 2,
     backends: Backends = None,
     ops: Annotated[str | None, typer.Option(metavar="A,B", show_default=False, help="Default: all.")] = None,
     sizes: Annotated[
         str | None,
-        typer.Option(metavar="A,B", show_default=False, help="Such as 16,64KiB,1MiB; default: 16 B to 16 MiB."),
+        typer.Option(metavar="A,B", show_default=False, help="For example 16,64KiB,1MiB. Default: 16 B to 16 MiB."),
     ] = None,
-    rounds: Annotated[int, typer.Option(metavar="N", help="Rounds of measuring everything, 6 or more.")] = 7,
-    schedules: Annotated[
-        bool, typer.Option(help="Measure schedules beside the libraries' own ways, those that a model thinks well of.")
-    ] = True,
+    rounds: Annotated[int, typer.Option(metavar="N", help="Number of rounds, 6 or more.")] = 7,
+    schedules: Annotated[bool, typer.Option(help="Also measure the schedules that are fast by the model.")] = True,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -108,14 +104,14 @@ def run(
             "--output",
             metavar="TABLE",
             show_default=False,
-            help="Default: the user's table, by which all programs choose that name none: ~/.cache/hocket/table.json.",
+            help="Default: the user's table, ~/.cache/hocket/table.json, which programs use unless they name another.",
         ),
     ] = None,
     merge: Annotated[
         bool, typer.Option("--merge", help="Keep rows of the old table that are not measured again.")
     ] = False,
     beside_others: Annotated[
-        bool, typer.Option("--beside-others", help="Write the table also where other programs kept the machine busy.")
+        bool, typer.Option("--beside-others", help="Write the table even if other programs kept the machine busy.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the path and the number of rows as JSON.")] = False,
     num_nodes: NumNodes = 1,
@@ -126,41 +122,33 @@ def run(
     """Check the arguments and run the ranks that measure."""
     nodes = Nodes(num_nodes, node_rank, master_addr, master_port)
     if num_ranks * num_nodes < 2:
-        raise InvalidArgument(f"-n must be 2 or more, not {num_ranks}: one rank has nobody to talk to")
+        raise InvalidArgument(f"-n must be 2 or more, not {num_ranks}: one rank has no peer to communicate with")
     chosen = [read_size(each) for each in sizes.split(",")] if sizes else list(SIZES)
     sweep = {"rounds": rounds, "schedules": schedules, "sizes": chosen}
     if ops is not None:
         sweep["ops"] = ops.split(",")
-    Sweep(**sweep)  # type: ignore[arg-type]  # says what is wrong before anything starts
+    Sweep(**sweep)  # type: ignore[arg-type]  # raises before anything starts
     path = output or default_path(num_nodes)
     names = read_backends(backends)
-    target = path.resolve()  # a link stays one
+    target = path.resolve()  # so that a symbolic link stays one
     if node_rank == 0:
         _check_output(target)
     if merge and path.exists():
-        load_table(path)  # says what is wrong with it before anything is measured
-    options = {
-        "backends": names,
-        "sweep": sweep,
-        "output": str(target),
-        "merge": merge,
-        "beside_others": beside_others,
-    }
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the ranks: one thread each
-    command = runner_command(["-m", "hocket.cli._tune_rank", json.dumps(options)])
-    result = run_job(command, num_ranks, nodes=nodes)
-    if result.exit_code != NOT_JUDGED:  # of which a rank has said why
-        sys.stderr.write(summarise(result))
-    if result.exit_code == 0:
+        load_table(path)  # raises before anything is measured
+    options = {"backends": names, "sweep": sweep, "output": str(target), "merge": merge, "beside_others": beside_others}
+    exit_code = run_ranks("_tune_rank", options, num_ranks, nodes, explained=[NOT_JUDGED])
+    if exit_code == 0:
         table = load_table(path)
         print(
-            json.dumps({"path": str(path), "rows": len(table.rows), "hash": table.hash}) if as_json else _written(table)
+            json.dumps({"path": str(path), "rows": len(table.rows), "hash": table.hash})
+            if as_json
+            else _description(table)
         )
-    return result.exit_code
+    return exit_code
 
 
 def _check_output(path: Path) -> None:
-    """Check that a table can be written, and make its folder."""
+    """Check that a table can be written, and create its folder."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -204,18 +192,14 @@ def show(
             )
         )
         return 0
-    from rich.table import Table as Grid
-
     names = sorted({row.backend for row in loaded.rows}, key=list(loaded.machine.backends).index)
-    grid = Grid(
-        title=f"{loaded.path}: {loaded.machine.processor}, {loaded.machine.num_cpus} CPUs", title_justify="left",
-        caption="* seen while a program ran" if any(row.source == "run" for row in loaded.rows) else None,
-    )  # fmt: skip
     has_schedules = any(row.algorithm for row in loaded.rows)
     schedule_column = ("best schedule",) if has_schedules else ()
-    for heading in ("operation", "ranks", "size", *names, *schedule_column, "fastest by"):
-        is_text = heading in ("operation", "best schedule")
-        grid.add_column(heading, justify="left" if is_text else "right", no_wrap=heading != "best schedule")
+    headings = ("operation", "ranks", "size", *names, *schedule_column, "fastest by")
+    title = f"{loaded.path}: {loaded.machine.processor}, {loaded.machine.num_cpus} CPUs"
+    grid = table_of(title, headings, left=("operation", "best schedule"), no_wrap=True)
+    grid.columns[-2].no_wrap = not has_schedules
+    grid.caption = "* seen while a program ran" if any(row.source == "run" for row in loaded.rows) else None
     for op, dtypes, ranks, nbytes, rows in cells:
         ordered = sorted(rows.values(), key=lambda row: row.seconds)
         clearly_best = ordered[0] if len(ordered) > 1 and ordered[0].high < ordered[1].low else None
@@ -235,13 +219,14 @@ def show(
 
 def check(
     table: TablePath = None,
-    points: Annotated[int, typer.Option(metavar="N", help="Choices to time again; 0: none.")] = 5,
+    points: Annotated[int, typer.Option(metavar="N", help="Number of choices to time again.")] = 5,
     seed: Annotated[
-        int | None, typer.Option(metavar="N", show_default=False, help="Of the draw; default: another one every time.")
+        int | None,
+        typer.Option(metavar="N", show_default=False, help="Seed of the draw. Default: a new one each time."),
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Load the table, which says what is wrong with it, describe it, and time some of its choices again."""
+    """Load the table, describe it, and time some of its choices again."""
     if points < 0:
         raise InvalidArgument(f"--points must be 0 or more, not {points}")
     loaded = _load(table)
@@ -250,11 +235,12 @@ def check(
         exit_code, found = _time_again(loaded, points, secrets.randbelow(1 << 31) if seed is None else seed)
         if exit_code:
             return exit_code
+    exit_code = int(not loaded.is_judged or not all(point.holds for point in found))
     if as_json:
         facts = {"path": loaded.path, "rows": len(loaded.rows), "hash": loaded.hash, **loaded.machine.to_json()}
         print(json.dumps(facts | {"judged": loaded.is_judged, "points": [asdict(point) for point in found]}))
-        return int(not loaded.is_judged or not all(point.holds for point in found))
-    print(_written(loaded))
+        return exit_code
+    print(_description(loaded))
     if not loaded.is_judged:
         print(f"  NOISE others' work took {loaded.foreign_busy:.0%} of the CPUs' time while it was measured")
     for name, description in loaded.machine.backends.items():
@@ -265,41 +251,33 @@ def check(
             f"{point.chosen} takes {point.ratio:.2f} [{point.low:.2f}, {point.high:.2f}] of the time of {point.best}, "
             f"the best of {point.num_others} others"
         )
-    return int(not loaded.is_judged or not all(point.holds for point in found))
+    return exit_code
 
 
 def _time_again(loaded: Table, points: int, seed: int) -> tuple[int, list[RecheckedPoint]]:
     """Run ranks that time choices of a table again; return their exit code and what they found."""
     num_ranks = max((row.num_ranks for row in loaded.rows), default=0)
     if num_ranks < 2 or loaded.machine.num_hosts > 1:
-        raise InvalidArgument(f"{loaded.path} has no times of one host to be timed again; use --points 0")
+        raise InvalidArgument(f"{loaded.path} has no times of several ranks on one host to time again; use --points 0")
     with tempfile.TemporaryDirectory(prefix="hocket-check-") as folder:
-        output = Path(folder) / "points.json"
         copy = Path(folder) / "table.json"
         save_table(loaded, copy)
-        options = {
-            "backends": list(loaded.machine.backends),
-            "sweep": {"rounds": 9, "sizes": list(SIZES)},
-            "check": {"table": str(copy), "points": points, "seed": seed, "output": str(output)},
-        }
-        os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the ranks: one thread each
-        result = run_job(runner_command(["-m", "hocket.cli._tune_rank", json.dumps(options)]), num_ranks)
-        sys.stderr.write(summarise(result))
-        if result.exit_code:
-            return result.exit_code, []
-        return 0, [RecheckedPoint(**each) for each in json.loads(output.read_text())]
+        sweep = {"rounds": 9, "sizes": list(SIZES)}
+        options = {"backends": list(loaded.machine.backends), "sweep": sweep, "points": points, "seed": seed}
+        exit_code, found = result_of_ranks("_tune_rank", options | {"check": str(copy)}, num_ranks)
+        return exit_code, [RecheckedPoint(**each) for each in found or ()]
 
 
 def export(
     table: TablePath = None,
-    to: Annotated[str, typer.Option(metavar="FORMAT", help="Such as ompi-classic; see --formats.")] = "csv",
+    to: Annotated[str, typer.Option(metavar="FORMAT", help="For example ompi-classic; see --formats.")] = "csv",
     ranks: Annotated[
-        str | None, typer.Option(metavar="A,B", show_default=False, help="Numbers of ranks; default: the table's.")
+        str | None, typer.Option(metavar="A,B", show_default=False, help="Numbers of ranks. Default: the table's.")
     ] = None,
-    formats: Annotated[bool, typer.Option("--formats", help="List the formats and what reads them.")] = False,
+    formats: Annotated[bool, typer.Option("--formats", help="List the formats and the tools that read them.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the text, or the formats, in a JSON object.")] = False,
 ) -> int:
-    """Write the table in a format of another tool."""
+    """Print the table in the format of another tool."""
     from hocket.tune.export import export_table, exporters
 
     if formats:
@@ -317,16 +295,18 @@ def export(
 
 def _read_count(text: str) -> int:
     if not text.strip().isdecimal() or int(text) < 2:
-        raise InvalidArgument(f"{text!r} is no number of ranks; write it like 4,8,64")
+        raise InvalidArgument(f"{text!r} is not a number of ranks, 2 or more; write a list like 4,8,64")
     return int(text)
 
 
 def draw(
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="PICTURE", help="Such as table.png or .svg.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="PICTURE", help="For example table.png or table.svg.")
+    ],
     table: TablePath = None,
     as_json: AsJson = False,
 ) -> int:
-    """Draw a picture."""
+    """Draw the table into a picture file."""
     loaded = _load(table)
     check_picture_path(output)
     draw_table(loaded, output)
@@ -335,13 +315,13 @@ def draw(
 
 
 def _load(path: Path | None) -> Table:
-    """Load the table named, or the user's."""
+    """Load the named table, by default the user's."""
     if path is None and find_table() is None:
-        raise InvalidArgument(f"there is no table yet at {default_path()}; measure one with: hocket tune run -n 2")
+        raise InvalidArgument(f"no table at {default_path()} yet; measure one with: hocket tune run -n 2")
     return load_table(path or default_path())
 
 
-def _written(table: Table) -> str:
+def _description(table: Table) -> str:
     ranks: Sequence[int] = sorted({row.num_ranks for row in table.rows})
     return (
         f"{table.path}: {len(table.rows)} rows, for {' and '.join(map(str, ranks))} ranks, hash {table.hash}, "

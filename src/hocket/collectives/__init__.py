@@ -1,6 +1,6 @@
-"""Collective algorithms as tables: verified, costed, simulated, executed and drawn.
+"""Collective algorithms as tables: verify, estimate, simulate, execute and draw them.
 
-Names are loaded when they are asked for: a program that names no algorithm does without NumPy.
+Names are loaded on first use, so a program that names no algorithm does not need NumPy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How the bytes of an operation are divided between its blocks."""
+"""The sizes of the blocks of an operation."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hocket.collectives.semantics import parts_per_rank
 
 
 def block_sizes(nbytes: int, num_blocks: int, itemsize: int = 1) -> NDArray[np.int64]:
-    """Return the bytes of every block: whole items, as equal as can be, the larger ones first.
+    """Return the bytes of every block: whole items, balanced, the larger blocks first.
 
-    The native executor divides in the same way (native/schedule/slots.cpp).
+    The native executor uses the same rule (native/schedule/slots.cpp).
     """
     items, rest = divmod(nbytes // itemsize, num_blocks)
     return (items + (np.arange(num_blocks) < rest)).astype(np.int64) * itemsize
@@ -22,9 +22,9 @@ def sizes_of(schedule: Schedule, nbytes: int, itemsize: int = 1) -> NDArray[np.i
     """Return the bytes of every block of an operation.
 
     Args:
-        schedule: of it.
-        nbytes: of the array; where there is a block for every rank, of all of them together.
-        itemsize: bytes that are not divided.
+        schedule: schedule of the operation.
+        nbytes: size of the array; for collectives with one block per rank, of all blocks together.
+        itemsize: bytes of an item, which is never split.
     """
     if schedule.collective == "barrier":
         return np.zeros(schedule.num_blocks, np.int64)
@@ -32,6 +32,6 @@ def sizes_of(schedule: Schedule, nbytes: int, itemsize: int = 1) -> NDArray[np.i
         return np.tile(block_sizes(nbytes, schedule.num_ranks, itemsize), schedule.num_ranks)
     if schedule.collective in ("all_gather", "reduce_scatter"):
         parts = parts_per_rank(schedule)
-        of_ranks = block_sizes(nbytes, schedule.num_ranks, itemsize).tolist()
-        return np.concatenate([block_sizes(each, parts, itemsize) for each in of_ranks])
+        rank_sizes = block_sizes(nbytes, schedule.num_ranks, itemsize).tolist()
+        return np.concatenate([block_sizes(each, parts, itemsize) for each in rank_sizes])
     return block_sizes(nbytes, schedule.num_blocks, itemsize)

@@ -1,4 +1,4 @@
-"""What has to be over before what: the order between messages that the slots of a schedule imply."""
+"""The order of messages and reductions that the slots of a schedule imply."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hocket.collectives.schedule import Schedule
 
 @dataclass(frozen=True, eq=False)
 class SlotDependencies:
-    """Steps and their order. Step m < num_messages is message m; the others reduce what came with one.
+    """Steps and their order. Step m < num_messages is message m; each other step reduces the content of a message.
 
     Args:
-        message_of: the message of every transfer.
-        after, before: int64, pairs: step `after[i]` comes after step `before[i]`; some stand there twice.
-        reducing: the messages whose content is reduced; step num_messages + i reduces that of reducing[i].
+        message_of: message of every transfer.
+        after, before: int64, pairs: step `after[i]` depends on step `before[i]`; pairs may be repeated.
+        reducing: messages whose content is reduced; step num_messages + i reduces that of reducing[i].
     """
 
     message_of: NDArray[np.int64]
@@ -34,11 +34,11 @@ def _messages_of(schedule: Schedule) -> NDArray[np.int64]:
 
 
 def find_dependencies(schedule: Schedule) -> SlotDependencies:
-    """Find them.
+    """Find the dependencies between the steps of a schedule.
 
-    A step that reads a slot comes after the one that wrote it last; a step that writes one comes after all that read
-    or wrote it before. Within a round everything is read before anything is written; what only replaces a block there
-    waits in a buffer, and not for the reader of the same round.
+    A step that reads a slot depends on the last step that wrote it; a step that writes a slot depends on all earlier
+    steps that read or wrote it. Within a round, all reads precede all writes. A write without reduction goes to a
+    buffer first, so it does not depend on readers of the same round.
     """
     message_of = _messages_of(schedule)
     num_messages = len(schedule.message_starts)
@@ -50,8 +50,8 @@ def find_dependencies(schedule: Schedule) -> SlotDependencies:
 
     num = len(schedule)
     if not num:
-        nothing = np.zeros(0, np.int64)
-        return SlotDependencies(message_of, nothing, nothing, nothing)
+        empty = np.zeros(0, np.int64)
+        return SlotDependencies(message_of, empty, empty, empty)
     places = np.concatenate(
         [
             schedule.sources.astype(np.int64) * schedule.num_slots + schedule.source_slots,
@@ -66,7 +66,7 @@ def find_dependencies(schedule: Schedule) -> SlotDependencies:
 
     index = np.arange(2 * num)
     first = np.maximum.accumulate(np.where(np.concatenate(([True], places[1:] != places[:-1])), index, 0))
-    # The last write in front of every access of its place, and the first one behind it.
+    # For every access, the last earlier and the first later write of its slot.
     last_write = np.concatenate(([-1], np.maximum.accumulate(np.where(writes, index, -1))[:-1]))
     has_last = last_write >= first
     next_write = np.concatenate((np.minimum.accumulate(np.where(writes, index, 2 * num)[::-1])[::-1][1:], [2 * num]))
@@ -80,5 +80,5 @@ def find_dependencies(schedule: Schedule) -> SlotDependencies:
         (step_of_reduction[reducing], reducing),
     ]
     after, before = (np.concatenate(column) for column in zip(*pairs, strict=True))
-    real = after != before
-    return SlotDependencies(message_of, after[real], before[real], reducing)
+    is_real = after != before
+    return SlotDependencies(message_of, after[is_real], before[is_real], reducing)

@@ -1,4 +1,4 @@
-"""Draws a schedule: rounds, or time, from left to right; ranks from top to bottom; an arrow a message."""
+"""Draw a schedule: rounds or time from left to right, ranks from top to bottom, one line per message."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def draw_schedule(schedule: Schedule, path: str | Path, simulation: Simulation |
     """Draw a schedule.
 
     Args:
-        schedule: of at most 4,000 messages.
-        path: of the picture; its ending decides the format.
-        simulation: of the schedule; then messages lie where they begin and end in its time instead of in rounds.
+        schedule: schedule with at most 4,000 messages between ranks.
+        path: file of the picture; its suffix determines the format.
+        simulation: simulation of the schedule, to draw messages over simulated time instead of rounds.
 
     Raises:
-        InvalidArgument: it has more messages than can be seen.
+        InvalidArgument: the schedule has too many messages for a picture.
         BackendUnavailable: matplotlib is not installed.
     """
     starts = schedule.message_starts
     starts_remote = np.flatnonzero(schedule.is_remote[starts])
     if len(starts_remote) > MOST_MESSAGES:
         raise InvalidArgument(
-            f"{len(starts_remote)} messages cannot be told apart in a picture; draw a schedule of at most "
-            f"{MOST_MESSAGES}, with fewer ranks or blocks"
+            f"{len(starts_remote)} messages are too many for a picture, the limit is {MOST_MESSAGES}; use fewer ranks "
+            "or blocks"
         )
     plt = load_pyplot()
     from matplotlib.collections import LineCollection
@@ -77,7 +77,7 @@ def draw_schedule(schedule: Schedule, path: str | Path, simulation: Simulation |
     given = ", ".join(f"{name} {value}" for name, value in schedule.parameters.items())
     title = f"{schedule.collective} by {schedule.algorithm}{f' ({given})' if given else ''}, {schedule.num_ranks} ranks"
     note = "simulated" if simulation is not None else f"{schedule.num_rounds} rounds"
-    reduced = "; dashed: reduced where it arrives" if dashed.any() else ""
+    reduced = "; dashed: reduced on arrival" if dashed.any() else ""
     axes.set_title(f"{fill(title, _TITLE_WIDTH)}\n{note}; colour: block{reduced}", fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=120)
@@ -85,7 +85,7 @@ def draw_schedule(schedule: Schedule, path: str | Path, simulation: Simulation |
 
 
 def _label(axes: Axes, schedule: Schedule, messages: Any, begins: Any) -> None:
-    """Write the blocks of every message next to where it begins."""
+    """Write the blocks of every message next to its start."""
     ends = np.append(schedule.message_starts, len(schedule))
     for message, begin in zip(messages.tolist(), begins.tolist(), strict=True):
         first, last = int(ends[message]), int(ends[message + 1])

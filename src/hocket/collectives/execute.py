@@ -1,7 +1,7 @@
-"""A schedule over nothing but messages: the plain executor, which any communicator can run.
+"""A plain executor of schedules that only needs messages, so it works with any communicator.
 
-The native core executes schedules itself (`algorithm=` of every collective), with more in flight at a time. This one is
-for communicators that are not hocket's, and to see what a schedule does.
+The native core executes schedules itself (`algorithm=` of every collective), with more messages in flight. This
+executor is for other communicators, and to study schedules.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Handle(Protocol):
 
 
 class MessageTransport(Protocol):
-    """What a communicator has to have."""
+    """The methods of a communicator that the executor needs."""
 
     @property
     def rank(self) -> int: ...
@@ -53,27 +53,27 @@ def execute(
     root: int = 0,
     tag: int = 0,
 ) -> int:
-    """Execute a schedule; called by all ranks.
+    """Execute a schedule; all ranks must call it.
 
     Args:
-        schedule: of as many ranks as the communicator has.
-        comm: whose messages carry it.
-        x: one-dimensional; of broadcast, reduce, all_reduce and scan the array, in place; otherwise the input.
-        out: one-dimensional; of all_gather, reduce_scatter and all_to_all the result.
+        schedule: schedule for the number of ranks of the communicator.
+        comm: communicator for the messages.
+        x: one-dimensional array; updated in place by broadcast, reduce, all_reduce and scan, input of the others.
+        out: one-dimensional result of all_gather, reduce_scatter and all_to_all.
         op: "sum", "prod", "min" or "max".
-        root: of broadcast and reduce.
-        tag: of the messages.
+        root: root of broadcast and reduce.
+        tag: tag of the messages.
 
     Returns:
-        The bytes that this rank sent.
+        Number of bytes that this rank sent.
 
     Raises:
-        InvalidArgument: sizes do not fit, or the number of ranks does not.
+        InvalidArgument: the sizes or the number of ranks do not match.
     """
     if schedule.num_ranks != comm.size:
         raise InvalidArgument(f"the schedule is for {schedule.num_ranks} ranks, the communicator has {comm.size}")
     if op not in _REDUCTIONS:
-        raise InvalidArgument(f"op must be one of {', '.join(_REDUCTIONS)}, not {op!r}{did_you_mean(op, _REDUCTIONS)}")
+        raise InvalidArgument(f"op must be one of {', '.join(_REDUCTIONS)}, got {op!r}{did_you_mean(op, _REDUCTIONS)}")
     rank = schedule.place_of(comm.rank, root)
     slots = _Slots(schedule, rank, x, out)
     mine = (schedule.sources == rank) | (schedule.destinations == rank)
@@ -81,21 +81,21 @@ def execute(
     for number in np.unique(schedule.rounds[mine]):
         rows = np.flatnonzero(mine & (schedule.rounds == number))
         from_here, to_here = schedule.sources[rows] == rank, schedule.destinations[rows] == rank
-        going = _by_peer(rows[from_here & ~to_here], schedule.destinations)
-        coming = _by_peer(rows[to_here & ~from_here], schedule.sources)
-        moves = rows[from_here & to_here]
-        # Everything is read before anything is written.
-        packed = {peer: slots.read(each) for peer, each in going.items()}
-        moved = slots.read(moves)
-        arrived = {peer: np.empty(slots.length(each), x.dtype) for peer, each in coming.items()}
-        handles = [comm.irecv(each, schedule.rank_at(peer, root), tag) for peer, each in arrived.items() if len(each)]
+        outgoing = _by_peer(rows[from_here & ~to_here], schedule.destinations)
+        incoming = _by_peer(rows[to_here & ~from_here], schedule.sources)
+        local = rows[from_here & to_here]
+        # A round reads all slots before it writes any.
+        packed = {peer: slots.read(each) for peer, each in outgoing.items()}
+        local_values = slots.read(local)
+        received = {peer: np.empty(slots.length(each), x.dtype) for peer, each in incoming.items()}
+        handles = [comm.irecv(each, schedule.rank_at(peer, root), tag) for peer, each in received.items() if len(each)]
         handles += [comm.isend(each, schedule.rank_at(peer, root), tag) for peer, each in packed.items() if len(each)]
         for handle in handles:
             handle.wait()
         sent += sum(each.nbytes for each in packed.values())
-        for peer, each in arrived.items():
-            slots.write(coming[peer], each, _REDUCTIONS[op])
-        slots.write(moves, moved, _REDUCTIONS[op])
+        for peer, each in received.items():
+            slots.write(incoming[peer], each, _REDUCTIONS[op])
+        slots.write(local, local_values, _REDUCTIONS[op])
     slots.finish()
     return sent
 
@@ -105,7 +105,7 @@ def _by_peer(rows: NDArray[np.int64], peers: NDArray[np.int32]) -> dict[int, NDA
 
 
 class _Slots:
-    """A rank's blocks."""
+    """The slots of a rank and their values."""
 
     def __init__(self, schedule: Schedule, rank: int, x: NDArray[Any], out: NDArray[Any] | None) -> None:
         self.schedule = schedule
@@ -114,16 +114,20 @@ class _Slots:
         collective, n = schedule.collective, schedule.num_ranks
         with_blocks = collective in ("all_gather", "reduce_scatter", "all_to_all")
         if with_blocks and (out is None or out.dtype != x.dtype):
-            raise InvalidArgument(f"{collective} needs an out of the type of x")
-        whole = len(x) * n if collective == "all_gather" else len(x)
-        self.lengths = sizes_of(schedule, whole)
+            raise InvalidArgument(
+                f"{collective} needs an out of x's dtype {x.dtype}, got {None if out is None else out.dtype}"
+            )
+        num_items = len(x) * n if collective == "all_gather" else len(x)
+        self.lengths = sizes_of(schedule, num_items)
         ends = np.concatenate(([0], np.cumsum(self.lengths)))
         self.values: dict[int, NDArray[Any]] = {}
         if (with_blocks and collective != "all_gather" and len(x) % n) or (
-            out is not None and len(out) * (n if collective == "reduce_scatter" else 1) != whole
+            out is not None and len(out) * (n if collective == "reduce_scatter" else 1) != num_items
         ):
-            held = 0 if out is None else len(out)
-            raise InvalidArgument(f"{collective}: x has {len(x)} items and out {held}, between {n} ranks")
+            num_out = 0 if out is None else len(out)
+            raise InvalidArgument(
+                f"{collective} on {n} ranks: the sizes of x ({len(x)} items) and out ({num_out}) do not match"
+            )
         if collective == "all_to_all":
             self.values = {block: part.copy() for block, part in enumerate(np.split(x, n))}
         elif collective == "all_gather":

@@ -1,4 +1,4 @@
-"""The proof that a schedule does what its collective promises, by running it on sets instead of on numbers."""
+"""Prove that a schedule implements its collective, by running it on sets of ranks instead of numbers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,22 @@ from hocket.errors import InvalidSchedule
 
 
 def verify(schedule: Schedule) -> None:
-    """Prove a schedule.
+    """Prove that a schedule implements its collective.
 
-    Checked: every transfer moves the block that its source holds by then; no two transfers of a round write one slot;
-    no rank sends or receives more messages in a round than it has ports; a block is delivered to the slot where it
-    belongs once and not again; a reduction takes in every rank's part exactly once; and in the end every rank has what
-    the collective promises.
+    The proof checks that every transfer moves a block that its source holds at this time; that no two transfers of a
+    round write the same slot; that no rank sends or receives more messages per round than it has ports; that each block
+    is delivered to its final slot only once; that a reduction includes the part of every rank exactly once; and that
+    every rank ends with the result of the collective.
 
     Raises:
-        InvalidSchedule: names the first transfer, or rank and block, that is wrong.
+        InvalidSchedule: the schedule is wrong; the error names the first wrong transfer, or rank and block.
+
+    Examples:
+        >>> from hocket.collectives import Transfers, make_schedule, verify
+        >>> verify(make_schedule("broadcast", 3, 1, [Transfers(0, 1, 0), Transfers(1, 2, 0)]))
+        >>> verify(make_schedule("broadcast", 3, 1, [Transfers(0, 1, 0)]))
+        Traceback (most recent call last):
+        hocket.errors.InvalidSchedule: at the end rank 2 has nothing in slot 0 instead of block 0
     """
     semantics = semantics_of(schedule.collective)
     _check_slots(schedule, semantics)
@@ -37,7 +44,7 @@ def _check_slots(schedule: Schedule, semantics: Semantics) -> None:
     least = semantics.num_array_slots(schedule)
     if schedule.num_slots < least:
         raise InvalidSchedule(
-            f"{schedule.collective} of {schedule.num_blocks} blocks needs {least} slots, not {schedule.num_slots}"
+            f"{schedule.collective} of {schedule.num_blocks} blocks needs {least} slots, got {schedule.num_slots}"
         )
 
 
@@ -52,12 +59,12 @@ def _check_ports(schedule: Schedule) -> None:
         if len(wrong):
             number, rank = divmod(int(keys[wrong[0]]), schedule.num_ranks)
             raise InvalidSchedule(
-                f"round {number}: rank {rank} {verb} {counts[wrong[0]]} messages, and has ports for {schedule.ports}"
+                f"round {number}: rank {rank} {verb} {counts[wrong[0]]} messages, but has only {schedule.ports} ports"
             )
 
 
 class _State:
-    """Who holds what: the block in every slot, and the set of ranks whose parts are reduced into it."""
+    """The block in every slot, and the set of ranks whose parts are reduced into it."""
 
     def __init__(self, schedule: Schedule, semantics: Semantics) -> None:
         self.schedule = schedule
@@ -66,7 +73,7 @@ class _State:
         self.held: Held = semantics.begins(schedule).reshape(-1)
         self.ends: Held = semantics.ends(schedule).reshape(-1)
         self.words = (num_ranks + 63) // 64 if semantics.reduces else 0
-        self.own = np.zeros((num_ranks, self.words), np.uint64)  # the set of a single rank
+        self.own = np.zeros((num_ranks, self.words), np.uint64)  # sets with a single rank
         if self.words:
             ranks = np.arange(num_ranks)
             self.own[ranks, ranks // 64] = np.uint64(1) << (ranks % 64).astype(np.uint64)
@@ -83,13 +90,15 @@ class _State:
         written = schedule.destinations[rows].astype(np.int64) * num_slots + schedule.destination_slots[rows]
         self._refuse(rows, self.held[read] != blocks, "the source does not hold that block: it holds {}", read)
         if len(np.unique(written)) != len(written):
-            again = np.ones(len(written), bool)
-            again[np.unique(written, return_index=True)[1]] = False
-            self._refuse(rows, again, "another transfer of the round writes the same slot", written)
+            repeated = np.ones(len(written), bool)
+            repeated[np.unique(written, return_index=True)[1]] = False
+            self._refuse(rows, repeated, "another transfer of the round writes the same slot", written)
         if reduces.any():
             if not self.semantics.reduces:
-                self._refuse(rows, reduces, f"{schedule.collective} reduces nothing", written)
-            self._refuse(rows, reduces & (self.held[written] != blocks), "reduced into another block: into {}", written)
+                self._refuse(rows, reduces, f"{schedule.collective} must not reduce", written)
+            self._refuse(
+                rows, reduces & (self.held[written] != blocks), "the destination holds another block: {}", written
+            )
         if self.words:
             sets = self.parts[read]
             if not self.semantics.may_repeat and reduces.any():
@@ -97,22 +106,22 @@ class _State:
                 self._refuse(rows, twice, "a rank's part is counted twice", written)
             self.parts[written] = np.where(reduces[:, None], self.parts[written] | sets, sets)
         else:
-            self._refuse(rows, self.is_settled[written], "what the slot has to end with was there already", written)
+            self._refuse(rows, self.is_settled[written], "the slot has its final block already", written)
             self.is_settled[written] = self.ends[written] == blocks
         self.held[written] = blocks
 
-    def _refuse(self, rows: slice, wrong: NDArray[np.bool_], why: str, places: NDArray[np.int64]) -> None:
-        found = np.flatnonzero(wrong)
-        if not len(found):
+    def _refuse(self, rows: slice, wrong: NDArray[np.bool_], reason: str, places: NDArray[np.int64]) -> None:
+        wrong_rows = np.flatnonzero(wrong)
+        if not len(wrong_rows):
             return
-        place = int(found[0])
-        row = rows.start + place
+        index = int(wrong_rows[0])
+        row = rows.start + index
         schedule = self.schedule
-        holds = int(self.held[places[place]])
+        holds = int(self.held[places[index]])
         raise InvalidSchedule(
             f"round {schedule.rounds[row]}: block {schedule.blocks[row]} from rank {schedule.sources[row]}, slot "
             f"{schedule.source_slots[row]}, to rank {schedule.destinations[row]}, slot "
-            f"{schedule.destination_slots[row]}: {why.format('none' if holds < 0 else f'block {holds}')}"
+            f"{schedule.destination_slots[row]}: {reason.format('none' if holds < 0 else f'block {holds}')}"
         )
 
     def check_end(self) -> None:
@@ -128,18 +137,18 @@ class _State:
             )
         if not self.words:
             return
-        wanted = _as_words(self.semantics.contributors(schedule.num_ranks), self.words)
+        expected = _as_words(self.semantics.contributors(schedule.num_ranks), self.words)
         final = np.flatnonzero(self.ends >= 0)
-        wrong = np.flatnonzero((self.parts[final] != wanted[final // num_slots]).any(axis=1))
+        wrong = np.flatnonzero((self.parts[final] != expected[final // num_slots]).any(axis=1))
         if not len(wrong):
             return
         place = int(final[wrong[0]])
         rank, slot = divmod(place, num_slots)
-        have, want = _ranks_in(self.parts[place]), _ranks_in(wanted[rank])
-        lacks, excess = sorted(want - have), sorted(have - want)
+        included, required = _ranks_in(self.parts[place]), _ranks_in(expected[rank])
+        lacking, excess = sorted(required - included), sorted(included - required)
         raise InvalidSchedule(
             f"at the end rank {rank} has block {self.ends[place]}"
-            + (f" without the part of rank {lacks[0]}" if lacks else f" with the part of rank {excess[0]}")
+            + (f" without the part of rank {lacking[0]}" if lacking else f" with the part of rank {excess[0]}")
         )
 
 
@@ -151,4 +160,4 @@ def _as_words(sets: NDArray[np.bool_], num_words: int) -> NDArray[np.uint64]:
 
 
 def _ranks_in(words: NDArray[np.uint64]) -> set[int]:
-    return {64 * place + bit for place, word in enumerate(words.tolist()) for bit in range(64) if word >> bit & 1}
+    return {64 * index + bit for index, word in enumerate(words.tolist()) for bit in range(64) if word >> bit & 1}

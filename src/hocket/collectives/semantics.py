@@ -1,17 +1,17 @@
-"""What each collective begins with and has to end with, in blocks and slots.
+"""The blocks and slots that each collective starts with and must end with.
 
-============== ================================= ============================== =========================
-collective     blocks                            slots in front of the scratch  has to end with
-============== ================================= ============================== =========================
+============== ================================= ============================== ===============================
+collective     blocks                            slots before the scratch       final content
+============== ================================= ============================== ===============================
 broadcast      parts of the array                block b in slot b              every block on all ranks
-reduce         parts of the array                block b in slot b              all ranks' on rank 0
-all_reduce     parts of the array                block b in slot b              all ranks' on all ranks
-scan           parts of the array                block b in slot b              ranks 0..r's on rank r
-all_gather     as many parts of every rank's     block b in slot b              every block on all ranks
-reduce_scatter as many parts for every rank      block b in slot b              all ranks' of its own parts
-all_to_all     (from, to), numbered from * P + to P of the input, P of the output those for it
-barrier        nothing                           slot 0                         having heard of all ranks
-============== ================================= ============================== =========================
+reduce         parts of the array                block b in slot b              sum over all ranks on rank 0
+all_reduce     parts of the array                block b in slot b              sum over all ranks on all ranks
+scan           parts of the array                block b in slot b              sum over ranks 0..r on rank r
+all_gather     equally many parts of each rank   block b in slot b              every block on all ranks
+reduce_scatter equally many parts for each rank  block b in slot b              sum over all ranks of own parts
+all_to_all     (from, to), numbered from * P + to P of the input, P of the output blocks for this rank
+barrier        none                              slot 0                         contributions of all ranks
+============== ================================= ============================== ===============================
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Held: TypeAlias = NDArray[np.int32]  # [rank, slot]: a block, or -1
 
 @dataclass(frozen=True)
 class Semantics:
-    """What a collective is.
+    """The definition of a collective.
 
     Args:
         reduces: whether blocks are reduced over ranks.
-        begins, ends: which block is in which slot of which rank; -1 where it does not matter.
-        contributors: [rank, rank]: whose parts rank r has to end with.
-        may_repeat: a rank's part may be counted twice.
-        num_array_slots: those that are not scratch.
+        begins, ends: block in each slot of each rank at the start and at the end; -1 if irrelevant.
+        contributors: [rank, rank]: whether the result of the first rank includes the part of the second.
+        may_repeat: whether the part of a rank may be included several times.
+        num_array_slots: number of slots that are not scratch.
     """
 
     reduces: bool
@@ -89,12 +89,12 @@ def _from_others(schedule: Schedule) -> Held:
 
 
 def parts_per_rank(schedule: Schedule) -> int:
-    """Blocks that belong to every rank, of all_gather and reduce_scatter."""
-    parts, left = divmod(schedule.num_blocks, schedule.num_ranks)
-    if left or not parts:
+    """Return the number of blocks per rank of all_gather or reduce_scatter."""
+    parts, rest = divmod(schedule.num_blocks, schedule.num_ranks)
+    if rest or not parts:
         raise InvalidSchedule(
-            f"{schedule.collective} between {schedule.num_ranks} ranks has as many blocks of every rank, "
-            f"not {schedule.num_blocks} in all"
+            f"{schedule.collective} on {schedule.num_ranks} ranks needs equally many blocks per rank, got "
+            f"{schedule.num_blocks} in total"
         )
     return parts
 
@@ -112,10 +112,10 @@ SEMANTICS = {
 
 
 def semantics_of(collective: str) -> Semantics:
-    """Return what a collective is.
+    """Return the definition of a collective.
 
     Raises:
-        InvalidSchedule: there is no such collective.
+        InvalidSchedule: the collective is unknown.
     """
     try:
         return SEMANTICS[collective]

@@ -16,8 +16,10 @@ _HEAD = ("collective", "algorithm", "num_ranks", "num_blocks", "num_slots", "por
 
 
 def to_json(schedule: Schedule) -> str:
-    """Return a schedule as JSON, one transfer a line: [round, source, destination, block, source slot, destination
-    slot, reduces]."""
+    """Return a schedule as JSON, one transfer per line.
+
+    A transfer is [round, source, destination, block, source slot, destination slot, reduces].
+    """
     head: dict[str, Any] = {"format": _FORMAT.text}
     head |= {name: getattr(schedule, name) for name in _HEAD}
     head["parameters"] = dict(schedule.parameters)
@@ -27,30 +29,30 @@ def to_json(schedule: Schedule) -> str:
 
 
 def from_json(text: str, place: str = "the schedule") -> Schedule:
-    """Read what `to_json` wrote. What the schedule does is not checked: see `verify`.
+    """Read a schedule that `to_json` wrote, without a check of its correctness: see `verify`.
 
     Args:
         text: JSON.
-        place: where it came from, for messages.
+        place: origin of the text, for error messages.
 
     Raises:
-        InvalidSchedule: it is no schedule; says where and why.
+        InvalidSchedule: the text is not a valid schedule; the error names the place and the reason.
     """
     _, content = _FORMAT.parse(text, place)
-    content.setdefault("group_size", content.get("num_ranks"))  # which the first schedules that were written lack
+    content.setdefault("group_size", content.get("num_ranks"))  # absent in the oldest files
     for name in _HEAD:
         value = content.get(name)
         if name in ("collective", "algorithm"):
-            is_right, words = isinstance(value, str), "a name"
+            is_valid, expected = isinstance(value, str), "a string"
         else:
-            is_right, words = type(value) is int and 1 <= value < 1 << 31, "a number from 1 on"
-        if not is_right:
-            raise InvalidSchedule(f"{place}: {name} is {words}, not {value!r}")
+            is_valid, expected = type(value) is int and 1 <= value < 1 << 31, "an integer of 1 or more"
+        if not is_valid:
+            raise InvalidSchedule(f"{place}: {name} must be {expected}, got {value!r}")
     if not isinstance(content.get("parameters"), dict):
-        raise InvalidSchedule(f"{place}: parameters are an object, not {content.get('parameters')!r}")
+        raise InvalidSchedule(f"{place}: parameters must be an object, got {content.get('parameters')!r}")
     rows = content.get("transfers")
     if not isinstance(rows, list):
-        raise InvalidSchedule(f"{place}: there is no list of transfers")
+        raise InvalidSchedule(f"{place}: transfers must be a list, got {str(rows)[:60]}")
     for number, row in enumerate(rows):
         numbers = row[:-1] if isinstance(row, list) else []
         if (
@@ -58,7 +60,7 @@ def from_json(text: str, place: str = "the schedule") -> Schedule:
             or not all(isinstance(each, int) and not isinstance(each, bool) and 0 <= each < 1 << 31 for each in numbers)
             or not isinstance(row[-1], bool)
         ):
-            raise InvalidSchedule(f"{place}: transfer {number} has {', '.join(COLUMNS)}, not {row!r}")
+            raise InvalidSchedule(f"{place}: transfer {number} must have {', '.join(COLUMNS)}, got {row!r}")
     columns = list(zip(*rows, strict=True)) or [()] * len(COLUMNS)
     schedule = from_columns(
         content["collective"],
@@ -76,6 +78,6 @@ def load_schedule(path: str | Path) -> Schedule:
     """Read a schedule from a file.
 
     Raises:
-        InvalidSchedule: it cannot be read, or is none.
+        InvalidSchedule: the file cannot be read, or is not a valid schedule.
     """
     return from_json(read_text(path, InvalidSchedule), str(path))

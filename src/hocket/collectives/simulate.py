@@ -1,4 +1,4 @@
-"""A schedule on the virtual clock: every rank sends one message at a time, and receives one at a time."""
+"""Simulate a schedule on a virtual clock: every rank sends one message at a time and receives one at a time."""
 
 from __future__ import annotations
 
@@ -17,12 +17,19 @@ from hocket.sim import Fabric, Link, Messages, TaskGraph, Uniform
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """What a schedule would take. Simulated, not measured.
+    """The simulated time and traffic of a schedule.
 
     Args:
-        seconds: until the last rank is done.
-        bytes_sent, bytes_received: of every rank, to and from others.
-        begin_s, end_s: of every message, in the order of `Schedule.message_starts`.
+        seconds: time until the last rank ends.
+        bytes_sent, bytes_received: bytes that each rank sends to and receives from other ranks.
+        begin_s, end_s: begin and end of every message, in the order of `Schedule.message_starts`.
+
+    Examples:
+        >>> from hocket.collectives.simulate import simulate
+        >>> schedule = hk.collectives.find_algorithm("broadcast", "flat").schedule(3)
+        >>> result = simulate(schedule, 1000, hk.sim.Link.of(latency_us=1, bandwidth_gb_s=1))
+        >>> result.bytes_sent.tolist(), (1e6 * result.end_s).round(3).tolist()
+        ([2000, 0, 0], [2.0, 4.0])
     """
 
     seconds: float
@@ -33,22 +40,37 @@ class Simulation:
 
 
 def simulate(schedule: Schedule, nbytes: int, fabric: Fabric | Link, *, itemsize: int = 1) -> Simulation:
-    """Run a schedule on a virtual clock.
+    """Simulate a schedule on a virtual clock.
 
-    A message begins when what it carries is there, and all earlier messages of its sender have left and all those of
-    its receiver have come, as far as ports of the connection go; it takes alpha + beta * bytes. A rank reduces one
-    message at a time, while others come in.
+    A message begins when its data is available and a port is free at its sender and at its receiver, in the order of
+    the schedule; it takes alpha + beta * bytes. A rank reduces one message at a time, in parallel to receives.
 
     Args:
-        schedule: to run.
-        nbytes: of the array; where there is a block for every rank, of all of them together.
-        fabric: what connects the ranks.
-        itemsize: bytes that are not divided between blocks.
+        schedule: schedule to simulate.
+        nbytes: size of the array; for collectives with one block per rank, of all blocks together.
+        fabric: network between the ranks.
+        itemsize: bytes of an item, which is never split between blocks.
+
+    Returns:
+        The simulated time and traffic.
+
+    Raises:
+        InvalidArgument: `nbytes` is negative or not a multiple of `itemsize`.
+
+    Examples:
+        >>> from hocket.collectives.simulate import simulate
+        >>> link = hk.sim.Link.of(latency_us=2, bandwidth_gb_s=10)
+        >>> for name in ("ring", "rabenseifner", "recursive_doubling"):
+        ...     schedule = hk.collectives.find_algorithm("all_reduce", name).schedule(8)
+        ...     print(name, f"{1e6 * simulate(schedule, 1024, link).seconds:.2f} us")
+        ring 28.18 us
+        rabenseifner 12.18 us
+        recursive_doubling 6.31 us
     """
     if isinstance(fabric, Link):
         fabric = Uniform(fabric)
     if nbytes < 0 or nbytes % itemsize:
-        raise InvalidArgument(f"nbytes is a multiple of {itemsize}, 0 or more, not {nbytes}")
+        raise InvalidArgument(f"nbytes must be 0 or more and a multiple of {itemsize}, got {nbytes}")
     sizes = sizes_of(schedule, nbytes, itemsize).astype(np.float64)[schedule.blocks]
     dependencies = find_dependencies(schedule)
     starts = schedule.message_starts
@@ -65,10 +87,10 @@ def simulate(schedule: Schedule, nbytes: int, fabric: Fabric | Link, *, itemsize
     connections = fabric.connections(sources, destinations)
     processors = graph.add_resources(num_ranks)
     remote = sources != destinations
-    for each in (0, 1):
-        over = remote & (connections == each)
+    for connection in (0, 1):
+        over = remote & (connections == connection)
         for ranks in (sources[over], destinations[over]):
-            capacity = _most_at_a_time(schedule.rounds[starts[over]], ranks)
+            capacity = _max_per_round(schedule.rounds[starts[over]], ranks)
             ports = graph.add_resources(num_ranks, capacity=capacity, in_order=True)
             graph.use(messages[over], ports[ranks])
     graph.use(reductions, processors[destinations[dependencies.reducing]])
@@ -86,8 +108,8 @@ def simulate(schedule: Schedule, nbytes: int, fabric: Fabric | Link, *, itemsize
     )
 
 
-def _most_at_a_time(rounds: NDArray[np.int32], ranks: NDArray[np.int32]) -> int:
-    """The messages that a rank has in a round, at most."""
+def _max_per_round(rounds: NDArray[np.int32], ranks: NDArray[np.int32]) -> int:
+    """Return the largest number of messages of a rank in a round."""
     _, counts = np.unique(rounds.astype(np.int64) << 32 | ranks, return_counts=True)
     return int(counts.max(initial=1))
 

@@ -1,4 +1,4 @@
-"""Schedules for communicators, by the names under which calls and tables ask for them."""
+"""Build schedules for communicators from the names in calls and tuning tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hocket.sim import Link
 
 _NAMED = re.compile(r"(\w+)(?:\((.*)\))?\Z")
 _PARAMETER = re.compile(r"\s*(\w+)\s*=\s*(\w+)\s*\Z")
-# Numbers of blocks that the model chooses are rounded to these, so that sizes share schedules.
+# Numbers of blocks chosen by the model are rounded to these, so that different sizes share schedules.
 _ROUND_NUMBERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 
 
@@ -27,19 +27,19 @@ def format_algorithm(name: str, parameters: Mapping[str, Any]) -> str:
 
 
 def round_num_blocks(num_blocks: int) -> int:
-    """Return the nearest of the numbers of blocks that are used where the model chooses."""
+    """Round a number of blocks chosen by the model to the nearest allowed number."""
     return min(_ROUND_NUMBERS, key=lambda each: abs(each - num_blocks))
 
 
 def parse_algorithm(collective: str, text: str) -> tuple[Algorithm, dict[str, Any]]:
-    """Read what `format_algorithm` wrote; parameters may be left out.
+    """Parse the text of `format_algorithm`; parameters may be left out.
 
     Raises:
-        InvalidArgument: the text is none of that form, or names what is not there.
+        InvalidArgument: the text has another form, or the algorithm or a parameter is unknown.
     """
     match = _NAMED.match(text)
     if match is None:
-        raise InvalidArgument(f"algorithm is a name, with parameters as in 'chain(num_blocks=8)' if any, not {text!r}")
+        raise InvalidArgument(f"algorithm must be a name such as 'ring' or 'chain(num_blocks=8)', got {text!r}")
     algorithm = find_algorithm(collective, match[1])
     parameters: dict[str, Any] = {}
     for part in (match[2] or "").split(","):
@@ -48,54 +48,53 @@ def parse_algorithm(collective: str, text: str) -> tuple[Algorithm, dict[str, An
         pair = _PARAMETER.match(part)
         if pair is None or pair[1] not in algorithm.parameters:
             known = ", ".join(algorithm.parameters) or "none"
-            raise InvalidArgument(f"{part.strip()!r} is no parameter of {algorithm.name}; it has {known}")
+            raise InvalidArgument(f"{part.strip()!r} is not a parameter of {algorithm.name}; its parameters: {known}")
         parameters[pair[1]] = int(pair[2]) if pair[2].isdecimal() else pair[2]
     return algorithm, parameters
 
 
 class Schedules:
-    """Builds and proves schedules.
+    """Builds schedules and proves that they are correct.
 
     Args:
-        link_for: the link by which the number of blocks is chosen where none is given, by number of hosts.
+        link_for: (number of hosts) -> link of the cost model that chooses a missing number of blocks.
     """
 
     def __init__(self, link_for: Callable[[int], Link]) -> None:
         self._link_for = link_for
 
     def complete(self, collective: str, algorithm: object, group: Group, nbytes: int) -> object:
-        """Return the name of an algorithm with all its parameters; a schedule as it is.
+        """Return the name of an algorithm with all its parameters; return a schedule unchanged.
 
         Args:
-            collective: name of the operation.
-            algorithm: what a call gave: a name, or a `Schedule`.
-            group: the communicator, whose hosts are the levels of a hierarchy where none are given.
-            nbytes: of the array; where there is a block for every rank, of all of them together.
+            collective: name of the collective.
+            algorithm: argument of a call: a name or a `Schedule`.
+            group: communicator; its hosts define the default levels of a hierarchy.
+            nbytes: size of the array; for collectives with one block per rank, of all blocks together.
 
         Raises:
-            InvalidType: it is neither.
-            InvalidArgument: there is no such algorithm, or it cannot do so many ranks; or the schedule is of another
-                collective or number of ranks.
+            InvalidType: `algorithm` is neither a name nor a `Schedule`.
+            InvalidArgument: the algorithm is unknown, or the schedule is for another collective or number of ranks.
         """
         if isinstance(algorithm, Schedule):
             if (algorithm.collective, algorithm.num_ranks) != (collective, group.size):
                 raise InvalidArgument(
-                    f"the schedule is of {algorithm.collective} between {algorithm.num_ranks} ranks, not of "
-                    f"{collective} between {group.size}"
+                    f"the schedule must be for {collective} on {group.size} ranks, it is for {algorithm.collective} on "
+                    f"{algorithm.num_ranks}"
                 )
             return algorithm
         if not isinstance(algorithm, str):
-            raise InvalidType(f"algorithm must be a name or a Schedule, not {type(algorithm).__name__}")
-        found, parameters = parse_algorithm(collective, algorithm)
-        if "ranks_per_host" in found.parameters:
+            raise InvalidType(f"algorithm must be a name or a Schedule, got {type(algorithm).__name__}")
+        registered, parameters = parse_algorithm(collective, algorithm)
+        if "ranks_per_host" in registered.parameters:
             parameters.setdefault("ranks_per_host", group.ranks_per_host)
-        if "num_blocks" in found.parameters and "num_blocks" not in parameters:
-            best = found.best_num_blocks(self._link_for(group.num_hosts), group.size, nbytes, **parameters)
+        if "num_blocks" in registered.parameters and "num_blocks" not in parameters:
+            best = registered.best_num_blocks(self._link_for(group.num_hosts), group.size, nbytes, **parameters)
             parameters["num_blocks"] = round_num_blocks(best)
-        return format_algorithm(found.name, {**found.parameters, **parameters})
+        return format_algorithm(registered.name, {**registered.parameters, **parameters})
 
     def build(self, collective: str, algorithm: object, num_ranks: int) -> tuple[str, Schedule]:
-        """Build what `complete` returned, prove it, and return it with its name."""
+        """Build the schedule that `complete` returned, prove it, and return it with its name."""
         if isinstance(algorithm, Schedule):
             verify(algorithm)
             return format_algorithm(algorithm.algorithm, algorithm.parameters), algorithm
@@ -104,8 +103,8 @@ class Schedules:
 
 @lru_cache(maxsize=256)
 def _build_proven(collective: str, text: str, num_ranks: int) -> Schedule:
-    """Communicators of one size share what is built."""
-    found, parameters = parse_algorithm(collective, text)
-    schedule = found.schedule(num_ranks, **parameters)
+    """Build and prove a schedule; communicators of one size share it."""
+    algorithm, parameters = parse_algorithm(collective, text)
+    schedule = algorithm.schedule(num_ranks, **parameters)
     verify(schedule)
     return schedule

@@ -1,4 +1,4 @@
-"""Passes from schedule to schedule."""
+"""Passes that transform schedules."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _REVERSED = {"broadcast": "reduce", "all_gather": "reduce_scatter"}
 
 
 def reverse(schedule: Schedule) -> Schedule:
-    """Turn a broadcast into a reduce, and an all_gather into a reduce_scatter.
+    """Turn a broadcast into a reduce, or an all_gather into a reduce_scatter.
 
-    The way of a block from its owner to all ranks is a tree. Walked from the last round to the first it brings every
-    rank's part to the owner, where each is counted once.
+    The transfers of a block from its owner to all ranks form a tree. Reversed, from the last round to the first, they
+    bring the part of every rank to the owner exactly once.
     """
     if schedule.collective not in _REVERSED:
-        raise InvalidSchedule(f"only {' and '.join(_REVERSED)} can be reversed, not {schedule.collective}")
+        raise InvalidSchedule(f"only {' and '.join(_REVERSED)} can be reversed, got {schedule.collective}")
     return renumbered(
         schedule,
         collective=_REVERSED[schedule.collective],
@@ -33,13 +33,13 @@ def reverse(schedule: Schedule) -> Schedule:
 
 
 def sequence(collective: str, *schedules: Schedule) -> Schedule:
-    """Do one schedule after the other on the same blocks."""
+    """Concatenate schedules on the same blocks."""
     first = schedules[0]
     for each in schedules[1:]:
         if (each.num_ranks, each.num_blocks) != (first.num_ranks, first.num_blocks):
             raise InvalidSchedule(
-                f"schedules in a sequence have the same ranks and blocks, not {first.num_ranks}, {first.num_blocks} "
-                f"and {each.num_ranks}, {each.num_blocks}"
+                f"schedules in a sequence must have the same ranks and blocks, got {first.num_ranks}, "
+                f"{first.num_blocks} and {each.num_ranks}, {each.num_blocks}"
             )
     columns = {name: np.concatenate([getattr(each, name) for each in schedules]) for name in COLUMNS}
     begins = np.cumsum([0, *(each.num_rounds for each in schedules[:-1])])
@@ -55,12 +55,12 @@ def sequence(collective: str, *schedules: Schedule) -> Schedule:
 
 
 def segmented(schedule: Schedule, num_segments: int) -> Schedule:
-    """Cut every block into segments that travel one behind the other."""
+    """Split every block into segments that are sent in sequence."""
     if num_segments == 1:
         return schedule
     segments = np.arange(num_segments)
 
-    def cut(column: np.ndarray) -> np.ndarray:
+    def split(column: np.ndarray) -> np.ndarray:
         return (column[:, None] * num_segments + segments).ravel()
 
     same = {name: np.repeat(getattr(schedule, name), num_segments) for name in ("sources", "destinations", "reduces")}
@@ -68,19 +68,19 @@ def segmented(schedule: Schedule, num_segments: int) -> Schedule:
         schedule,
         num_blocks=schedule.num_blocks * num_segments,
         num_slots=schedule.num_slots * num_segments,
-        **{name: cut(getattr(schedule, name)) for name in ("rounds", "blocks", "source_slots", "destination_slots")},
+        **{name: split(getattr(schedule, name)) for name in ("rounds", "blocks", "source_slots", "destination_slots")},
         **same,
     )
 
 
 def overlapped(collective: str, phases: Sequence[Schedule], levels: Sequence[int], num_segments: int) -> Schedule:
-    """Do phases one after the other on every segment of the blocks, and those of different segments side by side.
+    """Run phases in sequence on every segment of the blocks, with phases of different segments overlapped.
 
     Args:
-        collective: of the whole.
-        phases: of the same ranks and blocks.
-        levels: of every phase; those of one level do not run at the same time.
-        num_segments: of every block; with one it is a `sequence`.
+        collective: collective of the result.
+        phases: schedules with the same ranks and blocks.
+        levels: level of every phase; phases of the same level do not overlap.
+        num_segments: segments of every block; one segment gives a `sequence`.
     """
     if num_segments == 1:
         return sequence(collective, *phases)
@@ -89,18 +89,18 @@ def overlapped(collective: str, phases: Sequence[Schedule], levels: Sequence[int
         begins.append(lengths[level])
         lengths[level] += phase.num_rounds
     period = max(lengths.values())
-    cut = [segmented(phase, num_segments) for phase in phases]
-    whole = sequence(collective, *cut)
+    segmented_phases = [segmented(phase, num_segments) for phase in phases]
+    whole = sequence(collective, *segmented_phases)
     rounds = [
         (number + phase.blocks % num_segments) * period + begin + phase.rounds // num_segments
-        for number, (phase, begin) in enumerate(zip(cut, begins, strict=True))
+        for number, (phase, begin) in enumerate(zip(segmented_phases, begins, strict=True))
     ]
     # The transfers of a sequence stay in the order of its parts.
     return renumbered(whole, rounds=np.concatenate(rounds), ports=len(lengths) * whole.ports)
 
 
 def rotated(schedule: Schedule, root: int) -> Schedule:
-    """Make another rank the root: rank 0 of the schedule becomes that one."""
+    """Return the schedule with ranks renumbered for a root, which is rank 0 of the given schedule."""
     if root == 0:
         return schedule
     ranks = np.array([schedule.rank_at(place, root) for place in range(schedule.num_ranks)])
@@ -108,7 +108,7 @@ def rotated(schedule: Schedule, root: int) -> Schedule:
 
 
 def without_repeats(schedule: Schedule) -> Schedule:
-    """Drop transfers that bring a rank a block which it has already; of schedules that reduce nothing."""
+    """Drop transfers of blocks that their destination already has; only for schedules without reductions."""
     has = np.zeros((schedule.num_ranks, schedule.num_blocks), bool)
     if schedule.collective == "broadcast":
         has[0] = True

@@ -1,4 +1,4 @@
-"""``await work``: an operation in a program of asyncio's."""
+"""``await work``: waiting for an operation in an asyncio program."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import time
 from hocket import _native
 
 _EAGER_S = 0.002
-_PAUSE_PART = 16
+_PAUSE_DIVISOR = 16  # a pause is this fraction of the time waited so far
 _LONGEST_PAUSE_S = 0.005
 
 
 async def wait_for(work: _native.Work) -> None:
-    """Wait without holding up the event loop; then as ``work.wait()``.
+    """Wait without blocking the event loop, and raise what ``work.wait()`` would raise.
 
-    Where there is a progress thread it tells when the work is over. Elsewhere the loop drives it between its other
-    tasks: eagerly at first, then with pauses that are a small part of the time waited. Of a virtual rank, which has
-    nothing else to do meanwhile, only the clock goes on.
+    With a progress thread, that thread notifies the loop on completion. Without one, the loop polls the work between
+    its other tasks: without pauses at first, then with pauses that are a small part of the time waited so far. A
+    virtual rank simply waits, on its virtual clock.
     """
     if _native.is_virtual_rank():
         work.wait()
@@ -25,21 +25,21 @@ async def wait_for(work: _native.Work) -> None:
     if not work.test() and _native.has_progress_thread():
         loop = asyncio.get_running_loop()
         finished = loop.create_future()
-        work._on_finished(lambda: _tell(loop, finished))
+        work._on_finished(lambda: _notify(loop, finished))
         await finished
     begin = time.monotonic()
     while not work.test():
         waited_s = time.monotonic() - begin
-        await asyncio.sleep(0 if waited_s < _EAGER_S else min(waited_s / _PAUSE_PART, _LONGEST_PAUSE_S))
+        await asyncio.sleep(0 if waited_s < _EAGER_S else min(waited_s / _PAUSE_DIVISOR, _LONGEST_PAUSE_S))
 
 
-def _tell(loop: asyncio.AbstractEventLoop, finished: asyncio.Future[None]) -> None:
+def _notify(loop: asyncio.AbstractEventLoop, finished: asyncio.Future[None]) -> None:
     try:
         loop.call_soon_threadsafe(_set, finished)
-    except RuntimeError:  # the loop was closed: nobody waits any more
+    except RuntimeError:  # the loop was closed, so no task is waiting
         return
 
 
 def _set(finished: asyncio.Future[None]) -> None:
-    if not finished.done():  # or cancelled
+    if not finished.done():  # it may have been cancelled
         finished.set_result(None)

@@ -1,4 +1,4 @@
-"""How a communicator chooses: the library that carries an operation, and the schedule by which it is executed."""
+"""How a communicator chooses the library that carries an operation, and the schedule that executes it."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ from hocket.errors import InvalidArgument, InvalidType
 from hocket.suggestions import unknown
 
 OWN = "native"
-"""The `algorithm` of a call that is to go the library's own way, whatever the policy says."""
-_MOST_FOUND = 4096
+"""The `algorithm` of a call that uses the library's own algorithm, regardless of the policy."""
+_MAX_CACHED = 4096
 _WITHOUT_SCHEDULES = ("gather", "scatter", "gatherv", "scatterv", "send", "recv")
 
 
 class Chooser:
-    """What one communicator knows of choices: its policy, and the schedules that were built for it.
+    """Makes the choices of one communicator, from its policy and the schedules that were built for it.
 
-    The communicator owns it and hands itself in where the native core has to be told or asked.
+    The communicator owns it, and passes itself to the methods that need the native core.
 
     Args:
         group: size, backends and levels of the communicator.
-        names: of all backends, in the order in which the communicator numbers them.
-        libraries: those besides shared memory.
-        key: of the communicator.
-        schedules: where algorithms come from; None: only the libraries' own ways can be chosen.
+        names: names of all backends, in the order in which the communicator numbers them.
+        libraries: the backends other than shared memory.
+        key: key of the communicator.
+        schedules: source of schedules; None: only the libraries' own algorithms can be chosen.
 
     Attributes:
-        policy: in force.
-        given_policy: as it was set: what communicators made from this one take over.
-        on_turn: called between two collectives with the same numbers on all ranks; None: nobody is.
+        policy: the policy in force.
+        given_policy: the policy as it was set; communicators made from this one start with it.
+        on_turn: called between two collectives, the same ones on all ranks; None: nothing is called.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class Chooser:
         self._key = key
         self._schedules = schedules
         self._programs: dict[tuple[str, object], int] = {}
-        self._programs_found: dict[tuple[str, object, int], int] = {}  # by what calls gave
+        self._program_cache: dict[tuple[str, object, int], int] = {}  # by the arguments of calls
 
     def set_policy(self, comm: _native.Communicator, policy: Policy) -> None:
-        """Let a policy choose from here on. Raises InvalidType if `policy` is not a `Policy`."""
+        """Use a policy from now on. Raises InvalidType if `policy` is not a `Policy`."""
         if not isinstance(policy, Policy):
             raise InvalidType(f"policy must be a hocket.Policy, such as Policy.fixed({{'*': 'shm'}}), not {policy!r}")
         choices = policy.choices(self.group)
@@ -90,8 +90,8 @@ class Chooser:
         if op not in CHOOSABLE:
             raise InvalidArgument(unknown("operation", op, CHOOSABLE))
         if not isinstance(nbytes, Integral) or nbytes < 0:
-            what = nbytes if isinstance(nbytes, Real) else f"{type(nbytes).__name__}; of an array that is x.nbytes"
-            raise InvalidArgument(f"nbytes is a number of bytes, 0 or more, not {what}")
+            what = nbytes if isinstance(nbytes, Real) else f"{type(nbytes).__name__}; for an array x, pass x.nbytes"
+            raise InvalidArgument(f"nbytes must be an int of 0 or more, not {what}")
         dtypes = dtype_class(op, dtype)
         reduced = reduction if dtypes != "moved" else None
         backend, algorithm = comm._choose(op, dtype, reduced, nbytes)
@@ -101,43 +101,43 @@ class Chooser:
             if (reason := comm._refuses(name, op, dtype, reduced, nbytes)) is not None
         }
         reason, candidates = self.policy.explain(self.group, op, dtypes, nbytes)
-        able = self._complete([each for each in candidates if each.backend not in refused], op, nbytes)
+        usable = self._complete([each for each in candidates if each.backend not in refused], op, nbytes)
         if refused:
             reason += f"; {', '.join(refused)} cannot carry it"
         chosen = join_carrier(backend, algorithm)
-        return Explanation(op, nbytes, dtype, self.group.size, chosen, reason, tuple(able), refused)
+        return Explanation(op, nbytes, dtype, self.group.size, chosen, reason, tuple(usable), refused)
 
     def set_ranges(self, comm: _native.Communicator, kind: str, dtypes: str, ranges: Sequence[Range]) -> None:
-        """Set what is chosen for one operation, on all members between the same operations."""
+        """Set the choices for one operation; called on all members between the same two operations."""
         ranges = self._with_schedules(kind, ranges)
         comm._set_choice(
             kind, dtypes, [(each.most_nbytes, self._carriers(comm, kind, each.ranking)) for each in ranges]
         )
 
     def carrier_over(self, backend: str, op: str, nbytes: int) -> str:
-        """Return what carries an operation over a library by itself, as in `Range.ranking`."""
+        """Return the name, as in `Range.ranking`, of the best way to carry an operation over one library."""
         return self._complete([RankedCarrier(backend, None, "")], op, nbytes)[0].carrier
 
     def find_program(self, comm: _native.Communicator, kind: str, algorithm: object, nbytes: int) -> int:
-        """Return the number of a schedule, which is built when it is asked for first; 0 is the library's own way."""
+        """Return the number of a schedule, which is built on first use; 0 is the library's own algorithm."""
         try:
-            return self._programs_found[kind, algorithm, nbytes]
-        except (KeyError, TypeError):  # a TypeError where a call gave what cannot be hashed
+            return self._program_cache[kind, algorithm, nbytes]
+        except (KeyError, TypeError):  # TypeError: the value of `algorithm` cannot be hashed
             pass
         number = self._build_program(comm, kind, algorithm, nbytes)
-        if len(self._programs_found) == _MOST_FOUND:
-            self._programs_found.clear()
-        self._programs_found[kind, algorithm, nbytes] = number
+        if len(self._program_cache) == _MAX_CACHED:
+            self._program_cache.clear()
+        self._program_cache[kind, algorithm, nbytes] = number
         return number
 
     def _complete(self, candidates: list[RankedCarrier], op: str, nbytes: int) -> list[RankedCarrier]:
-        """Name the schedules of libraries that have no collectives of their own."""
+        """Add names of schedules to candidates that are libraries without collectives."""
         if self._schedules is None:
             return candidates
         return self._schedules.complete_candidates(candidates, op, nbytes, self.group, self.policy)
 
     def _with_schedules(self, kind: str, ranges: Sequence[Range]) -> Sequence[Range]:
-        """Name schedules for libraries that have no collectives of their own, where ranges name none."""
+        """Add names of schedules to ranges that name none, for libraries without collectives."""
         in_order = tuple(self.group.backends)
         bare = [name for name in in_order if not has_collectives(name)]
         if not bare or self._schedules is None:
@@ -170,7 +170,7 @@ class Chooser:
             return 0
         collective = WITH_COUNTS.get(kind, kind)
         if kind in _WITHOUT_SCHEDULES or self._schedules is None:
-            raise InvalidArgument(f"{kind} has no algorithms to choose from; leave algorithm out, or say {OWN!r}")
+            raise InvalidArgument(f"{kind} has no algorithms to choose from; omit algorithm, or pass {OWN!r}")
         total = total_nbytes(kind, nbytes, self.group.size)
         complete = self._schedules.complete(collective, algorithm, self.group, total)
         key = collective, complete

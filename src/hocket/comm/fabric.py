@@ -1,4 +1,4 @@
-"""What connects the ranks of a job: shared memory and the libraries that are up."""
+"""What connects the ranks of a job: shared memory and the libraries that were started."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from hocket.comm.schedule_source import ScheduleSource
 
 
 class Backends(dict[str, str]):
-    """The backends of a communicator, with a word on each; `left_out` says which are not there, and why."""
+    """The backends of a communicator, by name, with a short description of each.
+
+    Attributes:
+        left_out: the backends that are not available, by name, with the reason.
+    """
 
     def __init__(self, available: Mapping[str, str], left_out: Mapping[str, str]) -> None:
         super().__init__(available)
@@ -34,10 +38,10 @@ class JobLayout:
     """Where the ranks of a job are.
 
     Args:
-        hosts: by rank, the number of its host.
-        local_ranks: by rank, its number among those of its host.
-        domains: by rank, a name of what it shares with some ranks of its host, as a cache or a memory node; empty where
-            it is not known.
+        hosts: for each rank, the number of its host.
+        local_ranks: for each rank, its number among the ranks of its host.
+        domains: for each rank, a name of the cache or memory node that it shares with some ranks of its host; empty if
+            not known.
     """
 
     hosts: Sequence[int]
@@ -52,39 +56,39 @@ class JobLayout:
         return len({self.hosts[rank] for rank in ranks})
 
     def ranks_per_host(self, ranks: Sequence[int]) -> int:
-        """Return how many of some ranks every host has, in a row; 1 if that is not so."""
+        """Return how many consecutive ranks each host has, if that number is equal on all hosts; otherwise 1."""
         return row_length([self.hosts[rank] for rank in ranks])
 
     def ranks_per_domain(self, ranks: Sequence[int]) -> int:
-        """Return how many of some ranks every domain has, in a row; 1 if that is not so, or not known."""
+        """Return how many consecutive ranks each domain has, if that number is known and equal; otherwise 1."""
         if not self.domains or not all(self.domains[rank] for rank in ranks):
             return 1
         return row_length([(self.hosts[rank], self.domains[rank]) for rank in ranks])
 
 
 def row_length(places: Sequence[object]) -> int:
-    """Return how many equal items there are in each row of them; 1 if rows differ, or if items come back."""
+    """Return the length of the runs of equal items; 1 if the lengths differ, or if an item occurs in two runs."""
     rows = [len(list(row)) for _, row in groupby(places)]
     return rows[0] if len(set(rows)) == 1 and len(rows) == len(set(places)) else 1
 
 
 @dataclass(frozen=True)
 class JobFabric:
-    """What every communicator of a job shares.
+    """The state that all communicators of a job share.
 
     Args:
         host: the ranks of this host.
         layout: where all ranks are.
-        control: what connects several hosts besides the libraries; None where there is one.
-        libraries: those that are up besides shared memory, in the same order on all ranks.
+        control: the control connection between several hosts; None on one host.
+        libraries: the started backends other than shared memory, in the same order on all ranks.
         allowed: names of the backends that operations may use.
-        left_out: why other backends are not there, by name.
+        left_out: the other backends by name, each with the reason why it is not available.
         policy: how a backend is chosen.
-        schedules: where algorithms come from; None: only the libraries' own ways can be chosen.
-        on_failure: called with (communicator, error) when an operation failed.
-        has_raised: whether the program was told of a failure of any communicator.
-        object_key: by which ranks seal the objects that libraries carry.
-        virtual: the ranks, where they are threads of one process on a virtual clock; `libraries` has their lanes.
+        schedules: source of schedules; None: only the libraries' own algorithms can be chosen.
+        on_failure: called with (communicator, error) when an operation has failed.
+        has_raised: returns whether a failure of any communicator was raised in the program.
+        object_key: key for the seals of objects that libraries carry.
+        virtual: the virtual ranks, if the ranks are threads of one process; `libraries` has their lanes.
     """
 
     host: _native.Host
@@ -101,11 +105,11 @@ class JobFabric:
     virtual: _native.VirtualRanks | None = None
 
     def backends_between(self, ranks: Sequence[int]) -> tuple[list[str], Backends]:
-        """Return what connects some ranks of the job.
+        """Return the backends that connect some ranks of the job.
 
         Returns:
-            The names of all backends, in the order in which communicators number them, and those of them that
-            operations may use.
+            The names of all backends, in the order in which communicators number them, and the backends that operations
+            may use.
         """
         num_hosts = self.layout.num_hosts(ranks)
         words = {"shm": describe_shared_memory()} if num_hosts == 1 and self.virtual is None else {}

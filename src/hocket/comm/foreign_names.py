@@ -1,6 +1,6 @@
-"""Error messages for mpi4py and torch.distributed names: each says what the operation is called in hocket.
+"""Error messages for mpi4py and torch.distributed names: each gives the name of the operation in hocket.
 
-docs/migrate.md has the same as tables.
+docs/migrate.md has the same names as tables.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ OF_THE_PACKAGE = {
     **{name: f'in hocket it is op="{name.lower()}"' for name in _REDUCTIONS},
     "COMM_WORLD": "in hocket it is comm = hk.init()", "Init": "in hocket it is comm = hk.init()",
     "Finalize": "in hocket it is comm.finalize()", "ANY_TAG": "in hocket a message has one tag",
-    "ANY_SOURCE": "in hocket comm.probe(tag) gives a rank whose message has come",
+    "ANY_SOURCE": "in hocket comm.probe(tag) returns a rank whose message has arrived",
     "IN_PLACE": "in hocket every operation works in place, or writes into the array that is given",
     "init_process_group": "in hocket it is comm = hk.init()", "Wtime": "in hocket it is hk.wtime()",
     "ReduceOp": 'in hocket it is op="sum" and the like', "Waitall": "in hocket it is hk.wait_all(works)",
 }  # fmt: skip
-"""What to say of names of other libraries' modules that are looked for in hocket."""
+"""The message for each name of another library's module that a program looks up in hocket."""
 
 _GRIDS = "hocket has no process topologies or neighbourhood collectives; compute the ranks yourself and use batch()"
 _OTHER_WORLDS = "hocket cannot spawn or connect to other jobs; start all ranks together and use split()"
@@ -102,25 +102,25 @@ NOT_HERE = {
     }.items()
     for name in names.split()
 }
-"""For mpi4py names that have no equivalent: the message."""
+"""The message for each mpi4py name without an equivalent."""
 
 
-class _Elsewhere:
-    """An attribute that raises AttributeError, so `hasattr` is False, with a message that helps."""
+class _ForeignName:
+    """An attribute that raises AttributeError with a helpful message, so `hasattr` is False."""
 
-    def __init__(self, name: str, told: str) -> None:
-        self._name, self._told = name, told
+    def __init__(self, name: str, hint: str) -> None:
+        self._name, self._hint = name, hint
 
     def __get__(self, instance: object, owner: type) -> NoReturn:
-        raise AttributeError(f"{owner.__name__!r} object has no attribute {self._name!r}; {self._told}")
+        raise AttributeError(f"{owner.__name__!r} object has no attribute {self._name!r}; {self._hint}")
 
 
 class ForeignNames:
-    """Mixin with the messages. A `__getattr__` would slow down every attribute access, so each name is a descriptor."""
+    """Mixin with the messages. Each name is a descriptor: `__getattr__` would slow down every attribute access."""
 
     def __dir__(self) -> Iterable[str]:
         return [name for name in super().__dir__() if name not in HERE and name not in NOT_HERE]
 
 
-for _name, _told in ({name: f"in hocket it is comm.{call}" for name, call in HERE.items()} | NOT_HERE).items():
-    setattr(ForeignNames, _name, _Elsewhere(_name, _told))
+for _name, _hint in ({name: f"in hocket it is comm.{call}" for name, call in HERE.items()} | NOT_HERE).items():
+    setattr(ForeignNames, _name, _ForeignName(_name, _hint))

@@ -1,7 +1,8 @@
-"""Many small all_reduces as few large ones: in a ``with`` block, or by themselves in a bucket.
+"""Many small all_reduces as few large ones: collected in a ``with`` block, or continuously in a bucket.
 
-A message has a fixed cost on every library, and on most it is far above that of a copy. Fusion copies arrays of one
-type into one, reduces that, and copies the results back (the tensor fusion of Horovod, arXiv 1802.05799).
+A message has a fixed cost on every library, and on most libraries this cost is far higher than that of a copy. Fusion
+copies arrays of one type into one array, reduces it, and copies the results back (the tensor fusion of Horovod, arXiv
+1802.05799).
 """
 
 from __future__ import annotations
@@ -32,11 +33,64 @@ class BucketCommunicator(Protocol):
     def _leave(self, drain_timeout_s: float) -> BaseException | None: ...
 
 
+class HasBuckets(Protocol):
+    """What `bucket` needs of a communicator."""
+
+    @property
+    def is_virtual(self) -> bool: ...
+    @property
+    def dup(self) -> Callable[[], BucketCommunicator]: ...
+
+
+def fused(comm: _native.Communicator, *, max_nbytes: int = 4 << 20, backend: str | None = None) -> Fused:
+    """Combine the all_reduces of a ``with`` block into few large ones.
+
+    Args:
+        max_nbytes: largest number of bytes, of one type and reduction, that are combined.
+        backend: as for `all_reduce`.
+
+    Examples:
+        >>> gradients = [np.ones(3), np.full(2, 2.0)]
+        >>> with comm.fused() as fused:
+        ...     for x in gradients:
+        ...         fused.all_reduce(x)
+        >>> gradients
+        [array([2., 2., 2.]), array([4., 4.])]
+    """
+    return Fused(comm, max_nbytes, backend)
+
+
+def bucket(
+    comm: HasBuckets, *, max_nbytes: int = 4 << 20, max_seconds: float = 0.005, backend: str | None = None
+) -> Bucket:
+    """Make a bucket, which collects all_reduces and sends them together; called by all members.
+
+    Args:
+        max_nbytes: the bucket sends when it holds this number of bytes.
+        max_seconds: the bucket sends when its oldest all_reduce is this old.
+        backend: as for `all_reduce`.
+
+    Raises:
+        InvalidState: the ranks are virtual, and so have no thread for a bucket.
+
+    Examples:
+        >>> x, y = np.ones(2), np.full(2, 3.0)
+        >>> with comm.bucket() as bucket:
+        ...     works = [bucket.all_reduce(each) for each in (x, y)]
+        ...     works[1].wait()
+        >>> x, y
+        (array([2., 2.]), array([6., 6.]))
+    """
+    if comm.is_virtual:
+        raise InvalidState("a bucket needs its own thread, which virtual ranks do not have; use fused()")
+    return Bucket(comm.dup, max_nbytes, max_seconds, backend)
+
+
 class Fused:
     """Collects the all_reduces of a ``with`` block; made by `Communicator.fused`.
 
-    What was collected is sent when it comes to `max_nbytes`, and at the end of the block, which waits for all of it.
-    All ranks call the same in the same order, so all of them send at the same places.
+    The collected arrays are sent when they reach `max_nbytes`, and at the end of the block, which waits for all of
+    them. All ranks make the same calls in the same order, so all of them send at the same points.
     """
 
     def __init__(self, comm: _native.Communicator, max_nbytes: int, backend: str | None) -> None:
@@ -48,12 +102,12 @@ class Fused:
         self._works: list[_native.Work] = []
 
     def all_reduce(self, x: Any, op: _native.ReduceName = "sum") -> None:
-        """Reduce x over all ranks, in place; the result is there at the end of the block.
+        """Reduce x over all ranks, in place; x holds the result at the end of the block.
 
         Raises:
-            InvalidType: x is no array. What else may be wrong with it shows when it is sent.
+            InvalidType: x is not an array. Other errors are raised when x is sent.
         """
-        dtype, nbytes = _facts_of(x)
+        dtype, nbytes = _dtype_and_nbytes(x)
         key = (op, dtype)
         if self._nbytes.get(key, 0) + nbytes > self._max_nbytes:
             self._send(key)
@@ -66,7 +120,7 @@ class Fused:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if error is not None:  # what was sent goes on, the rest is dropped
+        if error is not None:  # arrays that were sent stay in flight, the rest is dropped
             return
         for key in list(self._collected):
             self._send(key)
@@ -95,26 +149,27 @@ class Reduction:
 
     @property
     def done(self) -> bool:
-        """Whether it is over, with its result in place or with an error."""
+        """Whether it has completed or failed."""
         return self._over.is_set()
 
     def exception(self) -> BaseException | None:
-        """Return what went wrong; None while it is in flight, or if nothing did."""
+        """Return its error; None while it is in flight, and if it succeeded."""
         return self._error
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait for the result; what is collected until then is sent at once.
+        """Wait for the result; everything that was collected up to this all_reduce is sent at once.
 
         Args:
-            timeout: seconds; None: that of the communicator.
+            timeout: seconds; None: the communicator's timeout.
 
         Raises:
-            CommTimeout: it is not over in that time.
-            HocketError: what went wrong with it.
+            CommTimeout: it did not complete in that time.
+            HocketError: the error of this all_reduce.
         """
-        self._bucket._hurry(self._number)
-        if not self._over.wait(self._bucket._comm.timeout if timeout is None else timeout):
-            raise CommTimeout(f"all_reduce number {self._number} of a bucket is not over in its time")
+        self._bucket._send_up_to(self._number)
+        limit_s = self._bucket._comm.timeout if timeout is None else timeout
+        if not self._over.wait(limit_s):
+            raise CommTimeout(f"all_reduce number {self._number} of a bucket did not complete within {limit_s:g} s")
         if self._error is not None:
             raise self._error
 
@@ -122,12 +177,12 @@ class Reduction:
 class Bucket:
     """Collects all_reduces until they are worth sending; made by `Communicator.bucket`.
 
-    They are sent, by a thread of the bucket's, when they come to `max_nbytes`, when the oldest has waited for
-    `max_seconds`, or when somebody waits for one. Each rank sees to that by itself and at another moment, so before
-    anything is sent the ranks agree, by a minimum of eight bytes, on how much all of them have collected. The ranks
-    call `all_reduce` in the same order; waits may come in any.
+    A thread of the bucket sends them when they reach `max_nbytes`, when the oldest is `max_seconds` old, or when the
+    program waits for one of them. Ranks reach these conditions at different times, so before each round they agree, by
+    an all_reduce with "min" of eight bytes, on how many all_reduces every rank has collected. All ranks call
+    `all_reduce` in the same order; they can wait in any order.
 
-    A bucket has an issue order of its own. Leave it by `close` or a ``with`` block.
+    A bucket has its own issue order. Leave it with `close` or a ``with`` block.
     """
 
     def __init__(
@@ -144,7 +199,7 @@ class Bucket:
         self._nbytes = 0
         self._num_queued = 0
         self._num_sent = 0
-        self._num_wanted = 0  # those up to here somebody waits for
+        self._num_awaited = 0  # the program waits for one of the first so many
         self._error: BaseException | None = None
         self._is_closed = False
         self._changed = threading.Condition()  # guards all of the above
@@ -152,14 +207,14 @@ class Bucket:
         self._thread.start()
 
     def all_reduce(self, x: Any, op: _native.ReduceName = "sum") -> Reduction:
-        """Reduce x over all ranks, in place; x has to stay as it is until the result is there.
+        """Reduce x over all ranks, in place; do not change x before the result is there.
 
         Raises:
-            InvalidType: x is no array. What else may be wrong with it raises from `Reduction.wait`.
+            InvalidType: x is not an array. Other errors are raised by `Reduction.wait`.
             InvalidState: the bucket is closed.
-            HocketError: what has broken the bucket before.
+            HocketError: the error that has broken the bucket.
         """
-        dtype, nbytes = _facts_of(x)
+        dtype, nbytes = _dtype_and_nbytes(x)
         with self._changed:
             if self._error is not None:
                 raise self._error
@@ -175,14 +230,14 @@ class Bucket:
         return reduction
 
     def flush(self) -> None:
-        """Send what is collected, and wait for it."""
+        """Send everything that is collected, and wait for it."""
         with self._changed:
             last = self._last
         if last is not None:
             last.wait()
 
     def close(self) -> None:
-        """Send what is collected, and leave. Idempotent."""
+        """Send everything that is collected, wait for it, and leave. Idempotent."""
         if not self._is_closed:
             self.flush()
         self._leave()
@@ -202,12 +257,12 @@ class Bucket:
         with self._changed:
             self._is_closed = True
             self._changed.notify()
-        self._comm._leave(0.0)  # a round that others do not come to ends by this
+        self._comm._leave(0.0)  # this ends a round that other ranks do not join
         self._thread.join()
 
-    def _hurry(self, number: int) -> None:
+    def _send_up_to(self, number: int) -> None:
         with self._changed:
-            self._num_wanted = max(self._num_wanted, number + 1)
+            self._num_awaited = max(self._num_awaited, number + 1)
             self._changed.notify()
 
     def _run(self) -> None:
@@ -222,12 +277,12 @@ class Bucket:
             _finish(dropped, error)
 
     def _wait_for_work(self) -> bool:
-        """Return when something is due; False if the bucket was closed."""
+        """Wait until something must be sent; return False if the bucket was closed."""
         with self._changed:
             while not self._is_closed:
                 due_s = None
                 if self._queue:
-                    if self._nbytes >= self._max_nbytes or self._num_wanted > self._num_sent:
+                    if self._nbytes >= self._max_nbytes or self._num_awaited > self._num_sent:
                         return True
                     due_s = self._queue[0]._queued_s + self._max_seconds - time.monotonic()
                     if due_s <= 0:
@@ -236,7 +291,7 @@ class Bucket:
             return False
 
     def _send_round(self) -> None:
-        """Agree on what all ranks have collected, and reduce that. One rank's round is every rank's."""
+        """Agree on the all_reduces that every rank has collected, and run them. All ranks take part in a round."""
         with self._changed:
             collected = array("q", [self._num_queued])
         self._comm.all_reduce(collected, "min")
@@ -285,8 +340,8 @@ def _checked_limit(max_nbytes: int) -> int:
     return max_nbytes
 
 
-def _facts_of(x: Any) -> tuple[object, int]:
-    """Return what tells the type of an array's items from others, and its bytes."""
+def _dtype_and_nbytes(x: Any) -> tuple[object, int]:
+    """Return a key for the type of an array's items, and the array's size in bytes."""
     if hasattr(x, "dtype") and hasattr(x, "nbytes"):
         return x.dtype, x.nbytes
     try:

@@ -1,4 +1,4 @@
-"""Numbers and names that members of a new communicator have to agree about."""
+"""Numbers and names that must be equal on all members of a new communicator."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import operator
 from collections.abc import Sequence
 from typing import SupportsIndex
 
-from hocket.comm.messages import listed
+from hocket.comm.messages import as_list
 from hocket.errors import InvalidArgument, InvalidType
 
 LARGEST_INT64 = 2**63 - 1
@@ -25,7 +25,7 @@ def read_int64(value: SupportsIndex, least: int, rule: str) -> int:
 
 
 def derive_key(*parts: object) -> int:
-    """Make the 64-bit name under which the members of a new communicator find their memory; never 0 or 1."""
+    """Return the 64-bit name by which the members of a new communicator find their shared memory; never 0 or 1."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") | 2
 
@@ -34,14 +34,14 @@ def read_members(ranks: Sequence[int], own: int, size: int) -> list[int]:
     """Return the ranks of a group as ints.
 
     Args:
-        ranks: of the communicator that it is made from.
+        ranks: ranks of the communicator that the group is made from.
         own: this rank.
-        size: of that communicator.
+        size: number of ranks of that communicator.
 
     Raises:
-        InvalidType, InvalidArgument: a rank is no int, out of range or twice there, or this rank is not among them.
+        InvalidType, InvalidArgument: a rank is not an int, out of range or given twice, or this rank is missing.
     """
-    given = listed("ranks", "ints", ranks)
+    given = as_list("ranks", "ints", ranks)
     try:
         members = [operator.index(rank) for rank in given]
     except TypeError:

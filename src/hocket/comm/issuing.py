@@ -1,4 +1,4 @@
-"""Methods of a communicator that change how operations are issued: prepared once, or side by side."""
+"""Methods of a communicator that change how operations are issued: prepared once, or concurrently."""
 
 from __future__ import annotations
 
@@ -14,17 +14,25 @@ from hocket.suggestions import unknown
 
 
 def prepare(comm: _native.Communicator, op: str, *arguments: Any, **options: Any) -> _native.Prepared:
-    """Read the arguments of an operation once, to issue it again and again; nothing is sent yet.
+    """Check the arguments of an operation once, so that it can be issued many times; nothing is sent yet.
 
-    The backend is the one that carries it now, whatever policy is set later.
+    The backend is chosen now, and a policy that is set later does not change it.
 
     Args:
         op: name of a method: a collective, "send" or "recv".
-        arguments, options: as of that method, without async_op and deps.
+        arguments, options: as for that method, without async_op and deps.
 
     Raises:
-        InvalidArgument: there is no such operation, or what its method raises.
-        InvalidState: by `Prepared.start`, if it is in flight.
+        InvalidArgument: the operation does not exist, or an argument is wrong as for its method.
+        InvalidState: raised by `Prepared.start`, if the operation is in flight.
+
+    Examples:
+        >>> x = np.ones(2)
+        >>> step = comm.prepare("all_reduce", x)
+        >>> step()  # issues it and waits
+        >>> step()
+        >>> x
+        array([4., 4.])
     """
     if op not in CHOOSABLE:
         raise InvalidArgument(unknown("operation", op, CHOOSABLE))
@@ -39,10 +47,18 @@ def prepare(comm: _native.Communicator, op: str, *arguments: Any, **options: Any
 
 @contextmanager
 def coalesced(comm: _native.Communicator) -> Iterator[None]:
-    """Issue the operations of a ``with`` block side by side, and wait for all of them at its end.
+    """Run the operations of a ``with`` block concurrently, and wait for all of them at its end.
 
-    Those that touch the same bytes keep their order; operations on objects wait by themselves. Where the block
-    raises, nothing is waited for: what was issued goes on.
+    Operations on the same bytes keep their order. Operations on objects still wait inside the block. If the block
+    raises, its operations stay in flight and nothing is waited for.
+
+    Examples:
+        >>> x, y = np.ones(2), np.full(2, 5.0)
+        >>> with comm.coalesced():
+        ...     comm.all_reduce(x)
+        ...     comm.all_reduce(y)
+        >>> x, y
+        (array([2., 2.]), array([10., 10.]))
     """
     comm._begin_coalescing()
     try:

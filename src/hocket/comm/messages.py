@@ -1,39 +1,46 @@
-"""Messages as values, for `Communicator.batch`."""
+"""Messages as values, and the methods of a communicator that use or wait for messages: `batch` and `probe`."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, Protocol
 
 from hocket import _native
-from hocket.errors import InvalidArgument, InvalidType
+from hocket.errors import InvalidArgument, InvalidState, InvalidType
 
 PROC_NULL: int = _native.PROC_NULL
-"""The rank of nobody: messages to and from it are over at once, and what they would be received into stays as it is.
+"""The rank that does not exist: a message to or from it completes at once, and the receiving array is not changed.
 
-For grids, whose ranks at an edge have no neighbour there.
+Use it in grids, where a rank at an edge has no neighbour on that side.
 
-Example:
+Examples:
     >>> comm.sendrecv(row, up if up >= 0 else hk.PROC_NULL, halo, down if down < comm.size else hk.PROC_NULL)
 
 Reference: MPI 4.1, section 3.10.
 """
 
 
-_LOOK_S, _SOON_S = 50e-6, 2e-3  # between looks for a message: at first, and after a while
+_FIRST_PAUSE_S, _LATER_PAUSE_S = 50e-6, 2e-3  # between two polls for a message
 
 
 @dataclass(frozen=True, eq=False)
 class Send:
-    """A message from this rank.
+    """A message from this rank, for `Communicator.batch`.
 
     Args:
         x: array to send.
         dst: rank that receives it, or `PROC_NULL`.
-        tag: by which the receiver tells it from others.
+        tag: number that the receiver must name to get this message.
+
+    Examples:
+        >>> other = 1 - comm.rank
+        >>> works = comm.batch([hk.Send(np.ones(2), other), hk.Recv(received := np.zeros(2), other)])
+        >>> hk.wait_all(works)
+        >>> received
+        array([1., 1.])
     """
 
     x: Any
@@ -43,12 +50,18 @@ class Send:
 
 @dataclass(frozen=True, eq=False)
 class Recv:
-    """A message to this rank.
+    """A message to this rank, for `Communicator.batch`.
 
     Args:
-        x: array that it is received into.
+        x: array that receives it.
         src: rank that sends it, or `PROC_NULL`.
-        tag: that it was sent with.
+        tag: tag that it is sent with.
+
+    Examples:
+        >>> x = np.zeros(2)
+        >>> hk.wait_all(comm.batch([hk.Recv(x, hk.PROC_NULL)]))  # from no rank: x is not changed
+        >>> x
+        array([0., 0.])
     """
 
     x: Any
@@ -56,40 +69,65 @@ class Recv:
     tag: int = 0
 
 
-def listed(name: str, items: str, given: object) -> list[Any]:
-    """Return what a caller gave for several things, such as the messages of `batch`.
+def as_list(name: str, items: str, given: object) -> list[Any]:
+    """Return an argument that holds several items as a list, e.g. the messages of `batch`.
 
     Args:
-        name: of the argument.
-        items: what each of them is, in the plural.
-        given: the argument.
+        name: name of the argument, for the error.
+        items: what the items are, in the plural.
+        given: value of the argument.
 
     Raises:
-        InvalidType: it is one thing.
+        InvalidType: the value is not iterable.
     """
     try:
         each = iter(given)  # type: ignore[call-overload]
     except TypeError:
         raise InvalidType(f"{name} must be a sequence of {items}, not one {type(given).__name__}") from None
-    return list(each)  # whose own errors are the caller's
+    return list(each)  # an error of the caller's iterator is raised as it is
 
 
-def wait_for_sender(find: Callable[[int], int | None], tag: int, timeout: float) -> int | None:
-    """Return a rank of which a message has come, as soon as `find` knows one; None if that takes too long.
+class Probes(Protocol):
+    """What `probe` needs of a communicator."""
+
+    @property
+    def _names(self) -> Sequence[str]: ...
+    @property
+    def num_hosts(self) -> int: ...
+    def _find_sender(self, tag: int) -> int | None: ...
+
+
+def probe(comm: Probes, tag: int = 0, timeout: float = 0.0) -> int | None:
+    """Return a rank whose message with this tag has arrived and is not received yet, or None.
+
+    Works over shared memory only.
 
     Args:
-        find: of a tag, returns such a rank if there is one now.
-        tag: of the message.
-        timeout: seconds, 0 or more.
+        tag: tag of the message.
+        timeout: seconds to wait for such a message.
+
+    Raises:
+        InvalidState: the ranks are on several hosts.
+        InvalidArgument: the timeout is not a number of seconds.
+
+    Examples:
+        >>> other = 1 - comm.rank
+        >>> work = comm.isend(np.ones(2), other, tag=3)
+        >>> comm.probe(tag=3, timeout=5.0) == other
+        True
+        >>> comm.recv(np.zeros(2), other, tag=3)
+        >>> work.wait()
     """
+    if comm._names[0] != "shm":
+        raise InvalidState(f"probe() reads shared memory, but the ranks are on {comm.num_hosts} hosts")
     if not isinstance(timeout, Real) or not 0 <= timeout < float("inf"):
         raise InvalidArgument(f"timeout must be a number of seconds, zero or more, not {timeout!r}")
     begin = time.monotonic()
-    while (sender := find(tag)) is None:
-        waited = time.monotonic() - begin
-        if waited >= timeout:
+    while (sender := comm._find_sender(tag)) is None:
+        waited_s = time.monotonic() - begin
+        if waited_s >= timeout:
             return None
-        time.sleep(_LOOK_S if waited < _SOON_S else _SOON_S)
+        time.sleep(_FIRST_PAUSE_S if waited_s < _LATER_PAUSE_S else _LATER_PAUSE_S)
     return sender
 
 
@@ -100,21 +138,32 @@ def batch(
     backend: str | None = None,
     timeout: float | None = None,
 ) -> list[_native.Work]:
-    """Issue several messages, or none of them if an argument of one is wrong.
+    """Issue several messages; if an argument of one is wrong, none is issued.
 
     Args:
-        messages: to send and to receive, in the order in which they are to be matched.
-        backend, timeout: as of `isend`.
+        messages: messages to send and to receive, in the order in which they are matched.
+        backend, timeout: as for `isend`.
 
     Returns:
-        Their works, in the same order; no order of waiting for them can hang.
+        Their works, in the same order. You can wait for them in any order.
 
     Raises:
-        InvalidType: one is neither `Send` nor `Recv`, or holds no array.
+        InvalidType: a message is neither `Send` nor `Recv`, or does not hold an array.
         InvalidArgument: a rank or tag is out of range.
+
+    Examples:
+        >>> left = right = 1 - comm.rank  # a ring of two ranks
+        >>> from_left, from_right = np.zeros(1), np.zeros(1)
+        >>> works = comm.batch([
+        ...     hk.Send(np.array([1.0]), right, tag=1), hk.Recv(from_left, left, tag=1),
+        ...     hk.Send(np.array([2.0]), left, tag=2), hk.Recv(from_right, right, tag=2),
+        ... ])
+        >>> hk.wait_all(works)
+        >>> from_left, from_right
+        (array([1.]), array([2.]))
     """
     given = []
-    for message in listed("messages", "hocket.Send and hocket.Recv", messages):
+    for message in as_list("messages", "hocket.Send and hocket.Recv", messages):
         if isinstance(message, Send):
             given.append(("send", message.x, message.dst, message.tag))
         elif isinstance(message, Recv):

@@ -1,4 +1,4 @@
-"""Reductions of Python objects: the operators that the names of reductions stand for."""
+"""Reductions of Python objects: the Python operator for each name of a reduction."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hocket.comm.reductions import meant
+from hocket.comm.reductions import suggest_reduction
 from hocket.errors import CollectiveMismatch, InvalidArgument
 
 Fold = Callable[[Any, Any], Any]
@@ -28,7 +28,7 @@ NAMES = (*_OPERATORS, "avg")
 
 
 def find_fold(op: str | Fold) -> tuple[Callable[[Sequence[Any]], Any], int]:
-    """Return what folds the objects of all ranks, in rank order, and a number that tells it from others.
+    """Return a function that reduces the objects of all ranks, in rank order, and the number of the reduction.
 
     Raises:
         InvalidArgument: `op` is neither a name of a reduction nor a function.
@@ -37,17 +37,20 @@ def find_fold(op: str | Fold) -> tuple[Callable[[Sequence[Any]], Any], int]:
         return functools.partial(functools.reduce, op), len(NAMES)
     if op not in NAMES:
         raise InvalidArgument(
-            f"op must be one of {', '.join(map(repr, NAMES))}, or a function, not {op!r}{meant(op, NAMES)}"
+            f"op must be one of {', '.join(map(repr, NAMES))}, or a function, not {op!r}{suggest_reduction(op, NAMES)}"
         )
     fold = _average if op == "avg" else functools.partial(functools.reduce, _OPERATORS[op])
     return fold, NAMES.index(op)
 
 
-def check_alike(numbers: Sequence[int]) -> None:
-    """Check the numbers of all ranks' reductions, of `find_fold`; functions cannot be told from each other.
+def check_same_reduction(numbers: Sequence[int]) -> None:
+    """Check that all ranks use the same reduction. All functions have one number, so they are not compared.
+
+    Args:
+        numbers: the numbers from `find_fold`, by rank.
 
     Raises:
-        CollectiveMismatch: they differ.
+        CollectiveMismatch: the numbers differ.
     """
     other = next((rank for rank, number in enumerate(numbers) if number != numbers[0]), None)
     if other is not None:

@@ -1,8 +1,8 @@
-"""Seals on the bytes of objects: libraries that carry them ask nobody who he is, and unpickling runs what is in them.
+"""Seals on the bytes of objects. Libraries do not authenticate senders, and unpickling runs code from the bytes.
 
 A seal is an HMAC-SHA256 (RFC 2104) under a key that only the ranks of the job have. It covers the communicator, the
 operation's number, the sender, the receiver, the library, whether the bytes are a pickle or an error text, and the
-bytes themselves. Bytes are unpickled only if a rank of this job sent them as this very object.
+bytes themselves. Bytes are unpickled only if a rank of this job sent them as exactly this object.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ class Sealer:
     """Seals the objects of one operation.
 
     Args:
-        key: of the job; empty: nothing is sealed, as only shared memory carries it.
-        communicator: its key.
-        number: how many operations of this kind came before on the communicator, or messages by this library between
-            the two ranks.
-        tag: of a message.
-        backend: name of the library that carries a message; it is matched within each of them.
+        key: key of the job; empty: nothing is sealed, because only shared memory carries the objects.
+        communicator: key of the communicator.
+        number: number of the operation on the communicator, or of the message with this library, tag and peer.
+        tag: tag of a message.
+        backend: library that carries a message; messages are numbered separately for each library.
     """
 
     key: bytes = field(repr=False)
@@ -42,7 +41,7 @@ class Sealer:
 
     @property
     def nbytes(self) -> int:
-        """By which a seal makes an object longer."""
+        """Size of a seal in bytes; 0 if nothing is sealed."""
         return SEAL_NBYTES if self.key else 0
 
     def seal(self, data: bytes, sender: int, receiver: int = EVERYONE, *, is_object: bool = True) -> bytes:
@@ -53,20 +52,20 @@ class Sealer:
         """Return the data without its seal.
 
         Args:
-            data: that came, with its seal.
+            data: the received bytes, with their seal.
             sender, receiver: ranks.
-            is_object: whether it is to be unpickled; else it is a text.
+            is_object: whether the bytes are a pickle; otherwise they are a text.
 
         Raises:
-            AuthenticationError: that rank did not send it, as this object, to this one.
+            AuthenticationError: the sender did not send these bytes to the receiver as this object.
         """
         if not self.key:
             return data
         sealed, opened = bytes(data[:SEAL_NBYTES]), data[SEAL_NBYTES:]
         if not hmac.compare_digest(sealed, self._digest(opened, sender, receiver, is_object)):
             raise AuthenticationError(
-                f"{len(data)} bytes that came as an object of rank {sender} are not what it sent: nothing was "
-                "unpickled; someone else writes to a connection of the library that carries them"
+                f"{len(data)} bytes received as an object of rank {sender} are not what that rank sent; nothing was "
+                "unpickled; another process may be writing to a connection of the library"
             )
         return opened
 
@@ -78,11 +77,11 @@ class Sealer:
 
 
 class ObjectSeals:
-    """Numbers the objects of one communicator, so that each seal counts for one of them.
+    """Numbers the objects of one communicator, so that each seal is valid for one object only.
 
     Args:
-        key: of the job.
-        communicator: its key.
+        key: key of the job.
+        communicator: key of the communicator.
     """
 
     def __init__(self, key: bytes, communicator: int) -> None:
@@ -93,17 +92,17 @@ class ObjectSeals:
         self._received: Counter[tuple[str, int, int]] = Counter()  # by library, sender and tag
 
     def for_collective(self, is_sealed: bool) -> Sealer:
-        """Begin a collective operation; called by all members in the same order."""
+        """Return the sealer of the next collective operation; called by all members in the same order."""
         self._num_collectives += 1
         return self._sealer(is_sealed, self._num_collectives)
 
     def for_sending(self, is_sealed: bool, backend: str, dst: int, tag: int) -> Sealer:
-        """Begin to send a message by a library."""
+        """Return the sealer of the next message to a rank over a library."""
         self._sent[backend, dst, tag] += 1
         return self._sealer(is_sealed, self._sent[backend, dst, tag], tag, backend)
 
     def for_receiving(self, is_sealed: bool, backend: str, src: int, tag: int) -> Sealer:
-        """Begin to receive a message by a library."""
+        """Return the sealer of the next message from a rank over a library."""
         self._received[backend, src, tag] += 1
         return self._sealer(is_sealed, self._received[backend, src, tag], tag, backend)
 

@@ -1,48 +1,51 @@
-"""Methods of a communicator that carry Python objects: pickled, their sizes exchanged, and sent as bytes with counts.
+"""Methods of a communicator that carry Python objects.
 
-All are blocking but `isend_object`, and each is at least two operations on arrays.
+An object is pickled, then the ranks exchange the sizes, then the bytes. So each method is at least two operations on
+arrays. All methods except `isend_object` are blocking.
 
-Only between ranks that trust each other: unpickling runs what the sender put in. On one host objects go by shared
-memory; what another library carries is sealed (`hocket.comm.object_seals`). An object that cannot be pickled on one
-rank is an error on every rank that would have received something of it, and none of them hangs.
+Use them only between ranks that trust each other: unpickling runs code that the sender chose. On one host, objects go
+through shared memory; bytes that another library carries are sealed (`hocket.comm.object_seals`). If an object cannot
+be pickled on one rank, every rank that would have received a part of it raises an error, and no rank hangs.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
-import pickle
-from array import array
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, Protocol, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack
 
 from hocket import _native
 from hocket.comm.messages import PROC_NULL
-from hocket.comm.object_folds import Fold, check_alike, find_fold
-from hocket.comm.object_seals import EVERYONE, ObjectSeals, Sealer
-from hocket.errors import InvalidArgument, InvalidState, InvalidType, ResourceExhausted
+from hocket.comm.object_bytes import (
+    SIZE_NBYTES,
+    check_count,
+    empty_bytes,
+    int64s,
+    pickle_sealed,
+    raise_refused,
+    unpickle_sealed,
+)
+from hocket.comm.object_folds import Fold, check_same_reduction, find_fold
+from hocket.comm.object_seals import ObjectSeals, Sealer
+from hocket.errors import InvalidState, InvalidType
 
 if TYPE_CHECKING:
     from hocket._native import Array, Asynchronous
-
-_SIZE_NBYTES = 8
-_MOST_SHOWN = 80  # characters of an object, in messages
-
 
 _Result = TypeVar("_Result")
 _Arguments = ParamSpec("_Arguments")
 
 
 @dataclass(frozen=True)
-class ObjectWay:
+class ObjectTransport:
     """How a communicator carries objects.
 
     Args:
-        seals: of what libraries carry.
-        shares_memory: whether the members are on one host and may use its memory.
-        moves_data: whether data travel at all, which simulated ones need not.
-        leaves_process: whether what libraries carry leaves the process; then it is sealed.
+        seals: the seals of objects that libraries carry.
+        shares_memory: whether the members are on one host and may use its shared memory.
+        moves_data: whether data are moved; a simulation need not move them.
+        leaves_process: whether the bytes that libraries carry leave the process; if so, they are sealed.
     """
 
     seals: ObjectSeals
@@ -52,12 +55,12 @@ class ObjectWay:
 
 
 class CarriesObjects(Protocol):
-    """What is needed of a communicator."""
+    """What these functions need of a communicator."""
 
     _carries_object: bool
 
     @property
-    def _object_way(self) -> ObjectWay: ...
+    def _object_transport(self) -> ObjectTransport: ...
     @property
     def rank(self) -> int: ...
     @property
@@ -92,7 +95,7 @@ class CarriesObjects(Protocol):
 def _of_an_object(
     method: Callable[Concatenate[CarriesObjects, _Arguments], _Result],
 ) -> Callable[Concatenate[CarriesObjects, _Arguments], _Result]:
-    """Have what a method issues say that it is of an object: it meets no operation on arrays of the same size."""
+    """Mark the operations that a method issues as carrying objects, so that they never match operations on arrays."""
 
     @functools.wraps(method)
     def marked(comm: CarriesObjects, *args: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
@@ -105,11 +108,11 @@ def _of_an_object(
     return marked  # type: ignore[return-value]
 
 
-class ObjectOnItsWay:
+class ObjectInFlight:
     """An object that is being sent.
 
     Args:
-        works: of its messages, in order.
+        works: works of its messages, in order.
     """
 
     def __init__(self, works: Sequence[_native.Work]) -> None:
@@ -117,36 +120,40 @@ class ObjectOnItsWay:
 
     @property
     def done(self) -> bool:
-        """Whether all of it was sent."""
+        """Whether the whole object was sent."""
         return all(work.done for work in self._works)
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until all of it was sent; raises as `Work.wait`."""
+        """Wait until the whole object was sent; raises as `Work.wait`."""
         for work in reversed(self._works):
             work.wait(timeout)
 
 
 def _carrier(comm: CarriesObjects, backend: str | None, timeout: float | None) -> tuple[Asynchronous, bool]:
-    """Return how arrays of an operation on objects are sent, and whether objects are sealed; equal on all members.
+    """Return the options for the operations on arrays, and whether objects are sealed; equal on all members.
 
-    Each operation is waited for by itself, also inside of ``comm.coalesced()``.
+    The operations are asynchronous, so that each can be waited for inside ``comm.coalesced()``, too.
     """
-    way = comm._object_way
-    if not way.moves_data:
-        raise InvalidState("objects cannot travel where no data is moved; simulate with moves_data=True")
-    if backend is None and way.shares_memory:
+    transport = comm._object_transport
+    if not transport.moves_data:
+        raise InvalidState("a simulation without data cannot carry objects; simulate with moves_data=True")
+    if backend is None and transport.shares_memory:
         backend = "shm"
-    return {"async_op": True, "backend": backend, "timeout": timeout}, backend != "shm" and way.leaves_process
+    return {"async_op": True, "backend": backend, "timeout": timeout}, backend != "shm" and transport.leaves_process
 
 
 def all_gather_object(
     comm: CarriesObjects, obj: Any, *, backend: str | None = None, timeout: float | None = None
 ) -> list[Any]:
-    """Return the objects of all ranks, by rank.
+    """Return the objects of all ranks, in rank order.
 
     Raises:
-        InvalidType: the object of some rank cannot be pickled; on all ranks.
-        AuthenticationError: what came from a library is not what that rank sent; nothing was unpickled.
+        InvalidType: the object of a rank cannot be pickled; raised on all ranks.
+        AuthenticationError: the bytes that a library delivered are not those that the rank sent; nothing was unpickled.
+
+    Examples:
+        >>> comm.all_gather_object({"rank": comm.rank})
+        [{'rank': 0}, {'rank': 1}]
     """
     return _all_gather_objects(comm, obj, None, backend, timeout)
 
@@ -154,11 +161,16 @@ def all_gather_object(
 def gather_object(
     comm: CarriesObjects, obj: Any, root: int, *, backend: str | None = None, timeout: float | None = None
 ) -> list[Any] | None:
-    """Return the objects of all ranks, by rank, on the root; None on the others.
+    """Return the objects of all ranks, in rank order, on the root; return None on the others.
 
     Raises:
-        InvalidType: the object of some rank cannot be pickled; on all ranks.
-        AuthenticationError: as of `all_gather_object`.
+        InvalidType: the object of a rank cannot be pickled; raised on all ranks.
+        AuthenticationError: as for `all_gather_object`.
+
+    Examples:
+        >>> names = comm.gather_object(f"rank {comm.rank}", root=0)
+        >>> comm.all_gather_object(names)  # what each rank has got
+        [['rank 0', 'rank 1'], None]
     """
     return _gather_objects(comm, obj, None, root, backend, timeout)
 
@@ -168,7 +180,7 @@ def _all_gather_objects(
     comm: CarriesObjects, obj: Any, reduction: int | None, backend: str | None, timeout: float | None
 ) -> list[Any]:
     how, is_sealed = _carrier(comm, backend, timeout)
-    sealer = comm._object_way.seals.for_collective(is_sealed)
+    sealer = comm._object_transport.seals.for_collective(is_sealed)
     data, sizes = _share_sizes(comm, obj, reduction, sealer, how)
     return _gather_all(comm, data, sizes, sealer, how)
 
@@ -178,36 +190,37 @@ def _gather_objects(
     comm: CarriesObjects, obj: Any, reduction: int | None, root: int, backend: str | None, timeout: float | None
 ) -> list[Any] | None:
     how, is_sealed = _carrier(comm, backend, timeout)
-    sealer = comm._object_way.seals.for_collective(is_sealed)
+    sealer = comm._object_transport.seals.for_collective(is_sealed)
     data, sizes = _share_sizes(comm, obj, reduction, sealer, how)
-    if min(sizes) < 0:  # everyone learns why
+    if min(sizes) < 0:  # all ranks receive the reason
         return _gather_all(comm, data, sizes, sealer, how)
-    gathered = _room(sizes if comm.rank == root else [])
+    gathered = empty_bytes(sizes if comm.rank == root else [])
     comm.gatherv(gathered if comm.rank == root else None, data, list(sizes), root, **how).wait()
-    return _unpickle(gathered, sizes, sealer) if comm.rank == root else None
+    return unpickle_sealed(gathered, sizes, sealer) if comm.rank == root else None
 
 
 def all_reduce_object(
     comm: CarriesObjects, obj: Any, op: str | Fold = "sum", *, backend: str | None = None, timeout: float | None = None
 ) -> Any:
-    """Return the objects of all ranks folded in rank order, on every rank; mpi4py's ``comm.allreduce(obj, op)``.
+    """Reduce the objects of all ranks in rank order, and return the result on every rank; mpi4py's ``comm.allreduce``.
 
-    For Python numbers, strings, lists, dicts: whatever `op` takes. Arrays are reduced in place, and much faster, by
-    `all_reduce`.
+    For Python numbers, strings, lists, dicts: all types that `op` accepts. For arrays, `all_reduce` is much faster.
 
     Args:
-        obj: of this rank.
-        op: a reduction's name, which stands for Python's operator ("sum" is ``+``, "min" is ``min``, "avg" divides
+        obj: object of this rank.
+        op: name of a reduction, which stands for a Python operator ("sum" is ``+``, "min" is ``min``, "avg" divides
             the sum by the number of ranks), or a function of two objects, the same on all ranks.
 
     Raises:
-        InvalidArgument: there is no such reduction; before anything is sent.
-        CollectiveMismatch: ranks named different ones.
-        InvalidType, AuthenticationError: as of `all_gather_object`.
+        InvalidArgument: the reduction is not known; nothing was sent.
+        CollectiveMismatch: ranks named different reductions.
+        InvalidType, AuthenticationError: as for `all_gather_object`.
 
-    Example:
-        >>> comm.all_reduce_object(comm.rank + 0.5)  # on two ranks
+    Examples:
+        >>> comm.all_reduce_object(comm.rank + 0.5)
         2.0
+        >>> comm.all_reduce_object({comm.rank}, lambda a, b: a | b)
+        {0, 1}
     """
     fold, number = find_fold(op)
     return fold(_all_gather_objects(comm, obj, number, backend, timeout))
@@ -222,9 +235,14 @@ def reduce_object(
     backend: str | None = None,
     timeout: float | None = None,
 ) -> Any:
-    """Return the objects of all ranks folded in rank order, on the root; None on the others.
+    """Reduce the objects of all ranks in rank order, and return the result on the root, None on the others.
 
-    The rest as of `all_reduce_object`; mpi4py's ``comm.reduce(obj, op, root)``.
+    Arguments and errors are as for `all_reduce_object`; mpi4py's ``comm.reduce(obj, op, root)``.
+
+    Examples:
+        >>> total = comm.reduce_object(comm.rank + 1, root=1)
+        >>> comm.all_gather_object(total)  # what each rank has got
+        [None, 3]
     """
     fold, number = find_fold(op)
     gathered = _gather_objects(comm, obj, number, root, backend, timeout)
@@ -235,22 +253,27 @@ def reduce_object(
 def broadcast_object(
     comm: CarriesObjects, obj: Any, root: int, *, backend: str | None = None, timeout: float | None = None
 ) -> Any:
-    """Return the root's object, on every rank; what the others pass is not looked at.
+    """Return the root's object on every rank; the objects that the others pass are ignored.
 
     Raises:
-        InvalidType: the object cannot be pickled; on all ranks.
-        AuthenticationError: as of `all_gather_object`.
+        InvalidType: the object cannot be pickled; raised on all ranks.
+        AuthenticationError: as for `all_gather_object`.
+
+    Examples:
+        >>> settings = {"learning_rate": 0.1} if comm.rank == 0 else None
+        >>> comm.broadcast_object(settings, root=0)
+        {'learning_rate': 0.1}
     """
     how, is_sealed = _carrier(comm, backend, timeout)
-    sealer = comm._object_way.seals.for_collective(is_sealed)
-    data, size = _pickle(obj, sealer, root) if comm.rank == root else (b"", 0)
-    sizes = _int64s(1, [size])
+    sealer = comm._object_transport.seals.for_collective(is_sealed)
+    data, size = pickle_sealed(obj, sealer, root) if comm.rank == root else (b"", 0)
+    sizes = int64s(1, [size])
     comm.broadcast(sizes, root, **how).wait()
-    received = bytearray(data) if comm.rank == root else _room(sizes)
+    received = bytearray(data) if comm.rank == root else empty_bytes(sizes)
     comm.broadcast(received, root, **how).wait()
     if comm.rank == root and size >= 0:
         return obj
-    return _unpickle(received, sizes, sealer, sender=root)[0]
+    return unpickle_sealed(received, sizes, sealer, sender=root)[0]
 
 
 @_of_an_object
@@ -262,52 +285,62 @@ def scatter_object(
     backend: str | None = None,
     timeout: float | None = None,
 ) -> Any:
-    """Return object r of the root's sequence on rank r; the others pass None.
+    """Return object r of the root's sequence on rank r; the other ranks pass None.
 
     Raises:
-        InvalidArgument: the root has another number of objects than there are ranks; before anything is sent.
-        InvalidType: one of them cannot be pickled; on all ranks.
-        AuthenticationError: as of `all_gather_object`.
+        InvalidArgument: the number of objects is not the number of ranks; nothing was sent.
+        InvalidType: an object cannot be pickled; raised on all ranks.
+        AuthenticationError: as for `all_gather_object`.
+
+    Examples:
+        >>> part = comm.scatter_object(["first", "second"] if comm.rank == 0 else None, root=0)
+        >>> comm.all_gather_object(part)  # what each rank has got
+        ['first', 'second']
     """
     how, is_sealed = _carrier(comm, backend, timeout)
     is_root = comm.rank == root
-    _check_count(objs, comm.size) if is_root else None
-    sealer = comm._object_way.seals.for_collective(is_sealed)
-    pickled = [_pickle(each, sealer, root, dst) for dst, each in enumerate(objs or ())] if is_root else []
-    sizes = _int64s(comm.size, [size for _, size in pickled])
+    check_count(objs, comm.size) if is_root else None
+    sealer = comm._object_transport.seals.for_collective(is_sealed)
+    pickled = [pickle_sealed(each, sealer, root, dst) for dst, each in enumerate(objs or ())] if is_root else []
+    sizes = int64s(comm.size, [size for _, size in pickled])
     comm.broadcast(sizes, root, **how).wait()
     counts = [abs(each) for each in sizes]
     given = b"".join(data for data, _ in pickled)
     if min(sizes) < 0:
-        everything = bytearray(given) if is_root else _room(sizes)
+        everything = bytearray(given) if is_root else empty_bytes(sizes)
         comm.broadcast(everything, root, **how).wait()
-        _raise_refused(everything, sizes, sealer, sender=root, receivers=range(comm.size))
-    received = _room([counts[comm.rank]])
+        raise_refused(everything, sizes, sealer, sender=root, receivers=range(comm.size))
+    received = empty_bytes([counts[comm.rank]])
     comm.scatterv(received, given if is_root else None, counts, root, **how).wait()
-    return _unpickle(received, [sizes[comm.rank]], sealer, sender=root, receiver=comm.rank)[0]
+    return unpickle_sealed(received, [sizes[comm.rank]], sealer, sender=root, receiver=comm.rank)[0]
 
 
 @_of_an_object
 def all_to_all_object(
     comm: CarriesObjects, objs: Sequence[Any], *, backend: str | None = None, timeout: float | None = None
 ) -> list[Any]:
-    """Send object r to rank r, and return what came from every rank, by rank.
+    """Send object r to rank r, and return the received objects in rank order.
 
     Raises:
-        InvalidArgument: there are more or fewer objects than ranks; before anything is sent.
-        InvalidType: one of some rank cannot be pickled; on all ranks that it, or another one of that rank, goes to.
-        AuthenticationError: as of `all_gather_object`.
+        InvalidArgument: the number of objects is not the number of ranks; nothing was sent.
+        InvalidType: an object of a rank cannot be pickled; raised on all ranks that this rank sends to.
+        AuthenticationError: as for `all_gather_object`.
+
+    Examples:
+        >>> received = comm.all_to_all_object([f"{comm.rank} to 0", f"{comm.rank} to 1"])
+        >>> comm.all_gather_object(received)  # what each rank has got
+        [['0 to 0', '1 to 0'], ['0 to 1', '1 to 1']]
     """
     how, is_sealed = _carrier(comm, backend, timeout)
-    _check_count(objs, comm.size)
-    sealer = comm._object_way.seals.for_collective(is_sealed)
-    pickled = [_pickle(each, sealer, comm.rank, dst) for dst, each in enumerate(objs)]
+    check_count(objs, comm.size)
+    sealer = comm._object_transport.seals.for_collective(is_sealed)
+    pickled = [pickle_sealed(each, sealer, comm.rank, dst) for dst, each in enumerate(objs)]
     failures = [dst for dst, (_, size) in enumerate(pickled) if size < 0]
-    if failures:  # nobody gets a part of what cannot be sent as a whole
-        pickled = [_pickle(objs[failures[0]], sealer, comm.rank, dst) for dst in range(comm.size)]
-    in_sizes, out_sizes = _int64s(comm.size, [size for _, size in pickled]), _int64s(comm.size)
+    if failures:  # no rank receives a part of something that cannot be sent as a whole
+        pickled = [pickle_sealed(objs[failures[0]], sealer, comm.rank, dst) for dst in range(comm.size)]
+    in_sizes, out_sizes = int64s(comm.size, [size for _, size in pickled]), int64s(comm.size)
     comm.all_to_all(out_sizes, in_sizes, **how).wait()
-    received = _room(out_sizes)
+    received = empty_bytes(out_sizes)
     comm.all_to_allv(
         received,
         b"".join(data for data, _ in pickled),
@@ -315,29 +348,29 @@ def all_to_all_object(
         [abs(each) for each in in_sizes],
         **how,
     ).wait()
-    return _unpickle(received, out_sizes, sealer, receiver=comm.rank)
+    return unpickle_sealed(received, out_sizes, sealer, receiver=comm.rank)
 
 
 def _share_sizes(
     comm: CarriesObjects, obj: Any, reduction: int | None, sealer: Sealer, how: Asynchronous
 ) -> tuple[bytes, Sequence[int]]:
-    """Return this rank's bytes, and the sizes of those of all ranks, whose reductions have to be alike."""
-    data, size = _pickle(obj, sealer, comm.rank)
+    """Return this rank's bytes, and the sizes on all ranks; check that all ranks use the same reduction."""
+    data, size = pickle_sealed(obj, sealer, comm.rank)
     own = [size] if reduction is None else [size, reduction]
-    shared = _int64s(comm.size * len(own))
-    comm.all_gather(shared, _int64s(len(own), own), **how).wait()
+    shared = int64s(comm.size * len(own))
+    comm.all_gather(shared, int64s(len(own), own), **how).wait()
     if reduction is None:
         return data, shared
-    check_alike(shared[1::2])
+    check_same_reduction(shared[1::2])
     return data, shared[::2]
 
 
 def _gather_all(
     comm: CarriesObjects, data: bytes, sizes: Sequence[int], sealer: Sealer, how: Asynchronous
 ) -> list[Any]:
-    gathered = _room(sizes)
+    gathered = empty_bytes(sizes)
     comm.all_gatherv(gathered, data, [abs(each) for each in sizes], **how).wait()
-    return _unpickle(gathered, sizes, sealer)
+    return unpickle_sealed(gathered, sizes, sealer)
 
 
 def send_object(
@@ -352,7 +385,14 @@ def send_object(
     """Send an object to a rank that calls `recv_object`.
 
     Raises:
-        InvalidType: it cannot be pickled; nothing was sent.
+        InvalidType: the object cannot be pickled; nothing was sent.
+
+    Examples:
+        >>> if comm.rank == 0:
+        ...     comm.send_object({"step": 3}, dst=1)
+        >>> received = comm.recv_object(src=0) if comm.rank == 1 else None
+        >>> comm.all_gather_object(received)  # what each rank has got
+        [None, {'step': 3}]
     """
     isend_object(comm, obj, dst, tag, backend=backend, timeout=timeout).wait()
 
@@ -366,115 +406,56 @@ def isend_object(
     *,
     backend: str | None = None,
     timeout: float | None = None,
-) -> ObjectOnItsWay:
-    """Begin to send an object to a rank that calls `recv_object`; it may be changed at once.
+) -> ObjectInFlight:
+    """Start to send an object to a rank that calls `recv_object`; you can change the object at once.
 
     Raises:
-        InvalidType: it cannot be pickled; nothing was sent.
+        InvalidType: the object cannot be pickled; nothing was sent.
+
+    Examples:
+        >>> other = 1 - comm.rank
+        >>> sending = comm.isend_object([1, 2], other)
+        >>> comm.recv_object(other)
+        [1, 2]
+        >>> sending.wait()
     """
     how, is_sealed = _carrier(comm, backend, timeout)
-    data, size = _pickle(obj, Sealer(b"", 0, 0), comm.rank)
+    data, size = pickle_sealed(obj, Sealer(b"", 0, 0), comm.rank)
     if size < 0:
         raise InvalidType(data.decode())
     if dst == PROC_NULL:
-        return ObjectOnItsWay(())
+        return ObjectInFlight(())
     backend = how["backend"]
-    carrier = backend or comm._choose("send", "int64", None, _SIZE_NBYTES)[0]
-    data = comm._object_way.seals.for_sending(is_sealed, carrier, dst, tag).seal(data, comm.rank, dst)
-    header = comm.isend(_int64s(1, [len(data)]), dst, tag, backend=backend, timeout=timeout)
-    return ObjectOnItsWay((header, comm.isend(data, dst, tag, backend=backend, timeout=timeout)))
+    carrier = backend or comm._choose("send", "int64", None, SIZE_NBYTES)[0]
+    data = comm._object_transport.seals.for_sending(is_sealed, carrier, dst, tag).seal(data, comm.rank, dst)
+    header = comm.isend(int64s(1, [len(data)]), dst, tag, backend=backend, timeout=timeout)
+    return ObjectInFlight((header, comm.isend(data, dst, tag, backend=backend, timeout=timeout)))
 
 
 @_of_an_object
 def recv_object(
     comm: CarriesObjects, src: int, tag: int = 0, *, backend: str | None = None, timeout: float | None = None
 ) -> Any:
-    """Return an object that a rank sent by `send_object`; None from `PROC_NULL`.
+    """Return an object that a rank sent with `send_object`; None from `PROC_NULL`.
 
     Raises:
-        AuthenticationError: as of `all_gather_object`.
+        AuthenticationError: as for `all_gather_object`.
+
+    Examples:
+        >>> other = 1 - comm.rank
+        >>> sending = comm.isend_object("hello", other, tag=5)
+        >>> comm.recv_object(other, tag=5)
+        'hello'
+        >>> sending.wait()
     """
     how, is_sealed = _carrier(comm, backend, timeout)
     if src == PROC_NULL:
         return None
     backend = how["backend"]
-    sizes = _int64s(1)
+    sizes = int64s(1)
     comm.irecv(sizes, src, tag, backend=backend, timeout=timeout).wait()
-    carrier = backend or comm._choose("recv", "int64", None, _SIZE_NBYTES)[0]
-    sealer = comm._object_way.seals.for_receiving(is_sealed, carrier, src, tag)
-    received = _room(sizes)
+    carrier = backend or comm._choose("recv", "int64", None, SIZE_NBYTES)[0]
+    sealer = comm._object_transport.seals.for_receiving(is_sealed, carrier, src, tag)
+    received = empty_bytes(sizes)
     comm.irecv(received, src, tag, backend=backend, timeout=timeout).wait()
-    return _unpickle(received, sizes, sealer, sender=src, receiver=comm.rank)[0]
-
-
-def _int64s(count: int, values: Sequence[int] = ()) -> Any:
-    return array("q", values) if values else array("q", bytes(_SIZE_NBYTES * count))
-
-
-def _room(sizes: Sequence[int]) -> bytearray:
-    """Return memory for objects of these sizes, which other ranks told."""
-    nbytes = sum(map(abs, sizes))
-    try:
-        return bytearray(nbytes)
-    except (MemoryError, OverflowError) as error:
-        raise ResourceExhausted(f"there is no memory for {nbytes} bytes of objects of other ranks") from error
-
-
-def _pickle(obj: Any, sealer: Sealer, sender: int, receiver: int = EVERYONE) -> tuple[bytes, int]:
-    """Return the object's bytes and their number; or why there are none, and the number of bytes of that, negative."""
-    try:
-        data = sealer.seal(pickle.dumps(obj, protocol=5), sender, receiver)
-    except Exception as error:  # whatever a class of the user's raises
-        why = f"{type(obj).__name__} cannot be pickled: {type(error).__name__}: {error}"
-        reason = sealer.seal(why.encode(errors="replace"), sender, receiver, is_object=False)
-        return reason, -len(reason)
-    return data, len(data)
-
-
-def _check_count(objs: Sequence[Any] | None, size: int) -> None:
-    if objs is None or not isinstance(objs, Sized) or len(objs) != size:
-        given = f"{len(objs)} objects" if isinstance(objs, Sized) else repr(objs)[:_MOST_SHOWN]
-        raise InvalidArgument(f"objs must hold one object for each of the {size} ranks, not {given}")
-
-
-def _parts(data: bytearray, sizes: Sequence[int]) -> list[memoryview]:
-    ends = list(itertools.accumulate(map(abs, sizes), initial=0))
-    view = memoryview(data)
-    return [view[begin:end] for begin, end in itertools.pairwise(ends)]
-
-
-def _unpickle(
-    data: bytearray, sizes: Sequence[int], sealer: Sealer, sender: int | None = None, receiver: int = EVERYONE
-) -> list[Any]:
-    """Return the objects that lie one behind the other; InvalidType if a rank sent why it has none.
-
-    Args:
-        data: from all ranks, or from one.
-        sizes: of the objects.
-        sealer: of the operation; all seals are looked at before anything is unpickled.
-        sender: the one; None: object r is of rank r.
-        receiver: for whom they are sealed.
-    """
-    senders = range(len(sizes)) if sender is None else [sender] * len(sizes)
-    opened = [
-        sealer.open(part, each, receiver, is_object=size >= 0)
-        for part, each, size in zip(_parts(data, sizes), senders, sizes, strict=True)
-    ]
-    _raise_reason(opened, sizes, senders)
-    return [pickle.loads(each) for each in opened]
-
-
-def _raise_refused(
-    data: bytearray, sizes: Sequence[int], sealer: Sealer, sender: int, receivers: Sequence[int]
-) -> NoReturn:
-    """Raise why the root has no objects for all."""
-    parts = zip(_parts(data, sizes), receivers, sizes, strict=True)
-    opened = [sealer.open(part, sender, receiver, is_object=size >= 0) for part, receiver, size in parts]
-    _raise_reason(opened, sizes, [sender] * len(sizes))
-    raise AssertionError("no size is negative")
-
-
-def _raise_reason(opened: Sequence[memoryview], sizes: Sequence[int], senders: Sequence[int]) -> None:
-    for part, size, sender in zip(opened, sizes, senders, strict=True):
-        if size < 0:
-            raise InvalidType(f"rank {sender}: its {bytes(part).decode(errors='replace')}")
+    return unpickle_sealed(received, sizes, sealer, sender=src, receiver=comm.rank)[0]

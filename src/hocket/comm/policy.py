@@ -1,4 +1,4 @@
-"""Which backend carries an operation that names none."""
+"""The choice of a backend for an operation that names none."""
 
 from __future__ import annotations
 
@@ -14,48 +14,48 @@ from hocket.trace.traffic import WITH_BLOCKS
 LARGEST_NBYTES = (1 << 64) - 1
 _INTERNAL = ("split", "dup", "group")
 CHOOSABLE = tuple(name for name in _native.OP_NAMES if name not in _INTERNAL)
-"""The operations a policy has a say in."""
+"""The operations for which a policy chooses."""
 WITH_COUNTS: Mapping[str, str] = _native.WITH_COUNTS
-"""The operations with blocks of different sizes, and what each is with equal ones."""
+"""For each operation with blocks of different sizes, the operation with equal blocks."""
 
 
 def total_nbytes(op: str, nbytes: int, num_ranks: int) -> int:
-    """Return the bytes of the largest array of an operation, given those of one block where it has one for every rank.
+    """Return the size in bytes of the largest array of an operation.
 
     Args:
         op: name of the operation.
-        nbytes: as in `Record.nbytes`.
-        num_ranks: of the communicator.
+        nbytes: as in `Record.nbytes`: the size of one block, if the operation has a block for every rank.
+        num_ranks: number of ranks of the communicator.
     """
     return nbytes * num_ranks if op in WITH_BLOCKS else nbytes
 
 
 def dtype_class(op: str, dtype: str) -> str:
-    """Return the class of types that choices are made by, as the native core does (native/core/choice.hpp)."""
+    """Return the class of types for which choices are made, as in the native core (native/core/choice.hpp)."""
     if op not in _native.REDUCING_OPS:
         return "moved"
     return "half" if dtype in ("float16", "bfloat16") else "full"
 
 
 def join_carrier(backend: str, algorithm: str) -> str:
-    """Return one name for both, as in `Range.ranking`."""
+    """Return one name for a backend and an algorithm, as in `Range.ranking`."""
     return f"{backend}/{algorithm}" if algorithm else backend
 
 
 def split_carrier(text: str) -> tuple[str, str]:
-    """Return the backend and the algorithm of a name in a ranking; the latter is empty for the library's own way."""
+    """Return the backend and the algorithm of a name in a ranking; no algorithm means the library's own."""
     backend, _, algorithm = text.partition("/")
     return backend, algorithm
 
 
 @dataclass(frozen=True)
 class Range:
-    """What is chosen up to a size.
+    """The choice for operations up to a size.
 
     Args:
-        most_nbytes: the largest operation of this range, in bytes as in `Record.nbytes`.
-        ranking: best first: names of backends, or of a backend and a schedule as in "mpi/chain(num_blocks=8)".
-        reason: why, in words, where there is more to say than the times.
+        most_nbytes: size of the largest operation of this range, in bytes as in `Record.nbytes`.
+        ranking: names of backends, or of a backend and a schedule as in "mpi/chain(num_blocks=8)"; best first.
+        reason: an explanation in words, if the times alone do not explain the ranking.
     """
 
     most_nbytes: int
@@ -64,22 +64,22 @@ class Range:
 
 
 def range_of(ranges: Sequence[Range], nbytes: int) -> Range:
-    """Return the range that a size is in."""
+    """Return the range that contains a size."""
     return next(each for each in ranges if nbytes <= each.most_nbytes)
 
 
 @dataclass(frozen=True)
 class RankedCarrier:
-    """What a policy knows of one way to carry an operation.
+    """One way to carry an operation, with its expected time.
 
     Args:
-        backend: name.
-        seconds: expected time of the operation; None where the policy knows none.
-        source: where that comes from: "measured", "modelled", or another word or two.
-        algorithm: name of the schedule with its parameters; empty: the library's own way.
-        predicted_s: what the schedule's formula says for it, over a link that was fitted to measurements; None where
-            there is none.
-        interval_s: the 95 % interval of `seconds` where it is measured.
+        backend: name of the backend.
+        seconds: expected time of the operation; None: not known.
+        source: origin of the time: "measured", "modelled", or another word or two.
+        algorithm: name of the schedule with its parameters; empty: the library's own algorithm.
+        predicted_s: time by the schedule's formula, over a link that was fitted to measurements; None without a
+            formula.
+        interval_s: the 95 % confidence interval of `seconds`, if it is measured.
     """
 
     backend: str
@@ -91,7 +91,7 @@ class RankedCarrier:
 
     @property
     def carrier(self) -> str:
-        """As in `Range.ranking`."""
+        """Name of the backend and the schedule, as in `Range.ranking`."""
         return join_carrier(self.backend, self.algorithm)
 
     def __str__(self) -> str:
@@ -106,17 +106,17 @@ class RankedCarrier:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Which backend carries an operation, and why.
+    """The backend that carries an operation, and the reason.
 
     Args:
         op: name of the operation.
-        nbytes: as in `Record.nbytes`.
+        nbytes: size in bytes, as in `Record.nbytes`.
         dtype: name of the type.
-        num_ranks: of the communicator.
-        chosen: name of the backend, and of the schedule where there is one.
-        reason: why, in words.
-        candidates: from best to worst, the chosen one first.
-        refused: why other backends cannot carry it at all, by name.
+        num_ranks: number of ranks of the communicator.
+        chosen: name of the backend, and of the schedule if one is used.
+        reason: explanation of the choice, in words.
+        candidates: from best to worst; the first is the chosen one.
+        refused: backends that cannot carry the operation, by name, each with the reason.
     """
 
     op: str
@@ -141,7 +141,7 @@ class Explanation:
 
 
 def format_seconds(seconds: float) -> str:
-    """Format a time with a unit that fits, e.g. "12.3 us"."""
+    """Format a time with a suitable unit, e.g. "12.3 us"."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}"
@@ -149,7 +149,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_nbytes(nbytes: int) -> str:
-    """Format a size with a unit that fits, e.g. "64 KiB"."""
+    """Format a size with a suitable unit, e.g. "64 KiB"."""
     for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if nbytes >= scale:
             return f"{nbytes / scale:g} {unit}" if nbytes % scale == 0 else f"{nbytes / scale:.1f} {unit}"
@@ -158,14 +158,14 @@ def format_nbytes(nbytes: int) -> str:
 
 @dataclass(frozen=True)
 class Group:
-    """The facts about a communicator by which backends are chosen, equal on all its members (rule R8).
+    """The facts about a communicator that choices depend on; equal on all its members (rule R8).
 
     Args:
-        size: its ranks.
-        backends: names of those that operations may use.
-        num_hosts: that its ranks are on.
-        ranks_per_host: of every host, in a row; 1 where hosts have different numbers of them, or another order.
-        ranks_per_domain: likewise of those that share a cache or a memory node; 1 where there is one domain a host.
+        size: number of ranks.
+        backends: names of the backends that operations may use.
+        num_hosts: number of hosts.
+        ranks_per_host: number of consecutive ranks on each host; 1 if hosts differ or ranks are in another order.
+        ranks_per_domain: the same for ranks that share a cache or a memory node; 1 if each host is one domain.
     """
 
     size: int
@@ -176,11 +176,22 @@ class Group:
 
 
 Choices = Mapping[tuple[str, str], Sequence[Range]]
-"""By (operation, class of types): ranges in order of size, the last of them open."""
+"""For each (operation, class of types): ranges in order of size; the last range has no upper limit."""
 
 
 class Policy(ABC):
-    """A rule for choosing backends, from facts that are equal on all members (rule R8)."""
+    """A rule that chooses backends from facts that are equal on all members (rule R8).
+
+    Pass one to `init`, or set `Communicator.policy`. Use `Policy.fixed` for a fixed choice; a subclass implements
+    `choices` and `explain`.
+
+    Examples:
+        >>> policy = hk.Policy.fixed({"all_reduce": "shm", "*": "shm"})
+        >>> with hk.init(backends=["shm"], policy=policy) as comm:
+        ...     why = comm.explain("all_reduce", nbytes=1024)
+        >>> why.chosen, why.reason
+        ('shm', 'the policy names it')
+    """
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -190,62 +201,63 @@ class Policy(ABC):
         """Make a policy that names one backend per operation.
 
         Args:
-            backends: name of a backend by operation, e.g. ``{"all_to_all": "mpi", "*": "shm"}``; "*" stands for all
-                that are not named.
+            backends: the name of a backend for each operation, e.g. ``{"all_to_all": "mpi", "*": "shm"}``; "*" stands
+                for all operations that are not named.
 
         Raises:
-            InvalidType: it is something else.
+            InvalidType: `backends` is not a mapping of str to str.
             InvalidArgument: a key is not the name of an operation.
+
+        Examples:
+            >>> hk.Policy.fixed({"all_to_al": "mpi"})
+            Traceback (most recent call last):
+            hocket.errors.InvalidArgument: 'all_to_al' is not an operation; ...
         """
         if not isinstance(backends, Mapping) or not all(
             isinstance(each, str) for pair in backends.items() for each in pair
         ):
             raise InvalidType(
-                f"backends must name a backend by operation, as {{'*': 'mpi'}} does for all of them, not {backends!r}"
+                f"backends must map operations to names of backends, e.g. {{'*': 'mpi'}} for all, not {backends!r}"
             )
         return _FixedPolicy(dict(backends))
 
     @abstractmethod
     def choices(self, group: Group) -> Choices:
-        """Return what to choose for a communicator."""
+        """Return the choices for a communicator."""
 
     @abstractmethod
     def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[RankedCarrier]]:
-        """Return why `choices` says what it says for an operation: in words, and what is known of each backend.
+        """Return the reason for the choice for an operation, and the candidates from best to worst.
 
         Args:
             group: as for `choices`.
             op: name of the operation.
             dtypes: class of types.
             nbytes: as in `Record.nbytes`.
-
-        Returns:
-            The reason, and the candidates from best to worst.
         """
 
     def shares(self, group: Group, backend: str) -> Mapping[str, Sequence[tuple[int, float]]]:
-        """Return what the first of two libraries carries of operations over both, as "mpi+gloo"; half, where it is not
-        said.
+        """Return the share of the first of two libraries in operations that are split over both, e.g. "mpi+gloo".
 
         Args:
             group: as for `choices`.
             backend: both names.
 
         Returns:
-            By operation, in order of size: (up to so many bytes, a share from 0 to 1).
+            For each operation, in order of size: (largest number of bytes, share from 0 to 1). Default: one half.
         """
         return {}
 
     def fitted_link(self, group: Group, backend: str) -> Any:
-        """Return what a message costs over a backend (`hocket.sim.Link`); None where that was not measured.
+        """Return the cost of a message over a backend (a `hocket.sim.Link`), or None if it was not measured.
 
-        By it schedules are chosen where a backend has no collectives of its own.
+        It is used to choose schedules for a backend without collectives.
         """
         return None
 
 
 class DefaultPolicy(Policy):
-    """The backends in their own order."""
+    """Chooses the first backend of the communicator."""
 
     def choices(self, group: Group) -> Choices:
         return {}
@@ -261,7 +273,7 @@ class _FixedPolicy(Policy):
         for kind in backends:
             if kind != "*" and kind not in CHOOSABLE:
                 raise InvalidArgument(
-                    f"{kind!r} is no operation; there are {', '.join(CHOOSABLE)}, and '*' for the rest"
+                    f"{kind!r} is not an operation; choose from {', '.join(CHOOSABLE)}, and '*' for the rest"
                 )
         self._backends = dict(backends)
 
@@ -269,7 +281,7 @@ class _FixedPolicy(Policy):
         for kind, name in self._backends.items():
             if name not in group.backends:
                 raise InvalidArgument(
-                    f"the policy names {name!r} for {kind}, but there are {', '.join(group.backends)}"
+                    f"the policy names {name!r} for {kind}, but the communicator has {', '.join(group.backends)}"
                 )
         named = {kind: self._backends.get(kind, self._backends.get("*")) for kind in CHOOSABLE}
         return {

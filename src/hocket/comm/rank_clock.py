@@ -1,4 +1,4 @@
-"""Methods of a communicator about the clock of its rank, which is simulated where ranks are virtual."""
+"""Methods of a communicator for the clock of its rank; for virtual ranks the clock is simulated."""
 
 from __future__ import annotations
 
@@ -11,25 +11,38 @@ from hocket.errors import InvalidArgument
 
 
 class HasClock(Protocol):
-    """What is needed of a communicator."""
+    """What these functions need of a communicator."""
 
     @property
     def is_virtual(self) -> bool: ...
 
 
 def wtime(comm: HasClock) -> float:
-    """Return the seconds of this rank's clock, to tell how long something took; a virtual rank's start at zero."""
+    """Return this rank's clock in seconds, to measure durations; the clock of a virtual rank starts at zero.
+
+    Examples:
+        >>> begin = comm.wtime()
+        >>> comm.barrier()
+        >>> comm.wtime() > begin
+        True
+    """
     return _native.virtual_now_s() if comm.is_virtual else time.perf_counter()
 
 
 def compute(comm: HasClock, seconds: float) -> None:
-    """Spend time as a computation would: a processor is kept busy; a virtual rank's clock goes on.
+    """Spend time like a computation: keep a processor busy, or advance the clock of a virtual rank.
 
     Args:
-        seconds: 0 or more.
+        seconds: time to spend, 0 or more.
 
     Raises:
-        InvalidArgument: it is not.
+        InvalidArgument: `seconds` is negative or not a number.
+
+    Examples:
+        >>> begin = comm.wtime()
+        >>> comm.compute(0.002)
+        >>> comm.wtime() - begin >= 0.002
+        True
     """
     if not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:
         raise InvalidArgument(f"seconds must be a number of 0 or more, not {seconds!r}")

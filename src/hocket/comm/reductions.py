@@ -1,7 +1,7 @@
 """Reductions that users define: a function of two arrays, under a name.
 
-No library knows the function, so the arrays of all ranks are gathered, and each rank that gets a result folds them in
-rank order. That moves as many times more bytes as there are ranks; what is built in goes another way.
+No library knows the function, so the arrays of all ranks are gathered, and each rank that needs the result reduces them
+in rank order. With n ranks this moves n times the bytes; built-in reductions do not gather.
 """
 
 from __future__ import annotations
@@ -22,25 +22,33 @@ _OTHERS_NAMES = {
     "maximum": "max", "minimum": "min", "bitwise_and": "band", "bitwise_or": "bor", "bitwise_xor": "bxor",
     "logical_and": "land", "logical_or": "lor", "logical_xor": "lxor",
 }  # fmt: skip
-"""What NumPy, torch and MPI call hocket's reductions."""
+"""Names of hocket's reductions in NumPy, torch and MPI."""
 
 
 def register_reduction(name: str, function: Function) -> None:
-    """Give all_reduce, reduce, reduce_scatter, reduce_scatterv and scan a further ``op``.
+    """Register a function as an ``op`` of all_reduce, reduce, reduce_scatter, reduce_scatterv and scan.
 
     Args:
-        name: of the operation; the same on all ranks, which is not checked.
-        function: of two arrays of one shape, called as ``result = function(result, of_next_rank)``, which is of that
-            shape, too; associative. It gets torch tensors where the operation is called with tensors, and NumPy arrays
-            otherwise, and may change the first of them. Each rank calls it by itself, so it has to be the same function
-            on all.
+        name: the new ``op``. Register the same function under it on all ranks; this is not checked.
+        function: an associative function of two arrays of one shape, called as
+            ``result = function(result, of_next_rank)``. It must return an array of that shape, and may change its first
+            argument. The arrays are torch tensors if the operation is called with tensors, otherwise NumPy arrays.
 
     Raises:
-        InvalidArgument: hocket has an operation of that name, or another function was registered under it.
-        InvalidType: the function cannot be called.
+        InvalidArgument: the name is a built-in ``op``, or another function is registered under it.
+        InvalidType: `function` is not callable.
+
+    Examples:
+        >>> def longest(result, of_next_rank):
+        ...     return np.where(abs(of_next_rank) > abs(result), of_next_rank, result)
+        >>> hk.register_reduction("longest", longest)
+        >>> x = np.array([1.0, -5.0]) if comm.rank == 0 else np.array([-2.0, 4.0])
+        >>> comm.all_reduce(x, "longest")
+        >>> x
+        array([-2., -5.])
     """
     if not isinstance(name, str) or not name or name in _native.REDUCE_NAMES:
-        raise InvalidArgument(f"name must be one that hocket does not have itself, not {name!r}")
+        raise InvalidArgument(f"name must be a str that is not the name of a built-in reduction, not {name!r}")
     if not callable(function):
         raise InvalidType(f"function must be a function of two arrays, not {function!r}")
     if _functions.setdefault(name, function) is not function:
@@ -48,19 +56,21 @@ def register_reduction(name: str, function: Function) -> None:
 
 
 def find_function(name: object) -> Function:
-    """Return what was registered; InvalidArgument if nothing was."""
+    """Return the function registered under a name. Raises InvalidArgument if no function has this name."""
     if isinstance(name, str) and name in _functions:
         return _functions[name]
     names = (*_native.REDUCE_NAMES, *_functions)
-    raise InvalidArgument(f"op must be one of {', '.join(map(repr, names))}, not {name!r}{meant(name, names)}")
+    raise InvalidArgument(
+        f"op must be one of {', '.join(map(repr, names))}, not {name!r}{suggest_reduction(name, names)}"
+    )
 
 
-def meant(op: object, names: Sequence[str]) -> str:
-    """Return "; did you mean 'avg'?" for another library's name of a reduction, or nothing.
+def suggest_reduction(op: object, names: Sequence[str]) -> str:
+    """Return "; did you mean 'avg'?" for another library's name of a reduction, or an empty text.
 
     Args:
         op: a name, or an object such as ``numpy.add``, ``torch.distributed.ReduceOp.SUM`` or ``MPI.SUM``.
-        names: of the reductions that hocket has.
+        names: names of hocket's reductions.
     """
     name = op if isinstance(op, str) else getattr(op, "name", None) or getattr(op, "__name__", None)
     if not isinstance(name, str):
@@ -70,19 +80,19 @@ def meant(op: object, names: Sequence[str]) -> str:
 
 
 class FoldedWork:
-    """The handle of a reduction of the user's in flight; as `Work`, but it is no ``deps`` of another operation."""
+    """The handle of a user-defined reduction in flight: like `Work`, but not accepted in ``deps``."""
 
     def __init__(self, gathered: _native.Work, fold: Callable[[], None]) -> None:
         self._gathered = gathered
         self._fold: Callable[[], None] | None = fold
 
     def wait(self, timeout: float | None = None) -> None:
-        """As `Work.wait`; raises what the function raises, too."""
+        """Wait as `Work.wait`, then reduce; errors of the function are raised, too."""
         self._gathered.wait(timeout)
         self._finish()
 
     def test(self) -> bool:
-        """As `Work.test`; the fold is part of it."""
+        """Test as `Work.test`; when the arrays have arrived, reduce them and return True."""
         if not self._gathered.test():
             return False
         self._finish()
@@ -106,7 +116,7 @@ class FoldedWork:
 
 
 def reduce_by_function(comm: _native.Communicator, kind: str, *arguments: Any, **options: Any) -> FoldedWork | None:
-    """Do what the method of that name does, with the arguments that it was called with; ``op`` is a registered name."""
+    """Run the operation `kind` with a registered ``op``, with the arguments of its method."""
     names = {
         "all_reduce": ("x", "op"),
         "reduce": ("x", "root", "op"),
@@ -157,15 +167,15 @@ def reduce_by_function(comm: _native.Communicator, kind: str, *arguments: Any, *
 
 
 def _checked(name: str, function: Function) -> Function:
-    """The function, but what it returns has to be of its arguments' shape: NumPy would make others fit."""
+    """Return the function with a check that its result has the shape of its arguments: NumPy would broadcast others."""
 
     def checked(result: Any, of_next: Any) -> Any:
         shape = tuple(result.shape)
-        found = function(result, of_next)
-        if not hasattr(found, "shape") or tuple(found.shape) != shape:
-            what = f"an array of shape {tuple(found.shape)}" if hasattr(found, "shape") else repr(found)[:80]
+        reduced = function(result, of_next)
+        if not hasattr(reduced, "shape") or tuple(reduced.shape) != shape:
+            what = f"an array of shape {tuple(reduced.shape)}" if hasattr(reduced, "shape") else repr(reduced)[:80]
             raise InvalidType(f"reduction {name!r} must return an array of its arguments' shape, {shape}, not {what}")
-        return found
+        return reduced
 
     return checked
 

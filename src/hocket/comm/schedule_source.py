@@ -1,4 +1,4 @@
-"""Where schedules come from, as far as a communicator is concerned."""
+"""What a communicator needs of the source of its schedules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hocket.comm.policy import Group, Policy, Range, RankedCarrier
 
 
 class ScheduleTable(Protocol):
-    """A schedule as far as the native core is concerned (hocket.collectives.Schedule)."""
+    """The part of a schedule that the native core needs (hocket.collectives.Schedule)."""
 
     num_blocks: int
     num_slots: int
@@ -25,29 +25,29 @@ class ScheduleTable(Protocol):
 
 
 class ScheduleSource(Protocol):
-    """Where schedules come from (hocket.collectives.source.Schedules)."""
+    """The source of schedules (hocket.collectives.source.Schedules)."""
 
     def complete(self, collective: str, algorithm: object, group: Group, nbytes: int) -> object:
-        """Return what a call gave as `algorithm` with all its parameters: hashable, the same for the same schedule."""
+        """Return the `algorithm` of a call with all its parameters: hashable, and equal for the same schedule."""
         ...
 
     def build(self, collective: str, algorithm: object, num_ranks: int) -> tuple[str, Any]:
-        """Build what `complete` returned; return its name and the table."""
+        """Build a schedule from the value that `complete` returned; return its name and the table."""
         ...
 
     def best_by_model(self, op: str, group: Group, backend: str, policy: Policy) -> Sequence[Range]:
-        """Return the name of the best schedule over a library for each range of sizes; empty without schedules."""
+        """Return the best schedule over a library for each range of sizes; empty if no schedule exists."""
         ...
 
     def complete_candidates(
         self, candidates: Sequence[RankedCarrier], op: str, nbytes: int, group: Group, policy: Policy
     ) -> list[RankedCarrier]:
-        """Name the best schedules in candidates that are libraries without collectives of their own; each way once."""
+        """Add the best schedule to each candidate that is a library without collectives; remove duplicates."""
         ...
 
 
 def columns_of(table: ScheduleTable) -> dict[str, Any]:
-    """Return what the native core has to know of a schedule."""
+    """Return the columns of a schedule that the native core needs."""
     names = ("num_blocks", "num_slots", "ports", "group_size", "rounds", "sources", "destinations", "blocks",
              "source_slots", "destination_slots", "reduces")  # fmt: skip
     return {name: cast(Any, getattr(table, name)) for name in names}

@@ -1,9 +1,10 @@
-"""A communicator of the ranks that are left after a failure.
+"""A communicator of the ranks that survive a failure.
 
-Every rank finds out by itself who is gone, and opens a communicator with those it believes alive, whose key tells that
-set. To open one takes all its members: who sees a member die there looks again and tries the smaller set. Two ranks may
-disagree for a while on whether a set came together before one of it died; both then come to the same smaller set, since
-the key is made of the communicator that was the first to fail, and not of those tried in between.
+Every rank determines by itself which ranks are gone, and opens a communicator with the others. The key of the new
+communicator depends on this set. Opening needs all members of the set; a rank that sees a member die meanwhile tries
+again with the smaller set. Two ranks may disagree for a while on whether a set was opened before one of its members
+died. Both then reach the same smaller set, because the key is derived from the communicator that failed first, not from
+those that were tried in between.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from hocket.comm.fabric import JobFabric
-from hocket.comm.messages import listed
+from hocket.comm.messages import as_list
 from hocket.errors import BackendUnavailable, InvalidArgument, InvalidState, InvalidType, PeerFailure
 from hocket.trace import logger
 
@@ -23,11 +24,11 @@ Survivors = TypeVar("Survivors")
 
 @dataclass(frozen=True)
 class Lineage:
-    """Where a communicator of survivors comes from.
+    """The origin of a communicator of survivors.
 
     Args:
-        key: of the communicator that was the first to fail.
-        times: how often its present members came together anew.
+        key: key of the communicator that failed first.
+        times: how often the present members have opened a communicator again.
     """
 
     key: int
@@ -36,14 +37,14 @@ class Lineage:
 
 @dataclass(frozen=True)
 class Membership:
-    """A communicator as far as those that go on after it have to know it.
+    """The facts about a failed communicator that its survivors need.
 
     Args:
-        label: of it.
-        rank: this one, in it.
-        members: ranks of the job.
-        fabric: that connects them.
-        lineage: where it comes from.
+        label: its label.
+        rank: this rank in it.
+        members: its members, as ranks of the job.
+        fabric: what connects them.
+        lineage: its origin.
     """
 
     label: str
@@ -59,11 +60,11 @@ class Opening:
 
     Args:
         fabric: what still connects them.
-        members: ranks of the job.
-        label: of it.
-        identity: what its key is made of.
-        lineage: where it comes from.
-        timeout_s: for all of them to come.
+        members: the survivors, as ranks of the job.
+        label: its label.
+        identity: the values that its key is derived from.
+        lineage: its origin.
+        timeout_s: seconds in which all members must take part.
     """
 
     fabric: JobFabric
@@ -75,40 +76,40 @@ class Opening:
 
 
 def check_excluded(own: Membership, exclude: Collection[int]) -> list[int]:
-    """Return ranks that are to be left out.
+    """Return the ranks to leave out, checked.
 
     Raises:
-        InvalidType, InvalidArgument: they are no ranks of the communicator, or this one is among them.
+        InvalidType, InvalidArgument: an item is not a rank of the communicator, or is this rank.
         InvalidState: the ranks are virtual.
     """
     if own.fabric.virtual is not None:
-        raise InvalidState("virtual ranks cannot go on without one of them; simulate fewer")
-    exclude = listed("exclude", "ranks", exclude)
+        raise InvalidState("virtual ranks cannot continue without one of them; simulate fewer")
+    exclude = as_list("exclude", "ranks", exclude)
     for rank in exclude:
         if not isinstance(rank, int):
             raise InvalidType(f"exclude must be a sequence of ranks, which are ints, not {rank!r}")
         if not 0 <= rank < len(own.members):
             raise InvalidArgument(f"exclude names rank {rank}; ranks lie between 0 and {len(own.members) - 1}")
     if own.rank in exclude:
-        raise InvalidArgument(f"rank {own.rank} is excluded; only those that go on call shrink()")
+        raise InvalidArgument(f"rank {own.rank} is excluded; only the ranks that continue call shrink()")
     return exclude
 
 
 def open_survivors(
     own: Membership, exclude: Collection[int], timeout: float, open_: Callable[[Opening], Survivors]
 ) -> Survivors:
-    """Open a communicator of the ranks that are left; see `Communicator.shrink`.
+    """Open a communicator of the surviving ranks; see `Communicator.shrink`.
 
     Args:
         own: the communicator that has failed.
-        exclude: ranks of it that do not call this, checked.
+        exclude: its ranks that do not take part, checked.
         timeout: seconds.
-        open_: opens a communicator, or raises PeerFailure where a member died meanwhile.
+        open_: opens a communicator, or raises PeerFailure if a member dies meanwhile.
     """
     before = [member for rank, member in enumerate(own.members) if rank not in set(exclude)]
     deadline = time.monotonic() + timeout
     while True:
-        gone = _find_gone(own)
+        gone = _departed_ranks(own)
         members = [member for member in before if member not in gone]
         again = len(members) == len(own.members)
         lineage = Lineage(own.lineage.key, own.lineage.times + 1 if again else 0)
@@ -130,8 +131,8 @@ def open_survivors(
         return survivors
 
 
-def _find_gone(own: Membership) -> set[int]:
-    """Return the ranks of the job that have died or left it, as far as this one knows."""
+def _departed_ranks(own: Membership) -> set[int]:
+    """Return the ranks of the job that have died or left it, as far as this rank knows."""
     fabric, host_here = own.fabric, own.fabric.layout.hosts[own.members[own.rank]]
     gone = set(fabric.control.dead()) if fabric.control is not None else set()
     gone_here = set(fabric.host.gone())
@@ -142,7 +143,7 @@ def _find_gone(own: Membership) -> set[int]:
 
 
 def _without_broken(fabric: JobFabric, members: Collection[int]) -> JobFabric:
-    """Return what still connects some ranks: libraries that can go on without the others."""
+    """Return the fabric with those libraries only that can continue without the other ranks."""
     left_out = dict(fabric.left_out)
     libraries = []
     for library in fabric.libraries:

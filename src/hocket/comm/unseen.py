@@ -1,4 +1,4 @@
-"""What a program is told of failures that nobody waited for, and of messages that nobody received."""
+"""Reports of failed operations that the program did not wait for, and of messages that were never received."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import FrameType
 
 
 def warn_at_the_users_line(text: str) -> None:
-    """Warn, at the line of the program that called into hocket."""
+    """Issue a warning at the line of the program that called into hocket."""
     frame: FrameType | None = sys._getframe()
     level = 0
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "hocket":
@@ -17,7 +17,7 @@ def warn_at_the_users_line(text: str) -> None:
 
 
 def raise_or_note(unseen: BaseException) -> None:
-    """Raise a failure that nobody waited for; where the program handles another error, that one gets a note."""
+    """Raise a failure that the program did not wait for; if it handles another error, add a note to that error."""
     handled = sys.exception()
     if handled is None:
         raise unseen

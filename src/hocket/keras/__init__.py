@@ -1,6 +1,6 @@
-"""Keras models, unchanged, trained by `hocket.train`. Needs Keras 3 on the torch backend.
+"""Training of unchanged Keras models by `hocket.train`. Needs Keras 3 on the torch backend.
 
-Names are loaded when they are asked for.
+Names are loaded at their first use.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""The torch calls that a Keras operation makes, captured as they go by, and made again without Keras.
+"""Capture of the torch calls of a Keras operation, as a function that makes them without Keras.
 
-Around each call of a kernel Keras spends long on looking at its arguments: types, axes, masks, scopes. For tensors of
-one shape the outcome is always the same. So what reaches torch is noted, call by call with all arguments (which results
-of earlier calls they are, or which constants), and written as a function of the tensors that went in. As it makes the
-same calls of torch in the same order, results, gradients and random numbers are the same bit for bit.
+Around each kernel call, Keras spends a long time on its arguments: types, axes, masks, scopes. For tensors of one shape
+the outcome is always the same. So every torch call is recorded with all arguments (results of earlier calls, or
+constants), and written as a Python function of the input tensors. The function makes the same torch calls in the same
+order, so results, gradients and random numbers are equal bit for bit.
 
-The function is Python's own source. A `torch.fx.Graph` would write much the same, but has no names for properties of
-tensors, and looks constants up in a module: ten additions of parameters took 15 us so, and 9 us as here.
+The function is Python source. A `torch.fx.Graph` would generate similar source, but has no names for properties of
+tensors, and looks constants up in a module: ten additions of parameters took 15 us with it, and take 9 us here.
 
-What cannot be captured says so: calls that read a tensor's content, on which Python might act, or whose results have
-shapes that depend on it; arguments with a state of their own, such as generators; and calls below something that is not
-to be seen from here: a `torch.autograd.Function`, a checkpoint, vmap.
+Some operations cannot be captured, and raise `Obstacle`: calls that read a tensor's content, which Python code could
+branch on; calls whose results have shapes that depend on the content; arguments with a state, such as generators; and
+calls inside a `torch.autograd.Function`, a checkpoint or vmap, whose effects are not visible here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hocket.keras.lifetimes import last_uses
 
 Captured: TypeAlias = Callable[..., tuple[torch.Tensor, ...]]
 
-# Answers that follow from shape, strides, type and device of a tensor, whatever its content.
+# Results that depend on the shape, strides, type and device of a tensor only, not on its content.
 _FACT_TYPES = (torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format)
 _FACTS = {
     torch.Tensor.__len__,
@@ -49,9 +49,9 @@ _FACTS = {
         for name in ("is_cuda", "is_meta", "is_mkldnn", "is_quantized", "is_sparse", "itemsize", "nbytes", "ndim")
     ),
 }
-# Calls without effect where they return their first argument.
+# Calls that have no effect if they return their first argument.
 _SAME = {torch.Tensor.to, torch.Tensor.contiguous}
-# Calls whose results have shapes that depend on what is in a tensor.
+# Calls whose results have shapes that depend on the content of a tensor.
 _OF_OTHER_SHAPES = {
     getattr(place, name)
     for place in (torch, torch.Tensor)
@@ -70,26 +70,26 @@ _CONSTANTS = (bool, int, float, complex, str, type(None), type(...), np.generic,
 
 
 class Obstacle(Exception):
-    """Why something cannot be captured."""
+    """The reason why an operation cannot be captured."""
 
 
 class _Line(NamedTuple):
-    """A line of the function, and the names of tensors that it makes and uses."""
+    """A line of the function, and the names of the tensors that it defines and uses."""
 
     text: str
     names: tuple[str, ...]
 
 
 class Capture(TorchFunctionMode):
-    """While entered, notes the calls of torch.
+    """While entered, records the calls of torch.
 
     Args:
-        inputs: tensors that the captured function will be called with, in order.
+        inputs: the tensors that become parameters of the captured function, in order.
     """
 
     def __init__(self, inputs: Sequence[torch.Tensor]) -> None:
         super().__init__()
-        self._kept: list[Any] = list(inputs)  # as long as they live, nothing else has their ids
+        self._kept: list[Any] = list(inputs)  # keeps objects alive, so that their ids stay unique
         self._names = {id(tensor): f"x{number}" for number, tensor in enumerate(inputs)}
         self._parameters = [f"x{number}" for number in range(len(inputs))]
         self._constants: dict[str, Any] = {}
@@ -110,35 +110,35 @@ class Capture(TorchFunctionMode):
         try:
             self._check_surroundings()
             if func not in _FACTS:
-                call = self._call(func, args, kwargs)  # as arguments are now: it may write to them
+                call = self._call(func, args, kwargs)  # before the call, which may write to its arguments
         except Obstacle as obstacle:
-            self._give_up(obstacle)
-        found = func(*args, **kwargs)
+            self._stop(obstacle)
+        result = func(*args, **kwargs)
         if call is not None:
             try:
-                self._note(func, args, call, found)
+                self._record(func, args, call, result)
             except Obstacle as obstacle:
-                self._give_up(obstacle)
-        return found
+                self._stop(obstacle)
+        return result
 
     def finish(self, outputs: Sequence[Any]) -> Captured:
-        """Return the function of the inputs that gives these outputs.
+        """Return the function of the inputs that computes these outputs.
 
         Raises:
-            Obstacle: there is none.
+            Obstacle: the operation cannot be captured.
         """
         if self._obstacle is not None:
             raise Obstacle(self._obstacle)
         for output in outputs:
             if not isinstance(output, torch.Tensor):
-                raise Obstacle(f"it gives a {type(output).__name__}")
+                raise Obstacle(f"it returns a {type(output).__name__}")
         result = f"return ({''.join(f'{self._expression(output)}, ' for output in outputs)})"
         kept = {*self._parameters, *self._constants, *map(self._expression, outputs)}
         lines = []
         for line, over in zip(self._lines, last_uses([each.names for each in self._lines], kept), strict=True):
             lines += [line.text, f"del {', '.join(over)}"] if over else [line.text]
         lines.append(result)
-        if self._sets_gradients:  # whatever a call in between may raise
+        if self._sets_gradients:  # restore the grad mode also if a call raises
             end = f"{self._constant(torch._C._set_grad_enabled)}({self._had_gradients})"
             lines = ["try:", *(f"    {line}" for line in lines), "finally:", f"    {end}"]
         source = "\n    ".join([f"def captured({', '.join(self._parameters)}):", *lines])
@@ -148,15 +148,15 @@ class Capture(TorchFunctionMode):
         return captured
 
     def _check_surroundings(self) -> None:
-        """What changes the meaning of calls, and is not to be seen as a call itself."""
+        """Refuse contexts that change the meaning of calls and are not calls themselves."""
         if torch.is_grad_enabled() is not self._has_gradients:
-            raise Obstacle("it has a backward pass of its own")
+            raise Obstacle("it defines its own backward pass")
         if _saved_tensors_hooks() != self._hooks:
-            raise Obstacle("it computes something again in the backward pass")
+            raise Obstacle("it recomputes values in the backward pass")
         if torch._C._functorch.peek_interpreter_stack() is not None:
             raise Obstacle("it uses a transformation of functions, such as vmap")
 
-    def _give_up(self, obstacle: Obstacle) -> None:
+    def _stop(self, obstacle: Obstacle) -> None:
         self._obstacle = str(obstacle)
         self._kept.clear()
         self._constants.clear()
@@ -167,40 +167,40 @@ class Capture(TorchFunctionMode):
             or (func is torch.where and len(args) == 1)
             or (func is torch.Tensor.__getitem__ and _has_truth_values(args[1]))
         ):
-            raise Obstacle(f"the shape of what it makes depends on what is in a tensor ({resolve_name(func)})")
+            raise Obstacle(f"the shape of its result depends on the content of a tensor ({resolve_name(func)})")
         self._used = []
-        given = [self._expression(each) for each in args]
-        given += [
+        arguments = [self._expression(each) for each in args]
+        arguments += [
             f"**{{{name!r}: {self._expression(each)}}}" if iskeyword(name) else f"{name}={self._expression(each)}"
             for name, each in kwargs.items()
         ]
-        return f"{self._constant(func)}({', '.join(given)})"
+        return f"{self._constant(func)}({', '.join(arguments)})"
 
-    def _note(self, func: Any, args: tuple[Any, ...], call: str, found: Any) -> None:
+    def _record(self, func: Any, args: tuple[Any, ...], call: str, result: Any) -> None:
         if func is torch._C._set_grad_enabled:
             self._has_gradients, self._sets_gradients = torch.is_grad_enabled(), True
-        if isinstance(found, _FACT_TYPES):
+        if isinstance(result, _FACT_TYPES):
             return
-        if found is None:
+        if result is None:
             self._write(call)
-        elif isinstance(found, torch.Tensor):
-            if id(found) not in self._names:
-                name = self._name(found)
+        elif isinstance(result, torch.Tensor):
+            if id(result) not in self._names:
+                name = self._name(result)
                 self._write(f"{name} = {call}", name)
-            elif func not in _SAME or not args or found is not args[0]:
+            elif func not in _SAME or not args or result is not args[0]:
                 self._write(call)
-        elif isinstance(found, (tuple, list)) and all(isinstance(each, torch.Tensor) for each in found):
+        elif isinstance(result, (tuple, list)) and all(isinstance(each, torch.Tensor) for each in result):
             whole = f"r{len(self._lines)}"
             self._write(f"{whole} = {call}", whole)
-            for place, each in enumerate(found):
+            for place, each in enumerate(result):
                 if id(each) not in self._names:
                     name = self._name(each)
                     self._lines.append(_Line(f"{name} = {whole}[{place}]", (name, whole)))
         else:
-            raise Obstacle(f"it reads what is in a tensor ({resolve_name(func) or func})")
+            raise Obstacle(f"it reads the content of a tensor ({resolve_name(func) or func})")
 
-    def _write(self, text: str, *made: str) -> None:
-        self._lines.append(_Line(text, (*made, *self._used)))
+    def _write(self, text: str, *defined: str) -> None:
+        self._lines.append(_Line(text, (*defined, *self._used)))
 
     def _name(self, tensor: torch.Tensor) -> str:
         self._kept.append(tensor)
@@ -214,9 +214,9 @@ class Capture(TorchFunctionMode):
         return name
 
     def _expression(self, value: Any) -> str:
-        """What stands for an argument: names of tensors, and of everything else its value as it is now."""
+        """Return the source of an argument: the names of tensors, and the present values of all else."""
         if isinstance(value, torch.Tensor):
-            if id(value) not in self._names:  # a variable, or made without torch's knowledge
+            if id(value) not in self._names:  # a variable, or a tensor that no recorded call made
                 self._names[id(value)] = self._constant(value)
             self._used.append(self._names[id(value)])
             return self._used[-1]
@@ -235,7 +235,7 @@ class Capture(TorchFunctionMode):
             return self._constant(value.copy())
         if isinstance(value, _CONSTANTS):
             return self._constant(value)
-        raise Obstacle(f"it hands torch a {type(value).__name__}")
+        raise Obstacle(f"it passes a {type(value).__name__} to torch")
 
 
 def _has_truth_values(index: Any) -> bool:

@@ -1,4 +1,4 @@
-"""How a model has to be compiled, so that it can be trained without its own training step."""
+"""Checks that a compiled model can be trained without its own training step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def check_compiled(model: keras.Model) -> None:
     """Check that a model can be trained without its own training step.
 
     Raises:
-        InvalidModel: it cannot: says why.
+        InvalidModel: it cannot; the message says why.
     """
     if not model.compiled:
         raise InvalidModel(f"model {model.name!r} is not compiled: call model.compile(optimizer, loss) first")
@@ -20,26 +20,28 @@ def check_compiled(model: keras.Model) -> None:
         raise InvalidModel(f"model {model.name!r} is compiled without a loss: call model.compile(optimizer, loss)")
     _check_metrics_of_layers(model)
     if model.steps_per_execution != 1:
-        raise InvalidModel(f"steps_per_execution is 1 with PyTorch, for Keras as well, not {model.steps_per_execution}")
+        raise InvalidModel(f"steps_per_execution must be 1 on the torch backend, not {model.steps_per_execution}")
     if model.jit_compile:
-        raise InvalidModel("jit_compile=True: parts of a model are not compiled; leave it out, or say False")
+        raise InvalidModel("jit_compile must be False, not True: parts of a model are not compiled")
     for name in ("train_step", "test_step", "compute_loss", "compute_metrics"):
         plain = getattr(keras.Sequential if isinstance(model, keras.Sequential) else keras.Model, name)
         if getattr(type(model), name) is not plain:
-            raise InvalidModel(f"model {model.name!r} has a {name} of its own, which a pipeline does not call")
+            raise InvalidModel(
+                f"model {model.name!r} defines its own {name}, which a pipeline does not call: use that of keras.Model"
+            )
 
 
 def check_what_is_written(model: keras.Model, num_micro_batches: int) -> None:
-    """Check that no forward pass writes to a variable that another one has been computed with.
+    """Check that no forward pass writes to a variable that the backward pass of another micro-batch needs.
 
     Raises:
-        InvalidModel: one does: says what would do.
+        InvalidModel: a layer does; the message says what would be right.
     """
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.SpectralNormalization) and num_micro_batches > 1:
             raise InvalidModel(
                 f"layer {layer.name!r} writes to its kernel in every forward pass, and there are {num_micro_batches} "
-                "before the optimizer's step: num_micro_batches=1"
+                "before the optimizer's step: set num_micro_batches=1"
             )
 
 
@@ -47,13 +49,13 @@ def _check_metrics_of_layers(model: keras.Model) -> None:
     for layer in model._flatten_layers(include_self=False):
         if layer._metrics:
             raise InvalidModel(
-                f"layer {layer.name!r} has a metric of its own, {layer._metrics[0].name!r}, which "
-                "ranks would count apart: make what it is taken of an output, and give it to model.compile"
+                f"layer {layer.name!r} has its own metric, {layer._metrics[0].name!r}, which ranks would count "
+                "separately: make its values an output of the model, and pass the metric to model.compile"
             )
 
 
 def _adds_losses(model: keras.Model) -> bool:
-    """Whether layers of a model may add to its loss."""
+    """Return whether layers of a model may add to its loss."""
     plain = keras.Layer.call
     return bool(model.losses) or any(
         getattr(layer, "activity_regularizer", None) is not None or not is_of_keras(layer)
@@ -66,7 +68,7 @@ def compile_by_name(model: keras.Model, loss: str, optimizer: str, learning_rate
     """Compile a model that is not compiled yet.
 
     Raises:
-        InvalidArgument: there is no such loss or optimizer.
+        InvalidArgument: the loss or the optimizer is unknown.
     """
     if model.compiled:
         return
@@ -78,5 +80,5 @@ def compile_by_name(model: keras.Model, loss: str, optimizer: str, learning_rate
     }
     for what, name, known in (("loss", loss, losses), ("optimizer", optimizer, optimizers)):
         if name not in known:
-            raise InvalidArgument(f"{what} of a Keras model is {', '.join(known)}; not {name!r}")
+            raise InvalidArgument(f"{what} of a Keras model must be {', '.join(known)}; not {name!r}")
     model.compile(optimizers[optimizer](), losses[loss], metrics=["accuracy"] if loss == "cross_entropy" else [])

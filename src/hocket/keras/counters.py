@@ -1,4 +1,4 @@
-"""The counters of a model's random numbers, as Keras leaves them."""
+"""The counters of a model's random numbers, set to the values that Keras would leave."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from hocket.train import PipelineExecutor
 
 
 class Counters:
-    """Those of all seed generators. Keras adds up how many numbers were drawn; in a pipeline they depend on step, stage
-    and micro-batch, and so are set to what Keras would have at the end.
+    """The counters of all seed generators of a model.
+
+    Keras counts the draws of random numbers. In a pipeline, the counters are set from step, stage and micro-batch; at
+    the end they are set to the values that they would have in Keras.
 
     Args:
-        model: before it is trained.
+        model: the model, before it is trained.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -25,7 +27,7 @@ class Counters:
         self._first = [int(each.state.value[COUNTER]) for each in self._generators]
 
     def set_after(self, executor: PipelineExecutor, num_steps: int) -> None:
-        """Set them to what they are after so many steps of the whole model; called by all ranks."""
+        """Set the counters to their values after `num_steps` steps of the whole model; called by all ranks."""
         drawn: dict[int, int] = {}
         places = {id(each): place for place, each in enumerate(self._generators)}
         for number in executor.trained_stages():

@@ -1,4 +1,4 @@
-"""Batches of what `model.fit` takes for data."""
+"""Batches from the data that `model.fit` takes."""
 
 from __future__ import annotations
 
@@ -22,69 +22,68 @@ from hocket.train.on_rank_0 import on_rank_0
 
 
 def data_of(x: Any, y: Any = None, sample_weight: Any = None) -> Any:
-    """Return data as one thing: arrays as (x, (y, sample_weight)), or as many of these as there are; anything else as
-    it came.
+    """Return the data as one object: arrays as (x, ()), (x, (y,)) or (x, (y, sample_weight)); other data unchanged.
 
     Raises:
-        InvalidArgument: what is given besides `x` does not go with it; says what is right.
-        InvalidType: there is no `x`.
+        InvalidArgument: `y` or `sample_weight` does not fit `x`; the message says what would be right.
+        InvalidType: `x` is None.
     """
     if x is None:
-        raise InvalidType("x is what the model takes: arrays, or a dataset; it is None")
+        raise InvalidType("x must be the inputs of the model, arrays or a dataset, not None")
     if y is None and isinstance(x, (tuple, list)) and not _are_batches(x):
         if len(x) not in (1, 2, 3):
-            raise InvalidArgument(f"data are (x, y) or (x, y, sample_weight); got a tuple of {len(x)} items")
+            raise InvalidArgument(f"data must be (x, y) or (x, y, sample_weight); got a tuple of {len(x)} items")
         if sample_weight is not None and len(x) == 3:
-            raise InvalidArgument("sample_weight is given twice: in (x, y, sample_weight), and by itself")
+            raise InvalidArgument("sample_weight is given twice, in (x, y, sample_weight) and by name: pass it once")
         x, y, weight = (*x, None, None)[:3]
         sample_weight = sample_weight if weight is None else weight
     elif y is None and not _is_array(x):
         if sample_weight is not None:
             raise InvalidArgument(
-                f"sample_weight goes with arrays; of {type(x).__name__} it is the third of what a batch has"
+                f"sample_weight is for arrays only; batches of {type(x).__name__} must be (x, y, sample_weight)"
             )
         return x
     if y is None and sample_weight is not None:
-        raise InvalidArgument("sample_weight is given without y, whose losses it weighs")
+        raise InvalidArgument("sample_weight needs y, whose losses it weighs: pass y")
     return _alone(x), tuple(each for each in (y, sample_weight) if each is not None)
 
 
 def with_class_weight(data: Any, class_weight: Any) -> Any:
-    """Return arrays with weights of samples instead of those of classes; anything else as it came.
+    """Return arrays with the sample weights that follow from class weights; other data unchanged.
 
     Raises:
-        InvalidArgument: there are weights of samples already, or several outputs or none.
+        InvalidArgument: the data have sample weights already, or the target is not one array.
     """
     if class_weight is None or not isinstance(data, tuple):
         return data
     x, target = data
     if len(target) == 2:
-        raise InvalidArgument("class_weight and sample_weight are both given; weights of samples alone say it all")
+        raise InvalidArgument("class_weight and sample_weight are both given: pass sample_weight only")
     if not target or keras.tree.is_nested(target[0]):
-        raise InvalidArgument("class_weight is for models with one output, whose y are the numbers of classes")
+        raise InvalidArgument("class_weight is for models with one output, where y must be an array of class numbers")
     return x, (target[0], data_adapter_utils.class_weight_to_sample_weights(target[0], class_weight))
 
 
-def batch_size_of(data: Any, wanted: int | None, steps: int | None) -> int:
-    """Return how many samples a batch has: as wanted, or of arrays so many that they make that number of steps, or
-    32."""
-    if wanted is not None:
-        return wanted
+def batch_size_of(data: Any, requested: int | None, steps: int | None) -> int:
+    """Return the batch size: the requested one; for arrays and a number of steps, the samples divided by the steps;
+    else 32."""
+    if requested is not None:
+        return requested
     if steps is None or not isinstance(data, tuple):
         return 32
     return max(1, -(-len(keras.tree.flatten(data[0])[0]) // steps))
 
 
 def split_off(data: Any, share: float) -> tuple[Any, Any]:
-    """Return data without the last of their samples, and those, as `model.fit` splits them by `validation_split`.
+    """Split the last samples off, as `model.fit` does by `validation_split`; return both parts.
 
     Raises:
-        InvalidArgument: the data are no arrays, or the share leaves nothing.
+        InvalidArgument: the data are not arrays, or a part would be empty.
     """
     if not isinstance(share, (int, float)) or not 0 < share < 1:
-        raise InvalidArgument(f"validation_split is a share between 0 and 1, not {share!r}")
+        raise InvalidArgument(f"validation_split must be a number between 0 and 1, not {share!r}")
     if not isinstance(data, tuple):
-        raise InvalidArgument(f"validation_split is for arrays, not {type(data).__name__}: give validation_data")
+        raise InvalidArgument(f"validation_split is for arrays, not {type(data).__name__}: pass validation_data")
     x, target = data
     try:
         (first, first_target), (last, last_target) = array_slicing.train_validation_split(
@@ -97,15 +96,16 @@ def split_off(data: Any, share: float) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class Reading:
-    """How data are read.
+    """Options of reading data.
 
     Args:
-        batch_size: samples of a batch; of arrays and datasets of samples.
-        shuffle: arrays and datasets of samples by sample, a PyDataset by batch.
-        seed, drop_last: of arrays and datasets of samples.
+        batch_size: samples of a batch, for arrays and datasets of samples.
+        shuffle: new order in every epoch: of samples for arrays and datasets of samples, of batches for a PyDataset.
+        seed, drop_last: see `hocket.train.source_of`; for arrays and datasets of samples.
         steps: batches of an epoch; None: all.
-        class_weight: of data that are not arrays.
-        begins_anew: whether every epoch begins with the first batch, as in evaluation, also where `steps` leaves some.
+        class_weight: class weights, for data that are not arrays.
+        begins_anew: True: every epoch begins with the first batch, as in evaluation; False: with `steps`, an epoch
+            continues where the previous one ended.
     """
 
     batch_size: int
@@ -121,9 +121,9 @@ def feed(data: Any, comm: Communicator, reading: Reading) -> Samples | Stream:
     """Return a source of batches; called by all ranks. Use `portions_of` for epochs of `reading.steps` batches.
 
     Args:
-        data: of `data_of`.
-        comm: of all ranks.
-        reading: how the data are read.
+        data: a result of `data_of`.
+        comm: a communicator of all ranks.
+        reading: options of reading.
 
     Raises:
         InvalidArgument, InvalidType: the data cannot be read; raised on every rank.
@@ -131,7 +131,7 @@ def feed(data: Any, comm: Communicator, reading: Reading) -> Samples | Stream:
     takes_classes = isinstance(data, (tuple, keras.utils.PyDataset)) or is_tf_dataset(data)
     if reading.class_weight is not None and not takes_classes:
         raise InvalidArgument(
-            f"class_weight is for arrays and keras.utils.PyDataset, not {type(data).__name__}: have its batches be "
+            f"class_weight is for arrays and keras.utils.PyDataset, not {type(data).__name__}: make its batches "
             "(x, y, sample_weight)"
         )
     if isinstance(data, keras.utils.PyDataset | torch.utils.data.DataLoader | GeneratorType) or (
@@ -156,7 +156,7 @@ def portions_of(source: Samples | Stream, reading: Reading) -> Source:
 
 
 class _KerasStream(Stream):
-    """What Keras itself goes through: rank 0 does, by Keras' own iterator, and the others get what it read."""
+    """Data that Keras iterates over: rank 0 reads them by Keras' own iterator and sends the batches."""
 
     def __init__(self, data: Any, comm: Communicator, reading: Reading) -> None:
         super().__init__((), comm)
@@ -171,10 +171,10 @@ class _KerasStream(Stream):
                     shuffle=reading.shuffle and can_shuffle,
                     class_weight=reading.class_weight,
                 )
-            except ValueError as error:  # what Keras says of such data
+            except ValueError as error:  # Keras' message names the problem of the data
                 raise InvalidArgument(str(error)) from None
             if not reading.begins_anew:
-                self._iterator.reset()  # Keras does so when a training begins, which tells a PyDataset
+                self._iterator.reset()  # as Keras does when a training begins: a PyDataset is notified
             count: int | None = self._iterator.num_batches
             return count
 
@@ -184,7 +184,7 @@ class _KerasStream(Stream):
         """Return the batches of an epoch.
 
         Raises:
-            Exception: what reading them raised, on every rank.
+            Exception: reading raised it on rank 0; raised on every rank.
         """
         self._data = self._read()
         return super().batches(epoch, first)
@@ -197,14 +197,14 @@ class _KerasStream(Stream):
 
 
 class _Portions:
-    """So many batches of another source an epoch, as Keras takes them: an epoch goes on where the last one ended, and
-    ends early where the source does."""
+    """Epochs of a fixed number of batches of another source, as in Keras: an epoch continues where the previous one
+    ended, and is shorter if the source ends."""
 
     def __init__(self, source: Source, steps: int, begins_anew: bool) -> None:
         self._source, self._steps, self._begins_anew = source, steps, begins_anew
         self.num_batches: int | None = steps
-        self._num_rounds = 0  # of the source, that were begun
-        self._left: Iterator[Batch] = iter(())  # of the latest one
+        self._num_rounds = 0  # passes over the source so far
+        self._left: Iterator[Batch] = iter(())  # remaining batches of the latest pass
 
     def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         """Return the batches of an epoch."""
@@ -214,9 +214,7 @@ class _Portions:
         while count < self._steps:
             batch = next(self._left, None)
             if batch is None and count:
-                warnings.warn(
-                    f"the data ended after {count} of the {self._steps} batches that an epoch is to have", stacklevel=2
-                )
+                warnings.warn(f"the data ended after {count} batches; an epoch should have {self._steps}", stacklevel=2)
                 return
             if batch is None:
                 self._left = self._source.batches(self._num_rounds)
@@ -229,7 +227,7 @@ class _Portions:
 
 
 def _alone(x: Any) -> Any:
-    """What a model with one input takes, where it is in a list of one."""
+    """Return the only item of a list of one, since a model with one input takes the item; other inputs unchanged."""
     return x[0] if isinstance(x, (tuple, list)) and len(x) == 1 else x
 
 
@@ -242,12 +240,14 @@ def _is_array(data: Any) -> bool:
 
 
 def _as_pairs(data: Any) -> Any:
-    """Data whose batches and samples are (x, ()), (x, (y,)) or (x, (y, sample_weight))."""
+    """Convert data so that batches and samples are (x, ()), (x, (y,)) or (x, (y, sample_weight))."""
     if _are_batches(data):
         return [_as_pairs(each) for each in data]
     if isinstance(data, (tuple, list)):
         if len(data) not in (1, 2, 3):
-            raise InvalidArgument(f"data are (x,), (x, y) or (x, y, sample_weight); got a tuple of {len(data)} items")
+            raise InvalidArgument(
+                f"data must be (x,), (x, y) or (x, y, sample_weight); got a tuple of {len(data)} items"
+            )
         x, y, weight = (*data, None, None)[:3]
         return _alone(x), () if y is None else (y,) if weight is None else (y, weight)
     if isinstance(data, torch.utils.data.Dataset) and hasattr(data, "__len__"):
@@ -258,7 +258,7 @@ def _as_pairs(data: Any) -> Any:
 
 
 class _Pairs(torch.utils.data.Dataset[Any]):
-    """Samples as such pairs."""
+    """The samples of a dataset, converted by `_as_pairs`."""
 
     def __init__(self, data: Any) -> None:
         self._data = data
@@ -271,7 +271,7 @@ class _Pairs(torch.utils.data.Dataset[Any]):
 
 
 class _PairStream:
-    """Batches of a stream as such pairs."""
+    """The batches of a stream, converted by `_as_pairs`."""
 
     def __init__(self, data: Iterable[Any]) -> None:
         self._data = data

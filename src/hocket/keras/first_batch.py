@@ -1,4 +1,4 @@
-"""What can be known of a training as soon as its first batch is there."""
+"""Checks of a training that need its first batch."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from hocket.keras.whole_batch import Piece, gathered, joined, pieces_of
 from hocket.train import Batch, Trainer
 from hocket.train.on_rank_0 import as_picklable, on_rank_0
 
-_TIGHT, _LOOSE = 1e-4, 0.02  # how far two sums may be apart by rounding; of few bits
+_TIGHT, _LOOSE = 1e-4, 0.02  # relative difference of two sums by rounding; the second for 16-bit types
 
 
 def checker_of(model: keras.Model, weigh: Callable[[Any, Any], float] | None) -> Callable[[Trainer, Batch], None]:
     """Return a check for `hocket.train.Trainer`, which raises on every rank.
 
-    Raises there:
-        InvalidArgument: the data lack the target of an output.
-        InvalidModel: the loss of the batch is not what those of its micro-batches make; only losses and layers of a
-            user's own, and counts that he gives, have to be tried.
+    The check raises InvalidArgument if the data lack the target of an output, and InvalidModel if the loss of the batch
+    is not the weighted sum of its micro-batches' losses. The second check runs only with losses or layers of the user's
+    own, or with `weigh`.
     """
 
     def check(trainer: Trainer, batch: Batch) -> None:
@@ -47,12 +46,12 @@ def check_inputs(x: Any) -> None:
     """Check that every input of the model is given.
 
     Raises:
-        InvalidModel: one is None, as Keras allows for optional inputs; the message says which.
+        InvalidModel: an input is None, which Keras allows for optional inputs; the message names it.
     """
     inputs = x if isinstance(x, Mapping) else dict(enumerate(x if isinstance(x, (tuple, list)) else [x]))
     absent = [name for name, value in inputs.items() if value is None]
     if absent:
-        raise InvalidModel(f"input {absent[0]!r} is None, and stages need every input: give a model without it")
+        raise InvalidModel(f"input {absent[0]!r} is None, and stages need every input: use a model without this input")
 
 
 def check_targets(model: keras.Model, y: Any) -> None:
@@ -61,26 +60,28 @@ def check_targets(model: keras.Model, y: Any) -> None:
     Raises:
         InvalidArgument: `y` lacks the target of an output; the message names the output.
     """
-    wanted = _outputs_with_loss(model)
+    expected = _outputs_with_loss(model)
     if y is None:
-        raise InvalidArgument(f"the loss of output {wanted[0]!r} needs y, and the data have none")
+        raise InvalidArgument(f"the loss of output {expected[0]!r} needs y: the data must have it")
     num_outputs = len(model.outputs)
     if num_outputs == 1:
         return
     if isinstance(y, Mapping):
-        absent = [name for name in wanted if name not in y]
+        absent = [name for name in expected if name not in y]
         if absent:
-            raise InvalidArgument(f"output {absent[0]!r} has a loss and no target: y has {', '.join(map(repr, y))}")
+            raise InvalidArgument(
+                f"y must have a target for output {absent[0]!r}, which has a loss; it has {', '.join(map(repr, y))}"
+            )
         return
     count = len(keras.tree.flatten(y))
-    if count not in (num_outputs, len(wanted)):
+    if count not in (num_outputs, len(expected)):
         raise InvalidArgument(
-            f"y has {count} arrays, and {len(wanted)} outputs have a loss ({', '.join(wanted)}): give one array each"
+            f"y must have {len(expected)} arrays, one for each output with a loss ({', '.join(expected)}), not {count}"
         )
 
 
 def _outputs_with_loss(model: keras.Model) -> list[str]:
-    """Names of outputs: the keys of a model that returns a dictionary, otherwise Keras' own."""
+    """Return names of the outputs with a loss: keys, if the model returns a dictionary, else Keras' names."""
     structure = getattr(model, "_functional", model)._outputs_struct
     names = list(structure) if isinstance(structure, Mapping) else list(model._compile_loss.output_names or ["output"])
     loss = model._compile_loss._user_loss
@@ -92,8 +93,8 @@ def _outputs_with_loss(model: keras.Model) -> list[str]:
 
 
 def _check_loss(model: keras.Model, trainer: Trainer, batch: Batch) -> None:
-    """Compute the loss of a batch in parts and whole, without training on it: on one rank, of what the model gives, and
-    of that with some samples made smaller, as the first losses of a model may all be alike."""
+    """Compare the loss of a whole batch with the sum over its micro-batches, on one rank and without training: for the
+    outputs of the model, and for scaled outputs, since the first losses of a model may all be equal."""
     executor = trainer.executor
     parts = trainer.cut(batch)
     result = executor.forward(parts.micro_batches, keeps_outputs=True)
@@ -106,7 +107,7 @@ def _check_loss(model: keras.Model, trainer: Trainer, batch: Batch) -> None:
                 _compare(model, [pieces[number] for number in sorted(pieces)], parts.weights)
                 for each in model._compile_loss.metrics:
                     each.reset_state()
-        except Exception as error:  # whatever the loss of a user raises
+        except Exception as error:  # a user's loss may raise anything
             problem = as_picklable(error)
     problem = trainer.comm.broadcast_object(problem, root)
     if problem is not None:
@@ -116,25 +117,25 @@ def _check_loss(model: keras.Model, trainer: Trainer, batch: Batch) -> None:
 def _compare(model: keras.Model, pieces: Sequence[Piece], weights: Sequence[float]) -> None:
     loss = loss_of(model)
     for factors in (None, torch.linspace(0.25, 1.0, len(pieces))):
-        seen = pieces if factors is None else [_scaled(*pair) for pair in zip(pieces, factors, strict=True)]
-        whole = joined(seen)
-        found = float(loss(whole.output, whole.target))
-        # Whose weight is 0 may have a loss that is no number.
-        in_parts = sum(float(loss(*each)) * weight for each, weight in zip(seen, weights, strict=False) if weight)
+        compared = pieces if factors is None else [_scaled(*pair) for pair in zip(pieces, factors, strict=True)]
+        whole = joined(compared)
+        expected = float(loss(whole.output, whole.target))
+        # With a weight of 0 the loss may be nan.
+        in_parts = sum(float(loss(*each)) * weight for each, weight in zip(compared, weights, strict=False) if weight)
         few_bits = any(each.dtype in (torch.float16, torch.bfloat16) for each in keras.tree.flatten(whole.output))
         tolerance = _LOOSE if few_bits else _TIGHT
-        if abs(found - in_parts) > tolerance * max(abs(found), abs(in_parts)) + 1e-7:
+        if abs(expected - in_parts) > tolerance * max(abs(expected), abs(in_parts)) + 1e-7:
             raise InvalidModel(
-                f"the loss of the first batch is {found:.6g}"
-                + (", with some samples made smaller," if factors is not None else "")
-                + f" and what those of its {len(pieces)} micro-batches make is {in_parts:.6g}: it is no mean over "
-                'samples. One micro-batch is always right: strategy="model", num_micro_batches=1; or give weigh=lambda '
-                "y, sample_weight: number of items that it is a mean over"
+                f"the loss of the first batch is {expected:.6g}"
+                + (", with scaled outputs," if factors is not None else "")
+                + f" and the weighted sum over its {len(pieces)} micro-batches is {in_parts:.6g}: the loss is not a "
+                'mean over samples. Set strategy="model", num_micro_batches=1, or pass weigh=lambda y, sample_weight: '
+                "number of items that the loss is a mean over"
             )
 
 
 def _check_added_losses(model: keras.Model, trainer: Trainer, batch: Batch) -> None:
-    """Compare what layers add to the loss of a batch in parts with what they add where rank 0 runs the whole."""
+    """Compare the sum that layers add to the loss over micro-batches with the value for the whole batch on rank 0."""
     executor = trainer.executor
     parts = trainer.cut(batch)
     result = executor.forward(parts.micro_batches, keeps_outputs=False, with_losses=True)
@@ -155,23 +156,23 @@ def _check_added_losses(model: keras.Model, trainer: Trainer, batch: Batch) -> N
     whole = on_rank_0(trainer.comm, compute)
     if abs(whole - in_parts) > _TIGHT * max(abs(whole), abs(in_parts)) + 1e-7:
         raise InvalidModel(
-            f"what layers add to the loss of the first batch is {whole:.6g}, and {in_parts:.6g} in its "
-            f"{executor.num_micro_batches} micro-batches: it is no mean over samples. One micro-batch is always right: "
+            f"layers add {whole:.6g} to the loss of the first batch, and {in_parts:.6g} in its "
+            f"{executor.num_micro_batches} micro-batches: the term is not a mean over samples. Set "
             'strategy="model", num_micro_batches=1'
         )
 
 
 def _scaled(piece: Piece, factor: torch.Tensor) -> Piece:
     def scale(leaf: Any) -> Any:
-        found = (leaf * factor).to(leaf.dtype)
+        scaled = (leaf * factor).to(leaf.dtype)
         mask = backend.get_keras_mask(leaf)
         if mask is not None:
-            backend.set_keras_mask(found, mask)
-        return found
+            backend.set_keras_mask(scaled, mask)
+        return scaled
 
     return Piece(keras.tree.map_structure(scale, piece.output), piece.target)
 
 
 def _is_known(loss: Any) -> bool:
-    """Whether a loss is one of Keras' own, whose reduction says how micro-batches are weighted."""
+    """Return whether a loss is one of Keras' own, whose reduction determines the weights of micro-batches."""
     return isinstance(loss, str) or (is_of_keras(loss) and is_of_keras(getattr(loss, "fn", loss)))

@@ -1,4 +1,4 @@
-"""How long values have to be kept."""
+"""The lifetimes of values in a sequence of steps."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterable, Sequence
 
 
 def last_uses(names: Sequence[Iterable[str]], kept: Iterable[str]) -> list[list[str]]:
-    """Return of each step the names that no later one has.
+    """Return for each step the names of the values that no later step uses.
 
     Args:
-        names: of the values that each step makes or uses.
-        kept: names that are left out.
+        names: for each step, names of the values that it computes or uses.
+        kept: names that are left out of the result.
     """
-    found: list[list[str]] = []
+    last: list[list[str]] = []
     seen = set(kept)
     for of_step in reversed(names):
-        found.append([name for name in dict.fromkeys(of_step) if name not in seen])
-        seen.update(found[-1])
-    return found[::-1]
+        last.append([name for name in dict.fromkeys(of_step) if name not in seen])
+        seen.update(last[-1])
+    return last[::-1]

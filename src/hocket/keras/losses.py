@@ -1,4 +1,4 @@
-"""The loss that a model was compiled with, and how those of micro-batches make that of a batch."""
+"""The loss that a model was compiled with, and the weights of its micro-batches."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _MEANS = ("sum_over_batch_size", "mean")
 
 
 class Weighing(NamedTuple):
-    """How a loss is weighted, as `hocket.train.Trainer` wants to know it.
+    """The weighting of a loss, as arguments of `hocket.train.Trainer`.
 
     Args:
-        weigh: how many items the mean is over, of a target; None: samples.
-        loss_is_mean: whether it is a mean, or a sum.
+        weigh: returns, for a target, the number of items that the mean is taken over; None: the number of samples.
+        loss_is_mean: whether the loss is a mean, or a sum.
     """
 
     weigh: Callable[[Any], float] | None
@@ -26,8 +26,8 @@ class Weighing(NamedTuple):
 
 
 def loss_of(model: keras.Model) -> Callable[[Any, Any], Any]:
-    """Return the loss as a function of what the model gives and (), (y,) or (y, sample_weight). Of a model that was
-    compiled without one, whose layers add what there is, it is 0."""
+    """Return the loss as a function of the model's output and (), (y,) or (y, sample_weight). For a model that was
+    compiled without a loss, and whose layers add losses, it returns 0."""
 
     def loss(output: Any, target: Any) -> Any:
         if model._compile_loss is None:
@@ -39,15 +39,16 @@ def loss_of(model: keras.Model) -> Callable[[Any, Any], Any]:
 
 
 def weighing_of(model: keras.Model, weigh: Callable[[Any, Any], float] | None, num_micro_batches: int) -> Weighing:
-    """Return how the loss of a compiled model is weighted, so that it is that of the whole batch.
+    """Return the weights for which the losses of micro-batches sum to the loss of the whole batch.
 
     Args:
-        model: compiled.
-        weigh: of y and sample_weight (or None), the items that the mean is over, where only the user can know it.
-        num_micro_batches: of a batch, over all replicas; the loss of one alone is that of the batch, whatever it is.
+        model: a compiled model.
+        weigh: returns, for y and sample_weight (or None), the number of items that the mean is taken over; for losses
+            of which only the user knows it.
+        num_micro_batches: of a batch, over all replicas. With one micro-batch no weights are needed.
 
     Raises:
-        InvalidModel: it follows from no weighting of micro-batches, or from one that has to be given.
+        InvalidModel: no weights give the loss of the batch, or the user must pass `weigh`.
     """
     if num_micro_batches == 1 or model._compile_loss is None:
         return Weighing(None, True)
@@ -63,41 +64,44 @@ def weighing_of(model: keras.Model, weigh: Callable[[Any, Any], float] | None, n
         ignoring = [each for each in losses if getattr(each, "ignore_class", None) is not None]
         if ignoring:
             raise InvalidModel(
-                f"loss {ignoring[0].name!r} is a mean over what is not of class {ignoring[0].ignore_class}, and nobody "
-                "says how much that is in a micro-batch: give weigh=lambda y, sample_weight: number of items"
+                f"loss {ignoring[0].name!r} is a mean over the items that are not of class {ignoring[0].ignore_class}, "
+                "whose number in a micro-batch is unknown: pass weigh=lambda y, sample_weight: number of items"
             )
         masked = [each.name for each in model.outputs if backend.get_keras_mask(each) is not None]
         if masked:
             raise InvalidModel(
-                f"the loss is a mean over what the mask of output {masked[0]!r} leaves, and how much that is in a "
-                "micro-batch is not known before the model ran: give weigh=lambda y, sample_weight: number of items"
+                f"the loss is a mean over the items that the mask of output {masked[0]!r} keeps, whose number in a "
+                "micro-batch is unknown before the model runs: pass weigh=lambda y, sample_weight: number of items"
             )
         return Weighing(_sum_of_weights if "mean_with_sample_weight" in reductions else None, True)
     words = ", ".join(sorted(map(str, reductions)))
     raise InvalidModel(
-        f"the losses of the model have reductions {words}; those of a batch follow from those of micro-batches where "
-        'all are means ("sum_over_batch_size"), all sums ("sum"), or all "mean_with_sample_weight"'
+        f"the losses of the model have reductions {words}; with several micro-batches all must be means "
+        '("sum_over_batch_size"), all sums ("sum"), or all "mean_with_sample_weight"'
     )
 
 
 def losses_of(model: keras.Model) -> list[Any]:
-    """Return the losses of its outputs, as they were given to `model.compile`."""
+    """Return the losses of the model's outputs, as they were passed to `model.compile`."""
     return [each for each in keras.tree.flatten(model._compile_loss._user_loss) if each is not None]
 
 
 def _check_is_of_samples(loss: Any) -> None:
-    if isinstance(loss, str) and loss.lower() in ("crossentropy", "ce"):  # one of several, all of them of samples
+    if isinstance(loss, str) and loss.lower() in ("crossentropy", "ce"):  # each loss with this name is one of samples
         return
     loss = keras.losses.get(loss)
     function, axis = getattr(loss, "fn", loss), getattr(loss, "axis", getattr(loss, "_fn_kwargs", {}).get("axis"))
     axes = (axis,) if isinstance(axis, int) else axis or ()
     if 0 in axes or (axis is None and function in (keras.losses.dice, keras.losses.tversky)):
         raise InvalidModel(
-            f"loss {getattr(function, '__name__', loss)!r} with axis={axis} is one number for a batch, which "
-            "does not follow from those of micro-batches: give the axes within a sample, such as axis=(1, 2, 3)"
+            f"loss {getattr(function, '__name__', loss)!r} with axis={axis} is one number for a batch, which cannot be "
+            "computed from micro-batches: use axes within a sample, such as axis=(1, 2, 3)"
         )
     if function is keras.losses.circle:
-        raise InvalidModel("loss 'circle' compares a batch's samples with each other, and micro-batches lack some")
+        raise InvalidModel(
+            "loss 'circle' compares all samples of a batch, which micro-batches split: use another loss, or "
+            "num_micro_batches=1"
+        )
 
 
 def _reduction_of(loss: Any) -> str | None:
@@ -110,7 +114,7 @@ def _sum_of_weights(target: Any) -> float:
         return float(len(keras.tree.flatten(y)[0]))
     if keras.tree.is_nested(weights[0]):
         raise InvalidModel(
-            'reduction "mean_with_sample_weight" with sample weights for each output: give weigh=, or one weight a '
-            "sample"
+            'reduction "mean_with_sample_weight" with sample weights for each output: pass weigh=, or one weight for '
+            "each sample"
         )
     return float(weights[0].sum())

@@ -1,4 +1,4 @@
-"""The objects whose code runs in an operation, and whether they are set as they were."""
+"""The objects whose code runs in an operation, and the detection of changes to them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import keras
 from keras.src.ops.node import Node
 from torch import nn
 
-_STEADY = ("keras", "torch", "builtins")  # packages whose code does the same every time
+_STEADY = ("keras", "torch", "builtins")  # packages whose code does the same in every call
 _OUTSIDE_OF_CALLS = ("_initializer", "_regularizer", "_constraint")
 _PLAIN = (bool, int, float, str, type(None), tuple, slice, type(...))
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -21,9 +21,9 @@ class ModelParts:
     """Layers, functions and regularizers, with the variables that they read or write.
 
     Args:
-        objects: those that are called themselves; what these call is found.
-        variables: of all of them.
-        node: of the model's graph, of the call; None: it has none.
+        objects: the objects that are called; the objects that these call are found.
+        variables: variables of all these objects.
+        node: node of the call in the model's graph; None: the call has no node.
     """
 
     def __init__(self, objects: Sequence[Any], variables: Sequence[Any], node: Node | None = None) -> None:
@@ -36,8 +36,8 @@ class ModelParts:
         self.remember()
 
     def obstacle(self) -> str | None:
-        """Return why they cannot do without Keras, as far as that is to be seen without a call: code that is not
-        Keras' own may do something else every time."""
+        """Return why the calls cannot be captured, or None. A reason that shows only in a call is not found here. Code
+        of other packages than Keras may do something else in every call."""
         for each in self.objects:
             what = repr(getattr(each, "name", type(each).__name__))
             if not _is_steady(type(each)):
@@ -60,7 +60,7 @@ class ModelParts:
         return None
 
     def remember(self) -> None:
-        """Note what they are set to now."""
+        """Record the present settings."""
         self._values = [(each, each._value, each._value.dtype, each._value.shape) for each in self.variables]
         self._attributes = [(vars(each), list(vars(each).values())) for each in self.objects]
         self._hooks = [hooks for attributes, _ in self._attributes for hooks in _hooks_of(attributes)]
@@ -72,9 +72,9 @@ class ModelParts:
             if isinstance(value, (list, dict)) and not name.startswith("_")
         ]
 
-    def are_set_otherwise(self) -> bool:
-        """Return whether somebody has set something since: whatever is another object counts, as what is equal may be
-        another kind of number, or not be comparable."""
+    def have_changed(self) -> bool:
+        """Return whether a setting is another object than recorded. Identity counts: equal values may have other types,
+        and some values cannot be compared."""
         return (
             any(len(now) != len(before) or not all(map(is_, now.values(), before)) for now, before in self._attributes)
             or any(self._hooks)
@@ -90,7 +90,7 @@ class ModelParts:
 
 
 def _all_within(part: Any) -> Iterator[Any]:
-    """A part, and all layers and functions that it calls."""
+    """Yield a part, and all layers and functions that it calls."""
     yield part
     if isinstance(part, keras.Layer):
         layers = part._flatten_layers(include_self=False)

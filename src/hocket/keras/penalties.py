@@ -1,4 +1,4 @@
-"""What the regularizers of weights add to the loss."""
+"""The terms that regularizers of weights add to the loss."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hocket.keras.replay import Replays
 
 
 class Penalties:
-    """Those of some variables.
+    """The penalties of some variables.
 
     Args:
-        variables: of which those count that are trained and have a regularizer.
-        without_keras: whether they are computed without Keras once it is known what that calls of torch.
+        variables: variables; those that are trained and have a regularizer count.
+        without_keras: whether to compute the penalties without Keras, once its torch calls are captured.
     """
 
     def __init__(self, variables: Sequence[Any], without_keras: bool) -> None:
@@ -26,7 +26,7 @@ class Penalties:
         self._replays: Replays | None = None
 
     def __call__(self) -> list[torch.Tensor]:
-        """Compute them."""
+        """Return the penalties."""
         regularized = [each for each in self._variables if each.trainable and each.regularizer is not None]
         if not regularized:
             return []
@@ -42,12 +42,12 @@ class Penalties:
             self._ids, self._replays = ids, Replays(ModelParts(list(parts.values()), regularized))
         return list(self._replays.of([], is_training=True).run([], by_keras))
 
-    def forget_if_set_otherwise(self) -> None:
-        """Begin anew if somebody has set a regularizer since."""
+    def forget_if_changed(self) -> None:
+        """Discard what was captured if a regularizer has changed."""
         if self._replays is not None:
-            self._replays.forget_if_set_otherwise()
+            self._replays.forget_if_changed()
 
     @property
     def obstacle(self) -> str | None:
-        """Why Keras is not left out, if it is not."""
+        """Why Keras computes the penalties, or None."""
         return self._replays.obstacle if self._replays is not None else None

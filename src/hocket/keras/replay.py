@@ -1,4 +1,4 @@
-"""Operations of a Keras model that are run by Keras twice, and from then on by the torch calls that it made."""
+"""Operations of a Keras model that Keras runs twice, and that are then replayed as the torch calls that it made."""
 
 from __future__ import annotations
 
@@ -12,75 +12,74 @@ from keras.src import backend
 from hocket.keras.capture import Capture, Captured, Obstacle
 from hocket.keras.parts import ModelParts
 
-Run: TypeAlias = Callable[[Sequence[torch.Tensor]], Sequence[Any]]  # of tensors, what the operation makes of them, flat
+Run: TypeAlias = Callable[[Sequence[torch.Tensor]], Sequence[Any]]  # inputs of an operation -> its flat outputs
 
-_MOST_LOOKS = 16  # of tensors, for which captures are kept
-_OTHER_CALLS = "what it calls of torch depends on more than the shapes of its tensors"
+_MOST_SPECS = 16  # captures that are kept for an operation
+_OTHER_CALLS = "its torch calls depend on more than the shapes of its tensors"
 
 
 class Replays:
-    """One operation, on tensors of any look. What is captured holds as long as its parts are set as they were.
+    """One operation, on tensors of any shapes and types. Captures are valid until a part changes.
 
     Args:
-        parts: whose code runs.
+        parts: the objects whose code runs.
     """
 
     def __init__(self, parts: ModelParts) -> None:
         self._parts = parts
-        self._by_look: dict[Any, OperationReplay] = {}
+        self._by_spec: dict[Any, OperationReplay] = {}
         self._obstacle = parts.obstacle()
 
     def of(self, tensors: Sequence[torch.Tensor], is_training: bool) -> OperationReplay:
-        """Return that for tensors of such a look."""
+        """Return the replay for tensors with these shapes, strides, types and devices."""
         ids = list(map(id, tensors))
-        look = (
+        spec = (
             is_training,
             torch.is_grad_enabled(),
             *[(each.shape, each.stride(), each.dtype, each.device) for each in tensors],
-            # Which of them are one object, as the calls do not tell these apart.
+            # Which of them are the same object: the recorded calls do not distinguish these.
             *map(ids.index, ids),
         )
-        found = self._by_look.get(look)
-        if found is None:
-            found = OperationReplay(self._parts, self._obstacle)
-            if len(self._by_look) < _MOST_LOOKS:
-                self._by_look[look] = found
-            elif found.obstacle is None:
-                found.obstacle = f"its tensors have more than {_MOST_LOOKS} shapes"
-        return found
+        replay = self._by_spec.get(spec)
+        if replay is None:
+            replay = OperationReplay(self._parts, self._obstacle)
+            if len(self._by_spec) < _MOST_SPECS:
+                self._by_spec[spec] = replay
+            elif replay.obstacle is None:
+                replay.obstacle = f"its tensors have more than {_MOST_SPECS} shapes"
+        return replay
 
     @property
     def obstacle(self) -> str | None:
-        """Why Keras was not left out, where it was not, in the call that was seen first."""
-        return next((each.obstacle for each in self._by_look.values() if each.obstacle), None)
+        """The first reason why Keras runs the operation, or None."""
+        return next((each.obstacle for each in self._by_spec.values() if each.obstacle), None)
 
     @property
     def is_captured(self) -> bool:
-        """Whether Keras is left out for some tensors."""
-        return any(each.captured is not None for each in self._by_look.values())
+        """Whether the operation runs without Keras for some tensors."""
+        return any(each.captured is not None for each in self._by_spec.values())
 
-    def forget_if_set_otherwise(self) -> None:
-        """Begin anew if somebody has set a part, or a variable, since."""
-        if self._parts.are_set_otherwise():
-            self._by_look.clear()
+    def forget_if_changed(self) -> None:
+        """Discard all captures if a part or a variable has changed."""
+        if self._parts.have_changed():
+            self._by_spec.clear()
             self._parts.remember()
             self._obstacle = self._parts.obstacle()
 
 
 class OperationReplay:
-    """An operation on tensors of one look.
+    """An operation on tensors of one spec.
 
-    The first time, what Keras calls of torch is captured. The second time, on other content, it is done both ways, and
-    has to be the same bit for bit: results, their gradients, what is written to variables, what is drawn of random
-    numbers. From then on Keras is left out.
+    The first call captures Keras' torch calls. The second call, on other content, runs both ways, and compares bit for
+    bit: results, their gradients, writes to variables, and draws of random numbers. All later calls run without Keras.
 
     Args:
-        parts: as of `Replays`.
-        obstacle: why it is always left to Keras; None: nothing is known.
+        parts: see `Replays`.
+        obstacle: why Keras must always run the operation; None: no reason is known.
 
     Attributes:
-        captured: what takes Keras' place, once it has been compared.
-        obstacle: why Keras is not left out, if it is not.
+        captured: the function that replaces Keras, after the comparison; None: Keras runs the operation.
+        obstacle: why Keras runs the operation, or None.
     """
 
     def __init__(self, parts: ModelParts, obstacle: str | None) -> None:
@@ -90,7 +89,7 @@ class OperationReplay:
         self.obstacle = obstacle
 
     def run(self, tensors: Sequence[torch.Tensor], by_keras: Run) -> Sequence[Any]:
-        """Return what the operation makes of tensors."""
+        """Return the outputs of the operation."""
         if self.captured is not None:
             return self.captured(*tensors)
         if self.obstacle is None:
@@ -101,62 +100,62 @@ class OperationReplay:
 
     def _capture(self, tensors: Sequence[torch.Tensor], by_keras: Run) -> Sequence[Any]:
         with Capture(tensors) as capture:
-            found = by_keras(tensors)
+            outputs = by_keras(tensors)
         try:
-            if any(backend.get_keras_mask(each) is not None for each in (*tensors, *found)):
+            if any(backend.get_keras_mask(each) is not None for each in (*tensors, *outputs)):
                 raise Obstacle("its tensors have masks")
             if any(isinstance(each, keras.Layer) and each._get_own_losses() for each in self._parts.objects):
                 raise Obstacle("it adds to the loss")
             if {id(each.value) for each in self._parts.variables} & set(map(id, tensors)):
                 raise Obstacle("it takes one of its own variables")
-            self._candidate = capture.finish(found)
+            self._candidate = capture.finish(outputs)
         except Obstacle as obstacle:
             self.obstacle = str(obstacle)
-        return found
+        return outputs
 
     def _compare(self, tensors: Sequence[torch.Tensor], by_keras: Run) -> None:
         candidate, self._candidate = self._candidate, None
         assert candidate is not None
         try:
-            right = self._outcome(by_keras, tensors)
-            mine = self._outcome(lambda copies: candidate(*copies), tensors)
-            is_same = len(mine) == len(right) and all(map(_equal, mine, right))
-        except Exception:  # what Keras did once cannot be done again, or not for copies
+            expected = self._outcome(by_keras, tensors)
+            replayed = self._outcome(lambda copies: candidate(*copies), tensors)
+            is_same = len(replayed) == len(expected) and all(map(_equal, replayed, expected))
+        except Exception:  # the operation cannot be repeated, or not on copies
             is_same = False
         if is_same:
             self.captured = candidate
         else:
-            self.obstacle = "what it calls of torch depends on more than the shapes of its tensors"
+            self.obstacle = _OTHER_CALLS
 
     def _outcome(self, run: Run, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-        """All that comes of the operation on copies of tensors, gradients for some gradients of its results included.
-        Variables and random numbers are put back."""
+        """Return all effects of the operation on copies of tensors: results, variables, random states, and gradients
+        for some gradients of the results. Variables and random states are restored."""
         copies = {id(each): each.detach().clone().requires_grad_(each.requires_grad) for each in tensors}
         leaves = [copies[id(each)] for each in tensors]
-        given = {id(leaf): leaf.clone() for leaf in leaves}  # as leaves themselves must not be written to
+        inputs = {id(leaf): leaf.clone() for leaf in leaves}  # a leaf that requires a gradient must not be written to
         variables = [each.value for each in self._parts.variables]
         before = [value.detach().clone() for value in variables]
         random_before = _random_states()
         try:
-            results = run([given[id(leaf)] for leaf in leaves])
-            found: list[torch.Tensor | None] = [each.detach().clone() for each in (*results, *variables)]
-            found += _random_states()
+            results = run([inputs[id(leaf)] for leaf in leaves])
+            effects: list[torch.Tensor | None] = [each.detach().clone() for each in (*results, *variables)]
+            effects += _random_states()
             roots = [each for each in results if each.requires_grad]
-            wanted = [each for each in (*leaves, *variables) if each.requires_grad]
-            if roots and wanted:
+            differentiated = [each for each in (*leaves, *variables) if each.requires_grad]
+            if roots and differentiated:
                 gradients = [torch.arange(each.numel()).remainder(7).sub(2).to(each).view(each.shape) for each in roots]
-                found += torch.autograd.grad(roots, wanted, gradients, allow_unused=True)
-            return found
+                effects += torch.autograd.grad(roots, differentiated, gradients, allow_unused=True)
+            return effects
         finally:
             with torch.no_grad():
                 for value, old in zip(variables, before, strict=True):
-                    if not _equal(value, old):  # what has not changed may be wanted by a backward pass
+                    if not _equal(value, old):  # a write to an unchanged variable could break a pending backward pass
                         value.copy_(old)
             _set_random_states(random_before)
 
 
 def _equal(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
-    """Whether two tensors are the same bit for bit."""
+    """Return whether two tensors are equal bit for bit."""
     if a is None or b is None:
         return a is b
     if (a.shape, a.dtype) != (b.shape, b.dtype):

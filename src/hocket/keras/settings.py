@@ -1,4 +1,4 @@
-"""What the layers and the optimizer of a model are set to, so that ranks can be told what one of them has set."""
+"""The settings of a model's layers and optimizer, and the changes to them that one rank sends to the others."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Setting: TypeAlias = tuple[int, str, Any]  # number of the object, name of the a
 _PLAIN = (bool, int, float, str, type(None))
 _WITH_SETTINGS = ("_regularizer", "_constraint")
 _ABSENT = object()
-_OF_KERAS = {  # which sets them as it trains, evaluates and predicts
+_OF_KERAS = {  # attributes that Keras itself sets while it trains, evaluates and predicts
     "training", "train_function", "test_function", "predict_function", "stop_training", "stop_evaluating", "history",
 }  # fmt: skip
 
 
 class SharedSettings:
-    """Numbers and words that layers, their regularizers and constraints, and the optimizer are set to.
+    """Settings, which are numbers and words, of layers, their regularizers and constraints, and the optimizer.
 
     Args:
-        model: compiled; the same on every rank.
+        model: a compiled model; equal models on all ranks.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -33,28 +33,28 @@ class SharedSettings:
         self._known: list[dict[str, Any]] = []
 
     def remember(self) -> None:
-        """Note what they are set to now."""
+        """Record the present settings."""
         self._known = [dict(vars(each)) for each in self._objects]
 
     def changed(self) -> list[Setting]:
-        """Return what has been set since.
+        """Return the settings that have changed since `remember`.
 
         Raises:
-            InvalidModel: that cannot be told to other ranks, or not while a model is trained.
+            InvalidModel: a change cannot be sent to other ranks, or must not be made during a training.
         """
         if any(map(is_not, (self._model.optimizer, self._model._compile_loss), self._compiled)):
-            raise InvalidModel("a callback has compiled the model anew: end the training first (stop_training)")
-        found = []
+            raise InvalidModel("a callback has compiled the model again: end the training first (stop_training)")
+        changed = []
         for number, (each, known) in enumerate(zip(self._objects, self._known, strict=True)):
             for name, value in vars(each).items():
                 if known.get(name, _ABSENT) is not value and name not in _OF_KERAS:
                     self._check(each, name, value)
                     if name[0] != "_" and type(value) in _PLAIN:
-                        found.append((number, name, value))
-        return found
+                        changed.append((number, name, value))
+        return changed
 
     def set(self, settings: Iterable[Setting]) -> None:
-        """Set what was set on another rank."""
+        """Apply the changes of another rank."""
         for number, name, value in settings:
             setattr(self._objects[number], name, value)
 
@@ -75,8 +75,11 @@ class SharedSettings:
         what = f"{name.lstrip('_')} of {getattr(owner, 'name', type(owner).__name__)!r}"
         if name == "_trainable":
             raise InvalidModel(
-                f"a callback has set {what}: what is trained is settled when a training begins; end it "
+                f"a callback has set {what}, which must not change during a training: end the training "
                 "(stop_training), and call fit again"
             )
         if name[0] != "_" and callable(value):
-            raise InvalidModel(f"a callback has set {what} to a function, which other ranks cannot be given")
+            raise InvalidModel(
+                f"a callback has set {what} to a function, which cannot be sent to other ranks: set it before the "
+                "training"
+            )

@@ -1,4 +1,4 @@
-"""Some operations of a Keras model as a stage."""
+"""A stage of operations of a Keras model."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from hocket.keras.replay import Replays
 from hocket.train import Stage
 from hocket.train.model.specs import Inferred, LeafSpec, ValueSpec, spec_of
 
-COUNTER = 1  # place in the state of a seed generator
+COUNTER = 1  # index of the counter in the state of a seed generator
 
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """One call of a layer or function, in a model.
+    """One call of a layer or function in a model.
 
     Args:
-        name: of the value that it makes: a tensor, or a tuple of them.
-        node: of the model's graph.
+        name: name of the value that it computes: a tensor, or a tuple of tensors.
+        node: its node in the model's graph.
         inputs: names of the values that it takes.
-        places: of its symbolic inputs by their ids: the value that each belongs to, and its place there.
+        places: for each symbolic input, by its id: the name of its value, and its index in the value.
     """
 
     name: str
@@ -47,49 +47,49 @@ class Operation:
 
     @cached_property
     def layers(self) -> list[keras.Layer]:
-        """The layer that it calls and those within it; none of a function."""
+        """The layer that it calls and the layers within it; empty for a function."""
         operation = self.node.operation
         return [operation, *operation._flatten_layers(include_self=False)] if isinstance(operation, keras.Layer) else []
 
     @cached_property
     def variables(self) -> list[Any]:
-        """All variables of its layers."""
+        """All variables of the layers."""
         operation = self.node.operation
         return list(operation.variables) if isinstance(operation, keras.Layer) else []
 
     @cached_property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """Those that can be trained, by their paths."""
+        """The trainable variables' values, by path."""
         operation = self.node.operation
         trainable = operation.trainable_variables if isinstance(operation, keras.Layer) else []
         return {each.path: each.value for each in trainable}
 
     @cached_property
     def replays(self) -> Replays:
-        """How it is run without Keras."""
+        """The replays of this operation without Keras."""
         return Replays(ModelParts([self.node.operation], self.variables, self.node))
 
 
-_Run: TypeAlias = Callable[[Operation, Sequence[Any]], Sequence[Any]]  # an operation, of tensors: what it makes, flat
+_Run: TypeAlias = Callable[[Operation, Sequence[Any]], Sequence[Any]]  # (operation, its tensors) -> flat outputs
 
 
 class KerasStage(Stage):
-    """Operations of a model, run in its order on the layers of the whole model.
+    """Operations of a model, run in the model's order, with the layers of the whole model.
 
-    A value is a tensor, a tuple of tensors, or where Keras has a mask for a tensor a dictionary of both.
+    A value is a tensor, a tuple of tensors, or for a tensor with a Keras mask, a dictionary of both.
 
     Args:
-        operations: of this stage.
+        operations: the operations of this stage.
         inputs, outputs: names of values.
         batch: the symbolic inputs of the model, by name.
-        requires_gradient: of each value of the model.
+        requires_gradient: for each value of the model, whether it has a gradient.
         owned: ids of the variables whose regularizers this stage adds to the loss.
-        compute_dtype: that variables are cast to in operations without a type of their own, as within the model; None:
-            they are not.
-        replays: whether operations are run without Keras once it is known what that calls of torch.
+        compute_dtype: type to which variables are cast in operations without their own type, as in the model; None: no
+            cast.
+        replays: whether to run operations without Keras once their torch calls are captured.
 
     Attributes:
-        num_drawn: by the ids of seed generators, how often a pass in training has drawn from them.
+        num_drawn: number of draws of a training pass, by the ids of seed generators.
     """
 
     def __init__(
@@ -122,14 +122,14 @@ class KerasStage(Stage):
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Run the operations."""
-        # Who counts or traces modules has hooks on all.
+        # Tools that count or trace modules register global hooks, which need the calls of Keras' layers.
         is_watched = _has_any_global_hook()  # type: ignore[no-untyped-call]
-        found = self._compute(inputs, self._run if self._replays and not is_watched else self._run_by_keras)
+        outputs = self._compute(inputs, self._run if self._replays and not is_watched else self._run_by_keras)
         if self._is_training and not self.num_drawn:
             self.num_drawn = {
                 id(each): int(each.state.value[COUNTER]) - self._seeded_with for each in self._generators()
             }
-        return found
+        return outputs
 
     def _compute(self, inputs: Sequence[Any], run: _Run) -> tuple[Any, ...]:
         values = {
@@ -137,10 +137,10 @@ class KerasStage(Stage):
             for name, value in zip(self.inputs, inputs, strict=True)
         }
         self._added_losses = []
-        for each, over in zip(self._operations, self._last_uses, strict=True):
-            found = run(each, [self.tensor(values[name], place) for name, place in each.places.values()])
-            values[each.name] = found[0] if len(found) == 1 else tuple(found)
-            for name in over:
+        for each, unused in zip(self._operations, self._last_uses, strict=True):
+            results = run(each, [self.tensor(values[name], place) for name, place in each.places.values()])
+            values[each.name] = results[0] if len(results) == 1 else tuple(results)
+            for name in unused:
                 del values[name]
         return tuple(_packed(values[name]) for name in self.outputs)
 
@@ -152,13 +152,13 @@ class KerasStage(Stage):
         arguments, keywords = operation.node.arguments.fill_in(dict(zip(operation.places, tensors, strict=True)))
         call = operation_fn(operation.node.operation, training=self._is_training)
         with backend.AutocastScope(self._compute_dtype) if self._compute_dtype is not None else nullcontext():
-            found: list[Any] = keras.tree.flatten(call(*arguments, **keywords))
-        # At once: the next call of the same layer forgets them.
+            outputs: list[Any] = keras.tree.flatten(call(*arguments, **keywords))
+        # Read them now: the next call of the same layer clears them.
         self._added_losses += [loss for layer in operation.layers for loss in layer._get_own_losses()]
-        return found
+        return outputs
 
     def left_to_keras(self) -> dict[str, str]:
-        """Return why operations are not run without Keras, by their names, as far as they were run."""
+        """Return the operations that Keras runs, of those that have run, by name, and why."""
         if not self._replays:
             return {}
         reasons = {each.name: each.replays.obstacle for each in self._operations}
@@ -182,15 +182,15 @@ class KerasStage(Stage):
         return {each.path: each.value.detach() for each in self.variables if id(each.value) not in trained}
 
     def train(self, mode: bool = True) -> None:
-        """Set what layers are called with."""
+        """Set the `training` argument of later calls of layers."""
         self._is_training = mode
         if self._replays:
             for each in self._operations:
-                each.replays.forget_if_set_otherwise()
-            self._penalties.forget_if_set_otherwise()
+                each.replays.forget_if_changed()
+            self._penalties.forget_if_changed()
 
     def seed(self, key: int) -> None:
-        """Set the counters of the layers' seed generators, and torch's own random numbers."""
+        """Set the counters of the layers' seed generators, and seed torch's generator."""
         torch.default_generator.manual_seed(key)
         self._seeded_with = key % (1 << 31)
         for generator in self._generators():
@@ -202,8 +202,8 @@ class KerasStage(Stage):
             yield from layer._seed_generators
 
     def infer(self, inputs: Sequence[ValueSpec], what: str) -> Inferred:
-        """Run the operations without content, or where they cannot be, on zeros."""
-        # Without content Keras has variables in their own types, also where it casts them.
+        """Run the operations on meta tensors, or if that fails, on zeros."""
+        # On meta tensors, Keras would not cast variables.
         is_mixed = any(layer.compute_dtype != layer.variable_dtype for layer in self.layers)
         usual = str(backend.torch.core.get_device())
         devices = (usual,) if is_mixed else ("meta", usual)
@@ -216,43 +216,43 @@ class KerasStage(Stage):
                     backend.SymbolicScope(),
                     torch.no_grad(),
                 ):
-                    found = self._compute(given, self._run_by_keras)
+                    outputs = self._compute(given, self._run_by_keras)
                 break
-            except Exception as error:  # whatever a layer raises
+            except Exception as error:  # a layer may raise anything
                 if device == devices[-1]:
-                    raise InvalidModel(f"{what} cannot be run on what it takes ({_words_of(error)})") from error
-        pairs = zip(self.outputs, found, strict=True)
+                    raise InvalidModel(f"{what} cannot be run on its inputs ({_text_of(error)})") from error
+        pairs = zip(self.outputs, outputs, strict=True)
         return Inferred(tuple(self._spec(name, value) for name, value in pairs), updated=self._updated())
 
     @contextmanager
     def with_buffers_kept(self) -> Iterator[None]:
-        """Put back what the run has changed."""
+        """Restore the buffers after the context."""
         kept = [(value, value.clone()) for value in self.buffers().values()]
         try:
             yield
         finally:
             with torch.no_grad():
                 for value, before in kept:
-                    if not torch.equal(value, before):  # what has not changed may be wanted by a backward pass
+                    if not torch.equal(value, before):  # a write to an unchanged buffer could break a backward pass
                         value.copy_(before)
 
     def extra_loss(self) -> torch.Tensor | None:
-        """Return the losses that layers have added, and those of regularizers of weights."""
-        found = [*self._added_losses, *self._penalties()]
-        return torch.stack([torch.as_tensor(loss).reshape(()) for loss in found]).sum() if found else None
+        """Return the sum of the losses that layers have added and of the penalties of regularizers, or None."""
+        losses = [*self._added_losses, *self._penalties()]
+        return torch.stack([torch.as_tensor(loss).reshape(()) for loss in losses]).sum() if losses else None
 
     def _updated(self) -> tuple[str, ...]:
-        """Names of variables that a pass changes, such as running statistics."""
+        """Return the names of variables that a pass changes, such as running statistics."""
         changing = [each for each in self.layers if each.trainable and not isinstance(each, keras.layers.Normalization)]
         return tuple(variable.path for layer in changing for variable in layer._non_trainable_variables)
 
     def _standardized(self, name: str, value: Any) -> Any:
-        """What Keras makes of the inputs of a model: its type, and as many axes as it was declared with."""
-        wanted = self._batch[name]
-        tensor = keras.ops.convert_to_tensor(value, dtype=wanted.dtype)
-        if len(tensor.shape) + 1 == len(wanted.shape) and wanted.shape[-1] == 1:
+        """Convert an input of the model as Keras does: to the declared type and number of axes."""
+        declared = self._batch[name]
+        tensor = keras.ops.convert_to_tensor(value, dtype=declared.dtype)
+        if len(tensor.shape) + 1 == len(declared.shape) and declared.shape[-1] == 1:
             tensor = keras.ops.expand_dims(tensor, -1)
-        elif len(tensor.shape) == len(wanted.shape) + 1 and tensor.shape[-1] == 1:
+        elif len(tensor.shape) == len(declared.shape) + 1 and tensor.shape[-1] == 1:
             tensor = keras.ops.squeeze(tensor, -1)
         return tensor
 
@@ -268,7 +268,7 @@ class KerasStage(Stage):
 
 
 def _packed(value: Any) -> Any:
-    """A value as it travels: with the mask of a tensor, if it has one."""
+    """Return a value as it is sent: a tensor with a mask as a dictionary of both."""
     if isinstance(value, tuple):
         return value
     mask = backend.get_keras_mask(value)
@@ -291,11 +291,11 @@ def _like(tensor: Any) -> torch.Tensor:
     return torch.empty(tuple(tensor.shape), dtype=tensor.dtype, device="meta")
 
 
-def _words_of(error: Exception) -> str:
-    """What an error says; Keras puts where it was before it, and terminal colours around it."""
+def _text_of(error: Exception) -> str:
+    """Return the text of an error in one line; Keras puts the place of the error before it, and terminal colours."""
     lines = [re.sub(r"\x1b\[\d*m", "", line).strip() for line in str(error).splitlines()]
     where = lines[0] if lines and lines[0].startswith("Exception encountered") else ""
-    said = next((line for line in lines if line and line != where), "")
-    return f"{type(error).__name__}: {said or where}" + (
-        f", in {where.split()[-1].rstrip('.')}" if where and said else ""
+    text = next((line for line in lines if line and line != where), "")
+    return f"{type(error).__name__}: {text or where}" + (
+        f", in {where.split()[-1].rstrip('.')}" if where and text else ""
     )

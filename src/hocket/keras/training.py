@@ -76,51 +76,65 @@ def fit(
     picture: str | Path | None = None,
     verbose: bool | int | str = "auto",
 ) -> keras.callbacks.History:
-    """Train a compiled model as `model.fit` does, split over ranks; called by all ranks of a job alike. Every rank has
-    the whole trained model at the end.
+    """Train a compiled model as `model.fit` does, split over ranks; called by all ranks of a job. At the end every rank
+    has the whole trained model.
 
-    What Keras calls of torch for an operation is captured, compared on other samples bit for bit, and from then on
-    called without Keras, which takes longer than a small kernel does; unless the model was compiled with
+    The torch calls of each operation are captured and checked, bit for bit, on other samples. Then stages make these
+    calls without Keras, whose overhead is longer than a small kernel; not if the model was compiled with
     ``run_eagerly=True``.
 
     Args:
-        model: Functional or Sequential, on the torch backend, compiled; the same on every rank, which all begin with
-            the weights of rank 0.
-        x: what the model takes: an array, a list of them, or a dictionary by name; with `y`, or as (x, y) or
+        model: a compiled Functional or Sequential model on the torch backend; equal models on all ranks. All ranks
+            begin with the weights of rank 0.
+        x: inputs of the model: an array, a list of arrays, or a dictionary by name; with `y`, or as (x, y) or
             (x, y, sample_weight). Or a `keras.utils.PyDataset`, a generator, a `torch.utils.data.DataLoader`, a tf.data
-            or grain dataset, which rank 0 reads by Keras' own iterator; or what else `hocket.train.source_of` takes.
-        y, sample_weight, class_weight: as of `model.fit`.
-        strategy: "data", "model", "hybrid" or "auto", as of `hocket.train.fit`.
-        num_partitions, num_replicas: how the ranks are used; what is not given follows from the strategy.
-        schedule, schedule_options, num_micro_batches: of a pipeline, as of `hocket.train.fit`.
-        layers_per_partition: how many operations each stage has; otherwise they are alike in `balance`.
-        balance, limit_nbytes: as of `hocket.train.fit`.
-        batch_size: samples of a step, over all replicas; None: 32, or of arrays so many that they make the steps.
-        epochs, initial_epoch, steps_per_epoch: as of `model.fit`.
-        max_steps: of this call, after which it ends, whatever the epoch.
-        validation_data: (x, y) or (x, y, sample_weight), or what else `x` may be; evaluated after every epoch.
-        validation_split, validation_batch_size, validation_steps, validation_freq: as of `model.fit`.
-        callbacks: Keras callbacks; run on rank 0, with the whole model: see `KerasCallbacks`.
-        weigh: of y and sample_weight (or None), how many items the mean in the loss is over, where that is not samples
-            or their weights: where outputs are masked.
-        shuffle, drop_last: of the samples of an epoch.
-        exact, recompute, seed, timeout, picture: as of `hocket.train.fit`.
-        comm: of all ranks; None: the job's, which is joined and left.
-        verbose: show progress, on rank 0; 0 or False: not.
+            or grain dataset, which rank 0 reads by Keras' own iterator; or other data of `hocket.train.source_of`.
+        y, sample_weight, class_weight: see `model.fit`.
+        strategy: "data", "model", "hybrid" or "auto": see `hocket.train.fit`.
+        num_partitions, num_replicas: see `hocket.train.fit`; None: derived from the strategy and the ranks.
+        schedule, schedule_options, num_micro_batches: see `hocket.train.fit`.
+        layers_per_partition: number of operations of each stage; None: given by `balance`.
+        balance, limit_nbytes: see `hocket.train.fit`.
+        batch_size: samples of a step, over all replicas; None: 32, or with arrays and `steps_per_epoch`, the samples
+            divided by the steps.
+        epochs, initial_epoch, steps_per_epoch: see `model.fit`.
+        max_steps: number of steps of this call after which it ends, in any epoch; None: no limit.
+        validation_data: (x, y), (x, y, sample_weight), or other data as for `x`; evaluated after every epoch.
+        validation_split, validation_batch_size, validation_steps, validation_freq: see `model.fit`.
+        callbacks: Keras callbacks; they run on rank 0, with the whole model: see `KerasCallbacks`.
+        weigh: returns, for y and sample_weight (or None), the number of items that the mean in the loss is taken over,
+            if these are not samples or their weights: for masked outputs.
+        shuffle: take the samples in a new order in every epoch.
+        drop_last: leave out the last batch of an epoch if it is smaller.
+        exact, recompute, seed, timeout, picture: see `hocket.train.fit`.
+        comm: a communicator of all ranks; None: join the job, and leave it at the end.
+        verbose: show progress on rank 0; 0 or False: do not.
 
     Returns:
-        What `model.fit` returns, the same on every rank; also `plan`, what the ranks did, in words, `samples_per_s` of
-        every epoch, and `left_to_keras`, which operations Keras ran every time, and why.
+        The history that `model.fit` returns, equal on all ranks. It also has `plan`, the set-up in words,
+        `samples_per_s` of every epoch, and `left_to_keras`: the operations that Keras always ran, and why.
 
     Raises:
-        InvalidModel: the model has no graph, is not compiled, or has a training step of its own, or a loss that does
-            not follow from those of micro-batches, which is tried on the first batch.
-        InvalidArgument: something else cannot work; both are raised on every rank, before anything is changed.
-        CommTimeout, PeerFailure: a rank hangs, or has died; names it and what was waited for.
+        InvalidModel: the model has no graph, is not compiled, or has its own training step; or its loss cannot be
+            computed from the losses of micro-batches, which is checked with the first batch. Raised on every rank,
+            before anything is changed.
+        InvalidArgument: another argument cannot be used; raised on every rank, before anything is changed.
+        CommTimeout, PeerFailure: a rank hangs, or has died; the message names the rank, and what was waited for.
+
+    Examples:
+        >>> import keras
+        >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(8), keras.layers.Dense(1)])
+        >>> model.compile("sgd", "mse")
+        >>> x, y = np.ones((16, 2), np.float32), np.ones((16, 1), np.float32)
+        >>> history = hk.keras.fit(model, x, y, batch_size=8, epochs=3, comm=comm, verbose=0)
+        >>> history.plan
+        '2 partitions x 1 replicas, 1f1b, 8 micro-batches, stages of 1, 1 layers'
+        >>> len(history.history["loss"]), model.predict(x, verbose=0).shape  # every rank has the whole model
+        (3, (16, 1))
     """
     check_compiled(model)
     if weigh is not None and not callable(weigh):
-        raise InvalidType(f"weigh is a function of y and sample_weight, not {weigh!r}")
+        raise InvalidType(f"weigh must be a function of y and sample_weight, not {weigh!r}")
     callbacks = keras.tree.flatten(() if callbacks is None else callbacks)
     check_callbacks(callbacks, keras.callbacks.Callback, "keras.callbacks.Callback")
     for name, value in (("epochs", epochs), ("initial_epoch", initial_epoch), ("max_steps", max_steps)):
@@ -145,7 +159,7 @@ def fit(
     batch_size = batch_size_of(data, batch_size, steps_per_epoch)
     _build_for(model, x)
     graph = graph_of_keras(model)
-    if not model.trainable_variables:  # which is no error in Keras either
+    if not model.trainable_variables:  # in Keras, too, this is not an error
         warnings.warn(f"model {model.name!r} has no trainable weights: nothing is trained", stacklevel=2)
     reading = Reading(batch_size, shuffle, seed, drop_last, steps_per_epoch, class_weight)
     validation_reading = Reading(validation_batch_size, steps=validation_steps, begins_anew=True)
@@ -161,7 +175,7 @@ def fit(
             weighing_of(model, weigh, setup.arrangement.num_replicas * setup.schedule.num_micro_batches)
 
         def make_trainer(executor: PipelineExecutor) -> Trainer:
-            counters.append(Counters(model))  # which the executor has made those of rank 0
+            counters.append(Counters(model))  # after the executor has sent rank 0's variables to all ranks
             update = KerasUpdate(model.optimizer, model.trainable_variables, executor)
             meter = KerasMeter(model, executor)
             parameters = {"epochs": epochs, "verbose": 0, "steps": steps_per_epoch or source.num_batches}
@@ -225,20 +239,21 @@ def fit(
         validation_source = None
         if validation is not None:
             validation_source = portions_of(feed(validation, comm, validation_reading), validation_reading)
-        found = train_graph(graph, TrainingData(portions_of(source, reading), validation_source, source), request, comm)
+        training_data = TrainingData(portions_of(source, reading), validation_source, source)
+        trained = train_graph(graph, training_data, request, comm)
     history = keras.callbacks.History()
     history.set_model(model)
-    history.history, history.epoch, history.plan = found.history, found.epoch, found.plan
-    history.samples_per_s, history.left_to_keras = found.samples_per_s, left_to_keras
+    history.history, history.epoch, history.plan = trained.history, trained.epoch, trained.plan
+    history.samples_per_s, history.left_to_keras = trained.samples_per_s, left_to_keras
     model.history = history
     return history
 
 
 def _build_for(model: keras.Model, x: Any) -> None:
-    """Give a Sequential model the shape of its inputs, as Keras does by the first batch, where they are an array.
+    """Build a Sequential model for the shape of `x`, if that is an array; Keras builds it at the first batch.
 
     Raises:
-        InvalidArgument: a layer does not take that shape.
+        InvalidArgument: a layer does not support the shape.
     """
     first = x[0] if isinstance(x, (tuple, list)) and x else x
     shape = getattr(first, "shape", None)
@@ -252,22 +267,22 @@ def _build_for(model: keras.Model, x: Any) -> None:
 
 
 def _left_to_keras(executor: PipelineExecutor) -> dict[str, str]:
-    """Which operations of all ranks Keras ran every time, and why."""
+    """Return the operations of all ranks that Keras always ran, and why."""
     stages = [executor.split.stages[number] for number in executor.trained_stages()]
     here = {name: why for each in stages if isinstance(each, KerasStage) for name, why in each.left_to_keras().items()}
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for of_rank in executor.comm.all_gather_object(here):
-        found |= of_rank
-    return found
+        reasons |= of_rank
+    return reasons
 
 
 def _when(validation_freq: int | Sequence[int]) -> Callable[[int], bool]:
-    """Whether a validation comes after an epoch, counted from 0."""
+    """Return a function (index of an epoch) -> whether a validation follows it."""
     if isinstance(validation_freq, int) and validation_freq >= 1:
         return lambda epoch: (epoch + 1) % validation_freq == 0
     if isinstance(validation_freq, (list, tuple, set, frozenset)):
         chosen = set(validation_freq)
         return lambda epoch: epoch + 1 in chosen
     raise InvalidArgument(
-        f"validation_freq is a number of epochs, or a list of their numbers, counted from 1, not {validation_freq!r}"
+        f"validation_freq must be an int of 1 or more, or a list of epochs counted from 1, not {validation_freq!r}"
     )

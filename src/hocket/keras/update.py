@@ -1,4 +1,4 @@
-"""A Keras optimizer that changes the variables of this rank's stages."""
+"""The update of this rank's variables by a Keras optimizer."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from hocket.train import PipelineExecutor
 
 
 class KerasUpdate:
-    """The optimizer that a model was compiled with: every rank applies it to what it trains.
+    """The optimizer that a model was compiled with; every rank applies it to the variables that it trains.
 
     Args:
-        optimizer: of the model; is built for all of its variables.
-        variables: trainable ones of the model, in its order.
-        executor: of the model.
+        optimizer: optimizer of the model; it is built for all variables of the model.
+        variables: trainable variables of the model, in order.
+        executor: executor of the model.
 
     Raises:
-        InvalidModel: there are several optimizers in one, or it clips by the norm of gradients that it accumulates,
-            which no rank has, or it was built without one of the variables.
+        InvalidModel: the optimizer is a MultiOptimizer, or clips by the global norm of accumulated gradients, which no
+            rank has, or was built without one of the variables.
     """
 
     def __init__(self, optimizer: Any, variables: Iterable[Any], executor: PipelineExecutor) -> None:
         if isinstance(optimizer, getattr(keras.optimizers, "MultiOptimizer", ())):
             raise InvalidModel(
-                "MultiOptimizer changes all variables at once, of which a rank has a part: take one optimizer"
+                "MultiOptimizer changes all variables together, and a rank has only a part of them: use one optimizer"
             )
-        # It scales losses by what it finds out, as mixed_float16 wants it, and leaves the rest to another one.
+        # For mixed_float16: it scales losses and adapts the scale; its inner optimizer does the updates.
         self._scaler = optimizer if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) else None
         self.optimizer = optimizer
         if self._scaler is not None:
             optimizer = self._scaler.inner_optimizer
         if optimizer.gradient_accumulation_steps and optimizer.global_clipnorm:
             raise InvalidModel(
-                "the optimizer has gradient_accumulation_steps and global_clipnorm: take a larger batch, or clipnorm"
+                "the optimizer has gradient_accumulation_steps and global_clipnorm: use a larger batch, or clipnorm"
             )
         self._applied = optimizer
         self._executor = executor
@@ -48,15 +48,15 @@ class KerasUpdate:
         for each in self._variables:
             if id(each) not in known:
                 raise InvalidModel(
-                    f"{type(optimizer).__name__} was built without {each.path!r}, as before it was set to be trained, "
-                    "or by another model: compile the model again"
+                    f"{type(optimizer).__name__} was built without {each.path!r}, perhaps before that was trainable or "
+                    "for another model: compile the model again"
                 )
         stages = {
             id(each): stage
             for stage in reversed(range(executor.split.num_stages))
             for each in executor.split.stages[stage].parameters().values()
         }
-        # What is no longer trained has none, and is the same on every rank.
+        # A variable that is no longer trained has no stage, and is equal on all ranks.
         self._stages = [stages.get(id(each.value)) for each in optimizer._trainable_variables]
         self.read_scale()
         held = set(executor.trained_stages())
@@ -64,8 +64,8 @@ class KerasUpdate:
         self._own = [each for each in self._variables if id(each.value) in own]
 
     def step(self, *, has_weight: bool = True) -> None:
-        """Change the variables of this rank; where no item of the batch counts, by gradients of 0, as Keras does. Where
-        losses are scaled, and a gradient on some rank is no number for that, change none."""
+        """Change the variables of this rank. If no item of the batch has a weight, use gradients of 0, as Keras does.
+        If losses are scaled, and a gradient on some rank overflows, change no variable."""
         optimizer = self._applied
         pairs = [
             (torch.zeros_like(each.value) if each.value.grad is None else each.value.grad, each)
@@ -79,14 +79,14 @@ class KerasUpdate:
                 self.read_scale()
                 return
             pairs = [(gradient / scale, each) for gradient, each in pairs]
-        if optimizer.loss_scale_factor is not None:  # which `apply` divides by, as Keras multiplies the loss
+        if optimizer.loss_scale_factor is not None:  # `apply` divides by it, since Keras multiplies the loss
             pairs = [(gradient * optimizer.loss_scale_factor, each) for gradient, each in pairs]
         limit = optimizer.global_clipnorm
         if limit is not None:
             scale = limit / max(self._norm(), limit)
             pairs = [(gradient * scale, each) for gradient, each in pairs]
         try:
-            optimizer.global_clipnorm = None  # would be the norm of this rank's gradients alone
+            optimizer.global_clipnorm = None  # Keras would clip by the norm of this rank's gradients only
             with torch.no_grad():
                 if pairs:
                     optimizer.apply([gradient for gradient, _ in pairs], [each for _, each in pairs])
@@ -98,7 +98,7 @@ class KerasUpdate:
             self._grow_scale(self._scaler)
 
     def _grow_scale(self, scaler: Any) -> None:
-        """What Keras does after so many steps whose gradients were numbers."""
+        """Double the scale after the scaler's number of steps with finite gradients, as Keras does."""
         if int(scaler.step_counter.value) == scaler.dynamic_growth_steps - 1:
             scaler.step_counter.assign(0)
             scaler.dynamic_scale.assign(scaler.dynamic_scale.value * 2.0)
@@ -107,33 +107,34 @@ class KerasUpdate:
         self.read_scale()
 
     def _are_finite(self, gradients: Iterable[torch.Tensor]) -> bool:
-        """Whether those of all ranks are numbers."""
-        broken = torch.zeros(1, dtype=torch.int64)
-        broken += sum(not bool(torch.isfinite(each).all()) for each in gradients)
-        self._executor.comm.all_reduce(broken, timeout=self._executor.timeout_s)
-        return not int(broken)
+        """Return whether the gradients of all ranks are finite; called by all ranks."""
+        num_overflows = torch.zeros(1, dtype=torch.int64)
+        num_overflows += sum(not bool(torch.isfinite(each).all()) for each in gradients)
+        self._executor.comm.all_reduce(num_overflows, timeout=self._executor.timeout_s)
+        return not int(num_overflows)
 
     def known_everywhere(self) -> set[int]:
-        """Return the ids of the optimizer's variables that every rank has as they are, at any time: its numbers."""
+        """Return the ids of the optimizer's variables that are always equal on all ranks, such as the learning rate."""
         slots = {id(each) for slots in self._slots() for each in slots if each is not None}
         return {id(each) for each in self.optimizer.variables} - slots
 
     def read_scale(self) -> None:
-        """Have losses scaled as the optimizer now says, if it scales any."""
+        """Set the executor's scale of losses to the optimizer's present scale, if it has one."""
         if self._scaler is not None:
             self._executor.loss_scale = float(self._scaler.dynamic_scale.value)
 
     def finalize(self) -> None:
-        """Have all variables their averages over time, if the optimizer keeps such; on every rank, after `collect`."""
+        """Set all variables to their moving averages, if the optimizer keeps them; on every rank, after `collect`."""
         self.optimizer.finalize_variable_values(self._variables)
 
     @property
     def num_steps(self) -> int:
-        """How many were taken."""
+        """Number of steps that the optimizer has made."""
         return int(self._applied._iterations.value)
 
     def collect(self) -> None:
-        """Give every rank the optimizer's averages of all variables; called by all ranks."""
+        """Send the optimizer's slots of all variables, such as averages of gradients, to all ranks; called by all
+        ranks."""
         comm = self._executor.comm
         with torch.no_grad():
             for slots in self._slots():
@@ -147,27 +148,29 @@ class KerasUpdate:
         return {each.path: each.value.detach().clone() for each in self.optimizer.variables}
 
     def merge(self, states: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
-        """Return the first one: all are the same."""
+        """Return the first state: all are equal."""
         return next(iter(states))
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Set the optimizer's variables.
 
         Raises:
-            KeyError: one is not in the state.
-            ValueError: one has another shape there.
+            KeyError: the state lacks a variable.
+            ValueError: a variable has another shape in the state.
         """
         values = [(each, state[each.path]) for each in self.optimizer.variables]
         for variable, value in values:
             if tuple(value.shape) != tuple(variable.shape):
-                raise ValueError(f"{variable.path} is {tuple(value.shape)} there and {tuple(variable.shape)} here")
+                raise ValueError(
+                    f"{variable.path} has shape {tuple(value.shape)} in the state and {tuple(variable.shape)} here"
+                )
         for variable, value in values:
             variable.assign(value)
         self.read_scale()
 
     def _step_without_gradients(self) -> None:
-        """What the optimizer does in every step, beside variables that have gradients: it counts, for schedules of the
-        learning rate and as Nadam does, and keeps averages over time."""
+        """Do the part of a step that needs no gradients: count the step, for schedules of the learning rate and for
+        Nadam, and update moving averages."""
         optimizer = self._applied
         every = optimizer.gradient_accumulation_steps
         if isinstance(optimizer, keras.optimizers.Nadam) and (not every or (self.num_steps + 1) % every == 0):
@@ -184,7 +187,7 @@ class KerasUpdate:
         optimizer._iterations.assign_add(1)
 
     def _slots(self) -> list[list[Any]]:
-        """Lists of variables of the optimizer that have one for each that it was built for, or none for some."""
+        """Return the optimizer's lists of variables that have one item, or None, for each trainable variable."""
         return [
             value
             for value in vars(self._applied).values()
@@ -195,7 +198,7 @@ class KerasUpdate:
         ]
 
     def _norm(self) -> float:
-        """The norm of all gradients of the model."""
+        """Return the norm of all gradients of the model; called by all ranks."""
         squares = torch.zeros((), dtype=torch.float64)
         for each in self._own:
             if each.value.grad is not None and self._executor.speaks_for(each.value):

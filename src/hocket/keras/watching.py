@@ -1,4 +1,4 @@
-"""Noticing that somebody looks at a tensor."""
+"""Detection of the first access to a tensor."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch.utils import _pytree as pytree
 
 @contextmanager
 def watching(tensors: Iterable[torch.Tensor], call: Callable[[], None]) -> Iterator[None]:
-    """Call a function once, before torch does the first thing with one of these tensors, or with a view of one, on this
-    thread; that sees the tensor as the function left it."""
+    """Within the context, call a function once, before this thread's first torch call with one of these tensors or a
+    view of one. The torch call then uses the values that the function has written."""
     storages = {_storage(each) for each in tensors} - {0}
     if not storages:
         yield
@@ -38,5 +38,5 @@ class _Watching(TorchFunctionMode):
 
 
 def _storage(value: Any) -> int:
-    """The address of a tensor's memory; 0 of anything else."""
+    """Return the address of a tensor's memory; 0 for other values."""
     return value.untyped_storage().data_ptr() if isinstance(value, torch.Tensor) else 0

@@ -1,4 +1,4 @@
-"""What a model gave for a whole batch, where ranks have it in parts."""
+"""The outputs of a model for a whole batch, of which ranks have parts."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from hocket.train.run.outputs import joined_outputs
 
 
 class Piece(NamedTuple):
-    """Of one micro-batch: what the model gave, and the target: (), (y,) or (y, sample_weight)."""
+    """The output of the model for one micro-batch, and the target: (), (y,) or (y, sample_weight)."""
 
     output: Any
     target: Sequence[Any]
 
 
 def pieces_of(executor: PipelineExecutor, outputs: Mapping[int, Any], parts: Parts) -> dict[int, Piece]:
-    """Return those of this rank, by their numbers among those of all replicas, without what only fills up a batch."""
+    """Return the pieces of this rank, by micro-batch over all replicas, without those that only fill up a batch."""
     first = executor.first_micro_batch
     return {
         first + number: Piece(output, parts.micro_batches[number].target)
@@ -32,7 +32,7 @@ def pieces_of(executor: PipelineExecutor, outputs: Mapping[int, Any], parts: Par
 
 
 def gathered(executor: PipelineExecutor, pieces: Mapping[int, Piece], root: int) -> dict[int, Piece] | None:
-    """Return the pieces of all ranks on one, and None on the others; called by all ranks."""
+    """Return the pieces of all ranks on the root, and None on other ranks; called by all ranks."""
     if len(set(executor.holders(executor.split.num_stages - 1))) > 1:
         of_ranks = executor.comm.gather_object(dict(pieces), root)
         pieces = {number: piece for each in of_ranks or () for number, piece in each.items()}
@@ -40,7 +40,7 @@ def gathered(executor: PipelineExecutor, pieces: Mapping[int, Piece], root: int)
 
 
 def joined(pieces: Sequence[Piece]) -> Piece:
-    """Return pieces as one, in their order."""
+    """Return the concatenation of pieces, with their masks."""
     if len(pieces) == 1:
         return pieces[0]
     output = joined_outputs([each.output for each in pieces])

@@ -1,4 +1,4 @@
-"""Models that pipelines are tried on."""
+"""Models for trials of pipelines."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def resnet_v2(depth: int, input_shape: tuple[int, ...] = (32, 32, 3), classes: i
     Args:
         depth: 9 n + 2.
         input_shape: height, width, channels.
-        classes: to tell apart.
+        classes: number of classes.
 
     Raises:
-        InvalidArgument: there is no network of that depth.
+        InvalidArgument: `depth` is not 9 n + 2.
     """
     blocks, rest = divmod(depth - 2, 9)
     if depth < 11 or rest:
-        raise InvalidArgument(f"the depth of a ResNet-v2 is 9 n + 2: 11, 20, 29, ..., 110, ..., 1001; not {depth}")
+        raise InvalidArgument(f"depth of a ResNet-v2 must be 9 n + 2: 11, 20, 29, ..., 110, ..., 1001; not {depth}")
     inputs = keras.Input(input_shape)
     value = _convolution(_FILTERS, 3, 1)(inputs)
     value = _activated(value)
@@ -43,7 +43,7 @@ def resnet_v2(depth: int, input_shape: tuple[int, ...] = (32, 32, 3), classes: i
 
 
 def _block(value: Any, inner: int, outer: int, stride: int, *, is_first: bool, is_activated: bool) -> Any:
-    """Three convolutions past which the value goes unchanged, or through one of its own where its size changes."""
+    """Add three convolutions to the value itself, or to a convolution of it where the size changes."""
     branch = value if is_activated else _activated(value)
     branch = _convolution(inner, 1, stride)(branch)
     branch = _convolution(inner, 3, 1)(_activated(branch))

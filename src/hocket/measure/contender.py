@@ -1,4 +1,4 @@
-"""What is timed: a named callable, and how one sample of it is taken."""
+"""Contenders: named callables that are timed, and how one sample is taken."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from hocket.measure.loops import looped
 
 
 class Key(NamedTuple):
-    """Names one contender: contenders of the same case are compared with each other."""
+    """Names one contender: contenders of the same case are compared with each other.
+
+    Examples:
+        >>> key = hk.measure.Key("16 B", "shm")
+        >>> key.case, key.name
+        ('16 B', 'shm')
+    """
 
     case: str
     name: str
@@ -18,15 +24,25 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Contender:
-    """One of the things compared in a case; its set-up is done before it is made.
+    """One of the callables that are compared in a case; set it up before you make the contender.
 
     Args:
-        case: What is done, for example "16 B".
-        name: Who does it and in which form, for example "mpich Allreduce(IN_PLACE, [x, FLOAT])".
-        run: Does it as many times as its argument says; it owns the loop, so that cheap things are not timed
-            through one more Python call.
-        once: Does it once, for calls that are timed one by one (`hocket.measure.windows`); None: they never are.
-        keeps_time: `run` returns the seconds of that part of its work that counts.
+        case: The task, for example "16 B".
+        name: The library and form, for example "mpich Allreduce(IN_PLACE, [x, FLOAT])".
+        run: Runs as many iterations as its argument says. It contains the loop, so that short operations are timed
+            without one more Python call each.
+        once: Runs one iteration, for calls that are timed one by one (`hocket.measure.windows`); None: only loops are
+            timed.
+        keeps_time: `run` returns the seconds that count, instead of being timed from outside.
+
+    Examples:
+        >>> def run(iterations):
+        ...     for _ in range(iterations):
+        ...         sum([1, 2])
+        >>> hk.measure.Contender("2 values", "sum", run).key
+        Key(case='2 values', name='sum')
+        >>> hk.measure.Contender.of_call("2 values", "max", lambda: max(1, 2)).key
+        Key(case='2 values', name='max')
     """
 
     case: str
@@ -37,25 +53,25 @@ class Contender:
 
     @classmethod
     def of_call(cls, case: str, name: str, call: Callable[[], object]) -> Contender:
-        """Makes a contender of a callable without arguments, at the cost of one plain call per iteration."""
+        """Make a contender from a callable without arguments; each iteration costs one more plain call."""
         return cls(case, name, looped(call))
 
     @property
     def key(self) -> Key:
-        """The pair that names it."""
+        """The case and the name."""
         return Key(self.case, self.name)
 
 
 def num_warm_up(iterations: int) -> int:
-    """How many iterations run untimed before a sample of so many."""
+    """Return the number of warm-up iterations before a sample of `iterations`."""
     return max(1, iterations // 20)
 
 
 def sample(contender: Contender, iterations: int, barrier: Callable[[], object], clock: Callable[[], float]) -> float:
-    """Times one sample on this rank.
+    """Time one sample on this rank.
 
-    A twentieth of the iterations (at least one) runs first, untimed: caches fill and the ranks fall into step, which
-    the way out of a barrier (a wake-up of tens of microseconds) does not give.
+    A twentieth of the iterations, at least one, runs first as warm-up: it fills caches and synchronises the ranks more
+    closely than a barrier, whose wake-ups take tens of microseconds.
 
     Returns:
         Seconds for all iterations on this rank.

@@ -1,12 +1,12 @@
-"""Runs contenders that live in other jobs: only the job whose turn it is runs, the others sleep in a read.
+"""Run contenders in other jobs: one job runs at a time, the others sleep in a read.
 
-The ranks of each job connect, say which contenders they hold, and then answer one request at a time:
+The ranks of each job connect, send the names of their contenders, and then answer one request at a time:
 
     rank -> coordinator   {"job", "rank", "pid", "contenders": [[case, name], ...]}
     coordinator -> rank   {"do": "run", "case", "name", "iterations"} | {"do": "compute"} | {"do": "exit"}
                           {"do": "windows", "case", "name", "start_s", "period_s", "count"}
-                          or what else its program answers (`serve`)
-    rank -> coordinator   {"seconds"}, or what its program replies | {"error": traceback}
+                          or another action of its program (`serve`)
+    rank -> coordinator   {"seconds"}, or the reply of its program | {"error": traceback}
 """
 
 from __future__ import annotations
@@ -30,48 +30,60 @@ from hocket.measure.windows import first_window_s
 from hocket.measure.wire import Line, Message
 
 _DISMISSAL_S = 2.0  # for a rank that is in the middle of a sample
-_LOOK_EVERY_S = 0.2  # how often a wait looks whether the job still lives
-_SETTLE_S = 2.0  # that a launcher gets to hand on what a rank wrote before it failed
+_CHECK_EVERY_S = 0.2  # how often a wait checks that the job is alive
+_SETTLE_S = 2.0  # for a launcher to forward the output of a failed rank
 _Source = TypeVar("_Source", socket.socket, Line)
 
 
 class Coordinator:
-    """The `Runner` of contenders in other processes; a context manager that ends its jobs on the way out.
+    """The `Runner` of contenders in other processes; a context manager that ends its jobs on exit.
 
     Args:
-        jobs: One a library, all with the same number of ranks and with different contenders.
-        start_timeout_s: Until all ranks of a job have said hello (they import, set up and check before).
-        run_timeout_s: For one sample.
+        jobs: One job per library, all with the same number of ranks and with different contenders.
+        start_timeout_s: Seconds until all ranks of a job have connected (they import, set up and check before).
+        run_timeout_s: Seconds for one sample.
 
     Attributes:
-        num_ranks: Ranks of each job.
-        num_cpus: CPUs of the coordinator, which the jobs inherit.
-        pids: The coordinator; the jobs descend from it.
+        job_of: The name of the job of each contender, in the order of the jobs.
 
     Raises:
-        InvalidArgument: No job, jobs of different size, or a contender that two jobs hold.
-        LaunchError: A job could not be started, died, or failed; names it and shows the end of its output.
-        CommTimeout: A job did not answer in time; the same.
+        InvalidArgument: No job, jobs of different sizes, or a contender of two jobs.
+        LaunchError: A job could not be started, died, or failed; names the job and shows the end of its output.
+        CommTimeout: A job did not answer in time; names the job and shows the end of its output.
+
+    Examples:
+        >>> import sys
+        >>> from pathlib import Path
+        >>> program = '''
+        ... from hocket.measure import Contender, serve
+        ... serve([Contender.of_call("16 B", "sum", lambda: sum([1, 2]))], rank=0, barrier=lambda: None)
+        ... '''
+        >>> _ = Path("rank.py").write_text(program)
+        >>> job = hk.measure.direct_job("python", [sys.executable, "rank.py"], num_ranks=1)
+        >>> with hk.measure.Coordinator([job]) as coordinator:
+        ...     print(coordinator.contenders, len(coordinator.run(coordinator.contenders[0], 10)))
+        (Key(case='16 B', name='sum'),) 1
     """
 
     def __init__(self, jobs: Sequence[Job], *, start_timeout_s: float = 120.0, run_timeout_s: float = 120.0) -> None:
         if len({job.name for job in jobs}) != len(jobs) or len({job.num_ranks for job in jobs}) != 1:
-            raise InvalidArgument("a coordinator needs jobs with different names and one number of ranks")
+            given = ", ".join(f"{job.name} ({job.num_ranks} ranks)" for job in jobs) or "no job"
+            raise InvalidArgument(f"jobs must have different names and the same number of ranks, not {given}")
         self._run_timeout_s = run_timeout_s
         self.num_ranks = jobs[0].num_ranks
-        self.num_cpus = usable_cpus()
-        self.pids = (os.getpid(),)
+        self.num_cpus = usable_cpus()  # the jobs inherit them
+        self.pids = (os.getpid(),)  # the jobs are its descendants
         self._running: dict[str, RunningJob] = {}
         self._lines: dict[str, dict[int, Line]] = {job.name: {} for job in jobs}
-        self._job_of: dict[Key, str] = {}
-        # Not in the abstract namespace: ranks may be in a network namespace of their own.
+        self.job_of: dict[Key, str] = {}
+        # Not an abstract socket: ranks may run in another network namespace.
         self._folder = tempfile.TemporaryDirectory(prefix="hocket-measure-")
         address = f"{self._folder.name}/socket"
         self._listener = socket.socket(socket.AF_UNIX)
         try:
             self._listener.bind(address)
             self._listener.listen(len(jobs) * self.num_ranks)
-            for job in jobs:  # one after the other: two MPIs starting at once compete for the cores
+            for job in jobs:  # one after the other: two MPIs that start at once compete for the cores
                 self._start(job, address, time.monotonic() + start_timeout_s)
         except BaseException:
             self.close()
@@ -79,50 +91,47 @@ class Coordinator:
 
     @property
     def contenders(self) -> tuple[Key, ...]:
-        """All contenders of all jobs, by the order of the jobs."""
-        return tuple(self._job_of)
+        """All contenders of all jobs, in the order of the jobs."""
+        return tuple(self.job_of)
 
     def run(self, contender: Key, iterations: int) -> list[float]:
-        """Seconds that each rank of the contender's job took."""
+        """Return the seconds of each rank of the contender's job."""
         request = {"do": "run", "case": contender.case, "name": contender.name, "iterations": iterations}
-        return [float(each["seconds"]) for each in self.ask(self._job_of[contender], request)]
+        return [float(each["seconds"]) for each in self.ask(self.job_of[contender], request)]
 
     def run_windows(self, contender: Key, count: int, period_s: float) -> list[list[float]]:
-        """Seconds that each call took on each rank of the contender's job, on this host's one monotonic clock."""
+        """Return the seconds of each call on each rank of the contender's job, by this host's monotonic clock."""
         request = {"do": "windows", "case": contender.case, "name": contender.name, "count": count}
         request |= {"period_s": period_s, "start_s": first_window_s(time.perf_counter(), period_s, count)}
-        return [each["seconds"] for each in self.ask(self._job_of[contender], request)]
+        return [each["seconds"] for each in self.ask(self.job_of[contender], request)]
 
     def compute(self, ranks: tuple[int, ...]) -> list[float]:
-        """Seconds of the compute kernel on `ranks` of the first job."""
+        """Return the seconds of the compute kernel on `ranks` of the first job."""
         return [float(each["seconds"]) for each in self.ask(next(iter(self._lines)), {"do": "compute"}, ranks)]
 
     def ask(self, job: str, request: Message, ranks: Sequence[int] | None = None) -> list[Message]:
-        """Have ranks of a job answer a request, all by default; returns their replies, in order."""
+        """Send a request to ranks of a job, by default to all; return their replies by rank."""
         deadline = time.monotonic() + self._run_timeout_s
-        lines = {rank: self._lines[job][rank] for rank in (range(self.num_ranks) if ranks is None else ranks)}
-        for rank, line in lines.items():
+        waiting = {self._lines[job][rank]: rank for rank in (range(self.num_ranks) if ranks is None else ranks)}
+        for line, rank in waiting.items():
             self._send(job, rank, line, request)
         replies: dict[int, Message] = {}
-        while waiting := {line: rank for rank, line in lines.items() if rank not in replies}:
+        while waiting:
             ready = self._readable(list(waiting), deadline)
             if not ready and time.monotonic() >= deadline:
                 late = tuple(waiting.values())
                 raise self._late(job, f"did not answer {request} within {self._run_timeout_s:g} s: ranks {late}", late)
             for line in ready:
-                replies[waiting[line]] = self._reply(job, line, deadline, waiting[line])
-        return [replies[rank] for rank in lines]
-
-    def job_of(self, contender: Key) -> str:
-        """The name of the job that holds a contender."""
-        return self._job_of[contender]
+                rank = waiting.pop(line)
+                replies[rank] = self._reply(job, line, deadline, rank)
+        return [reply for _, reply in sorted(replies.items())]
 
     def agree(self, value: float) -> float:
-        """The value: there is one round loop only."""
+        """Return the value unchanged: only this process runs the round loop."""
         return value
 
     def finish(self, timeout_s: float = 20.0) -> None:
-        """Tells all ranks to exit and waits for them; a job that ends badly is reported on stderr, by name."""
+        """Make all ranks exit and wait for them; report each job that fails on stderr, by name."""
         for name, lines in self._lines.items():
             for rank, line in lines.items():
                 self._send(name, rank, line, {"do": "exit"})
@@ -130,11 +139,11 @@ class Coordinator:
             status = running.finish(timeout_s)
             if status != 0:
                 how = f"did not end within {timeout_s:g} s" if status is None else f"ended with status {status}"
-                print(f"job {name} {how} after all was measured\n{running.output()}", file=sys.stderr)
+                print(f"job {name} {how} after the measurement\n{running.output()}", file=sys.stderr)
         self.close()
 
     def _dismiss(self) -> None:
-        """Tells all ranks to exit where somebody has ended the measurement: they take away what they have made."""
+        """Make all ranks exit after an interrupt, so that they clean up."""
         for lines in self._lines.values():
             for line in lines.values():
                 with contextlib.suppress(OSError):
@@ -143,7 +152,7 @@ class Coordinator:
             running.settle(_DISMISSAL_S)
 
     def close(self) -> None:
-        """Kills all jobs and closes all connections."""
+        """Kill all jobs and close all connections."""
         for running in self._running.values():
             running.close()
         for lines in self._lines.values():
@@ -188,11 +197,11 @@ class Coordinator:
             lines[hello["rank"]] = line
             held.add(tuple(Key(*key) for key in hello["contenders"]))
         if len(held) != 1 or set(lines) != set(range(job.num_ranks)):
-            raise self._failed(job.name, f"has ranks {sorted(lines)} that offer {len(held)} sets of contenders")
+            raise self._failed(job.name, f"has ranks {sorted(lines)} with {len(held)} different sets of contenders")
         for key in held.pop():
-            if key in self._job_of:
-                raise InvalidArgument(f"jobs {self._job_of[key]} and {job.name} both offer {key}")
-            self._job_of[key] = job.name
+            if key in self.job_of:
+                raise InvalidArgument(f"jobs {self.job_of[key]} and {job.name} both offer {key}")
+            self.job_of[key] = job.name
 
     def _send(self, job: str, rank: int, line: Line, request: Message) -> None:
         try:
@@ -217,7 +226,7 @@ class Coordinator:
 
     @staticmethod
     def _readable(sources: list[_Source], deadline: float) -> list[_Source]:
-        wait_s = max(0.0, min(_LOOK_EVERY_S, deadline - time.monotonic()))
+        wait_s = max(0.0, min(_CHECK_EVERY_S, deadline - time.monotonic()))
         return select.select(sources, [], [], wait_s)[0]
 
     def _failed(self, job: str, how: str) -> LaunchError:

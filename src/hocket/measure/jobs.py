@@ -1,4 +1,4 @@
-"""Jobs: groups of processes with a launcher of their own, that are started once and leave nothing behind."""
+"""Jobs: groups of processes with their own launcher. They are started once and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -23,7 +23,13 @@ _GRACE_S = 1.0
 
 @dataclass(frozen=True)
 class Process:
-    """A command to start, with variables added to the environment."""
+    """A command to start, with additional environment variables.
+
+    Examples:
+        >>> process = hk.measure.Process(("mpiexec", "-n", "2", "python", "rank.py"), {"OMP_NUM_THREADS": "1"})
+        >>> process.argv[0]
+        'mpiexec'
+    """
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
@@ -31,13 +37,19 @@ class Process:
 
 @dataclass(frozen=True)
 class Job:
-    """The ranks of one library: one process that starts them all (a launcher), or one process a rank.
+    """The ranks of one library: a launcher process that starts all of them, or one process per rank.
 
     Args:
-        name: For errors.
-        num_ranks: How many ranks will say hello.
-        processes: What to start.
-        port: Which they are told as MASTER_PORT, if one is reserved for them.
+        name: Name in error messages.
+        num_ranks: Number of ranks that will connect.
+        processes: Processes to start.
+        port: Port that is reserved as their MASTER_PORT, if any.
+
+    Examples:
+        >>> launcher = hk.measure.Process(("mpiexec", "-n", "2", "python", "rank.py"))
+        >>> job = hk.measure.Job("mpich", num_ranks=2, processes=(launcher,))
+        >>> len(job.processes)
+        1
     """
 
     name: str
@@ -47,7 +59,13 @@ class Job:
 
 
 def direct_job(name: str, argv: Sequence[str], num_ranks: int, env: Mapping[str, str] | None = None) -> Job:
-    """A job without a launcher: one process a rank, told who it is by RANK, WORLD_SIZE, LOCAL_* and MASTER_*."""
+    """Return a job without a launcher: one process per rank, with RANK, WORLD_SIZE, LOCAL_* and MASTER_* set.
+
+    Examples:
+        >>> job = hk.measure.direct_job("gloo", ["python", "rank.py"], num_ranks=2)
+        >>> [process.env["RANK"] for process in job.processes]
+        ['0', '1']
+    """
     port = ReservedPort()
     world = {"WORLD_SIZE": f"{num_ranks}", "LOCAL_WORLD_SIZE": f"{num_ranks}"}
     world |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port.number}"}
@@ -62,16 +80,16 @@ class RunningJob:
     """A started job; owns its processes and their output.
 
     Args:
-        job: What to start.
-        address: Where its ranks find the coordinator. It is unique, so it also marks the job's processes in their
-            environment: whoever carries it together with the job's name is ours to end, whatever a launcher did to
-            parents, groups and sessions.
+        job: The job to start.
+        address: Address of the coordinator. It is unique, so it also marks the job's processes: every process with
+            this address and the job's name in its environment is ended, even if a launcher has changed parents,
+            groups and sessions.
     """
 
     def __init__(self, job: Job, address: str) -> None:
         self.job = job
         self._marks = {f"{ADDRESS_VARIABLE}={address}".encode(), f"{JOB_VARIABLE}={job.name}".encode()}
-        # One file a process: the words of two that write at once would be mixed.
+        # One file per process: the output of two that write at once would be mixed.
         self._outputs: list[IO[bytes]] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         try:
@@ -93,11 +111,11 @@ class RunningJob:
             raise
 
     def exit_status(self) -> int | None:
-        """The first exit status of a process that ended, negative for a signal; None while all run."""
+        """Return the first exit status of a process that ended, negative for a signal; None while all run."""
         return next((status for process in self._processes if (status := process.poll()) is not None), None)
 
     def settle(self, timeout_s: float) -> None:
-        """Waits until all processes have ended by themselves, but not for long."""
+        """Wait until all processes have ended by themselves, at most `timeout_s` seconds."""
         deadline = time.monotonic() + timeout_s
         for process in self._processes:
             try:
@@ -106,7 +124,7 @@ class RunningJob:
                 return
 
     def output(self, max_chars: int = 4000) -> str:
-        """The end of what each process of the job wrote to stdout and stderr; what all wrote alike is shown once."""
+        """Return the end of each process's stdout and stderr; output that is equal for all appears once."""
         ends = {number: end for number, each in enumerate(self._outputs) if (end := _end_of(each, max_chars))}
         if len(set(ends.values())) < 2:
             return next(iter(ends.values()), "")
@@ -114,7 +132,7 @@ class RunningJob:
         return "\n".join(f"[process {number}]\n{end[-share:]}" for number, end in ends.items())
 
     def finish(self, timeout_s: float) -> int | None:
-        """Waits for the processes to end by themselves, then kills what is left.
+        """Wait for the processes to end by themselves, then kill the remaining ones.
 
         Returns:
             The first exit status that is not 0; None if a process had to be killed.
@@ -129,52 +147,44 @@ class RunningJob:
         return next((status for status in statuses if status), 0)
 
     def kill(self) -> None:
-        """Kills every process of the job by process group, until none is left.
+        """Kill every process of the job by process group, until none is left.
 
         Raises:
-            CommTimeout: A process does not end even so (it is stuck in the kernel).
+            CommTimeout: A killed process does not end, because it is stuck in the kernel.
         """
         own_group = os.getpgrp()
         deadline = time.monotonic() + _KILL_TIMEOUT_S
-        while groups := {group for group in map(_group_of, self._pids()) if group is not None} - {own_group}:
+        while groups := set(self._groups()) - {own_group}:
             for group in groups:
                 with contextlib.suppress(ProcessLookupError):  # ended meanwhile
                     os.killpg(group, signal.SIGKILL)
             for process in self._processes:
-                process.poll()  # a zombie has no environment any more: it is not found again
+                process.poll()  # a zombie has no environment: it is not found again
             if time.monotonic() > deadline:
                 raise CommTimeout(f"job {self.job.name}: process groups {sorted(groups)} do not end when killed")
-            time.sleep(0.01)  # until the kernel has taken those away whose parent is not us
+            time.sleep(0.01)  # until the kernel has removed those that are not our children
 
     def close(self) -> None:
-        """Ends what is left and releases the output."""
-        self._ask_to_end()
+        """End the remaining processes and release the output."""
+        running = [process for process in self._processes if process.poll() is None]
+        for process in running:  # launchers may end their ranks, which then remove their shared memory and files
+            process.terminate()
+        if running:
+            self.settle(_GRACE_S)
         self.kill()
         for process in self._processes:
             process.wait(_KILL_TIMEOUT_S)
         for each in self._outputs:
             each.close()
 
-    def _ask_to_end(self) -> None:
-        """Give launchers a moment to end their ranks themselves: they take shared memory and files away with them."""
-        running = [process for process in self._processes if process.poll() is None]
-        for process in running:
-            process.terminate()
-        if running:
-            self.settle(_GRACE_S)
-
-    def _pids(self) -> list[int]:
-        """The job's live processes, by the marks in their environment."""
-        return [pid for pid, variables in read_processes("environ") if self._marks <= {*variables.split(b"\0")}]
+    def _groups(self) -> Iterator[int]:
+        """Yield the process groups of the job's live processes, found by the marks in their environment."""
+        for pid, variables in read_processes("environ"):
+            if self._marks <= {*variables.split(b"\0")}:
+                with contextlib.suppress(ProcessLookupError):
+                    yield os.getpgid(pid)
 
 
 def _end_of(output: IO[bytes], max_chars: int) -> str:
     size = os.fstat(output.fileno()).st_size
     return os.pread(output.fileno(), max_chars, max(0, size - max_chars)).decode(errors="replace").strip()
-
-
-def _group_of(pid: int) -> int | None:
-    try:
-        return os.getpgid(pid)
-    except ProcessLookupError:
-        return None

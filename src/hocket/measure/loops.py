@@ -1,4 +1,4 @@
-"""Loops that are timed: each owns its iterations, so that a cheap call is not timed through one more of Python's.
+"""Loops that are timed: each contains its iterations, so that a short call is not timed with one more Python call.
 
 What they call is bound beforehand, by `functools.partial` at most.
 """

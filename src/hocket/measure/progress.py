@@ -15,18 +15,24 @@ if TYPE_CHECKING:
 
 _LINE_EVERY_S = 10.0
 _WIDE = 120  # columns of a terminal
-_SHORT = 12  # characters that there is room for on others
-_BETWEEN = 5  # columns between what a bar consists of
+_SHORT = 12  # characters of a description that fit on narrower ones
+_BETWEEN = 5  # columns between the parts of a bar
 
 
 @contextmanager
 def progress(what: str, unit: str = "rounds", shown: bool = True) -> Iterator[OnRound]:
-    """Shows how far a long piece of work is; gives the callable that `measure` takes as `on_round`.
+    """Show the progress of a long task on stderr; yield the callback `on_round` for `measure`.
 
     Args:
-        what: What is done, in a few words.
-        unit: What is counted.
-        shown: False: nothing is shown, for ranks of which another one shows it.
+        what: Description of the task in a few words.
+        unit: Name of the counted items.
+        shown: False shows nothing, for all ranks but the first.
+
+    Examples:
+        >>> import contextlib, sys
+        >>> with contextlib.redirect_stderr(sys.stdout), hk.measure.progress("all_reduce") as on_round:
+        ...     on_round(9, 9, "core factor 1.98")
+        all_reduce: 9 of 9 rounds, core factor 1.98
     """
     if not shown:
         yield lambda done, total, state, left_s=None: None
@@ -40,10 +46,10 @@ def progress(what: str, unit: str = "rounds", shown: bool = True) -> Iterator[On
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Shows on a terminal that something goes on of which nobody knows how far it is; nothing of it stays.
+    """Show on a terminal that a task of unknown length is running; remove it at the end.
 
     Args:
-        what: What is done, in a few words.
+        what: Description of the task in a few words.
     """
     if not sys.stderr.isatty():
         yield
@@ -55,23 +61,23 @@ def waiting(what: str) -> Iterator[None]:
 
 
 class Pace:
-    """How long work takes that has gone on since this was made."""
+    """The time left of a task that began when this object was made."""
 
     def __init__(self) -> None:
         self._began_s = time.monotonic()
 
     def left_s(self, done: int, total: int) -> float | None:
-        """Seconds until all is done, by the pace so far; None before anything is."""
+        """Return the estimated seconds until the end, by the pace so far; None before the first item is done."""
         return (time.monotonic() - self._began_s) * (total - done) / done if done else None
 
     def share(self, left_s: float) -> float:
-        """How much of the time is over, 0 to 1, where so many seconds are left."""
+        """Return the elapsed share of the time, 0 to 1, if `left_s` seconds are left."""
         elapsed_s = time.monotonic() - self._began_s
         return elapsed_s / (elapsed_s + left_s) if left_s else 1.0
 
 
 class Lines:
-    """Writes a line on stderr every few seconds, and one at the end.
+    """Write a line on stderr every few seconds, and one at the end.
 
     Args:
         what, unit: As of `progress`.
@@ -95,13 +101,13 @@ class Lines:
 
 
 class Bar:
-    """A bar of the time that is over, with what is counted, the time left, and what is being done.
+    """A bar of the elapsed time, with the count, the time left, and the current activity.
 
     Args:
         what, unit: As of `progress`.
 
     Attributes:
-        columns: What a terminal shows; a context that draws it, or part of something larger that is drawn.
+        columns: The Rich display; use it as a context manager, or as a part of a larger display.
     """
 
     def __init__(self, what: str, unit: str) -> None:
@@ -121,7 +127,7 @@ class Bar:
         )
         self._unit = unit
         self._pace = Pace()
-        state = "setting up" if self._what else what  # which is said at least as long as there is nothing else to say
+        state = "setting up" if self._what else what  # a narrow bar shows the description until the first update
         self._task = self.columns.add_task(what, total=None, counted="", left="", state=state)
 
     def update(self, done: int, total: int, state: str, left_s: float | None = None, /) -> None:
@@ -129,7 +135,7 @@ class Bar:
         left_s = self._pace.left_s(done, total) if left_s is None else left_s
         left = "" if left_s is None else f"{format_left(left_s)} left"
         counted = f"{done} of {total} {self._unit}"
-        # What is being done is cut to the room that there is: Rich would take as much off the time left.
+        # The activity is cut to fit: Rich would cut the time left instead.
         room = self._console.width - sum(map(len, (self._what, left, counted))) - self._bar_width - _BETWEEN
         self.columns.update(
             self._task,
@@ -142,7 +148,7 @@ class Bar:
 
 
 def format_left(seconds: float) -> str:
-    """Seconds as people say them when they wait: "8 s", "3:20", "1:05:00"."""
+    """Format seconds of waiting: "8 s", "3:20", "1:05:00"."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

@@ -1,4 +1,4 @@
-"""What a benchmark prints and how it ends: a table for people, one JSON line for programs, an exit code."""
+"""The report of a benchmark: a table for people, one JSON line for programs, and an exit code."""
 
 from __future__ import annotations
 
@@ -18,10 +18,24 @@ class Report:
     """The result of one benchmark.
 
     Args:
-        claim: What it is about, in one sentence.
+        claim: The claim that the benchmark checks, in one sentence.
         rows: All rows, judged or not.
         core_factor: Median over all rounds.
-        foreign_busy: Largest share, 0 to 1, of all CPUs' time that others' work took in one of the measurements.
+        foreign_busy: Largest share, 0 to 1, of the CPU time that other programs took in one of the measurements.
+
+    Examples:
+        >>> row = hk.measure.computed("16 B", "mpich", ours=2.0, theirs=3.0, unit="us", target=1.2)
+        >>> report = hk.measure.Report("shm beats MPI", (row,), core_factor=2.0, foreign_busy=0.01)
+        >>> report.exit_code
+        0
+        >>> print(report.to_table())
+        shm beats MPI
+        <BLANKLINE>
+        case  rival (fastest form)  ours  theirs  unit  ratio  95 % interval  target  holds
+        -----------------------------------------------------------------------------------
+        16 B  mpich                    2       3  us      1.5  -                 1.2  yes
+        <BLANKLINE>
+        core factor 2.00 (median), foreign work 1% of all CPUs: all rows hold
     """
 
     claim: str
@@ -42,11 +56,11 @@ class Report:
         return HOLDS if self.judged else NOT_JUDGED
 
     def to_json(self) -> str:
-        """The report as one line of JSON; numbers with six significant digits."""
+        """Return the report as one line of JSON; numbers have six significant digits."""
         return json.dumps(_rounded(asdict(self) | {"judged": self.judged}))
 
     def to_table(self) -> str:
-        """The report as a table in plain text."""
+        """Return the report as a table in plain text."""
         head = ("case", "rival (fastest form)", "ours", "theirs", "unit", "ratio", "95 % interval", "target", "holds")
         cells = [head, *(_cells(row) for row in self.rows)]
         widths = [max(len(line[column]) for line in cells) for column in range(len(head))]
@@ -69,7 +83,14 @@ class Report:
 
 
 def report(claim: str, rows: Iterable[Row], measurements: Sequence[Measurement]) -> Report:
-    """Makes a report of judged rows and of the measurements on which they stand; none where all is computed."""
+    """Make a report of judged rows and their measurements; computed rows need no measurement.
+
+    Examples:
+        >>> row = hk.measure.computed("16 B", "mpich", ours=2.0, theirs=3.0, unit="us", target=2.0)
+        >>> report = hk.measure.report("shm is twice as fast as MPI", [row], measurements=[])
+        >>> report.judged, report.exit_code
+        (True, 1)
+    """
     rounds = [round_ for measured in measurements for round_ in measured.rounds]
     return Report(
         claim=claim,

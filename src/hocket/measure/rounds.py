@@ -1,11 +1,11 @@
-"""The round loop: calibrate, then time every contender once a round in a random order, until there is enough."""
+"""The round loop: calibrate, then time every contender once per round in random order, until the settings are met."""
 
 from __future__ import annotations
 
 import math
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
@@ -35,11 +35,16 @@ class Settings:
         min_rounds: Rounds to take at least; 9 are needed to judge.
         min_sample_s: Seconds that one sample of a contender lasts at least.
         core_rounds: Rounds with full cores to take at least; 0 if no row needs full cores.
-        time_limit_s: Seconds after which no further round starts, whatever is missing.
+        time_limit_s: Seconds after which no new round starts, even if rounds are missing.
         full_core_factor: Core factor above which a round has full cores; None takes it from ranks and CPUs
             (`full_cores`).
-        seed: Of the order within the rounds; the same on all ranks.
+        seed: Seed of the order within the rounds; the same on all ranks.
         again: Run the first contender of each case twice a round, the second time under its name + `AGAIN`.
+
+    Examples:
+        >>> settings = hk.measure.Settings(min_rounds=9, min_sample_s=0.01, time_limit_s=60)
+        >>> settings.core_rounds
+        9
     """
 
     min_rounds: int = 15
@@ -53,7 +58,14 @@ class Settings:
 
 @dataclass(frozen=True)
 class Round:
-    """One round: seconds per iteration of each contender (max over ranks), and the core factor at that time."""
+    """One round: seconds per iteration of each contender (max over ranks), and the core factor at that time.
+
+    Examples:
+        >>> key = hk.measure.Key("16 B", "shm")
+        >>> round_ = hk.measure.Round({key: 2e-6}, core_factor=1.9)
+        >>> round_.seconds[key]
+        2e-06
+    """
 
     seconds: Mapping[Key, float]
     core_factor: float
@@ -61,14 +73,22 @@ class Round:
 
 @dataclass(frozen=True)
 class Measurement:
-    """All that was measured.
+    """All rounds of a measurement.
 
     Args:
-        rounds: In the order in which they were taken.
-        iterations: Per sample, of each contender.
-        num_ranks: Ranks that took part.
-        foreign_busy: Share of all CPUs' time that others' work took meanwhile, 0 to 1.
+        rounds: The rounds in the order of time.
+        iterations: Iterations per sample, of each contender.
+        num_ranks: Number of ranks.
+        foreign_busy: Share of the CPU time, 0 to 1, that other programs took meanwhile.
         full_cores: The core factor above which a round counts as one with full cores.
+
+    Examples:
+        >>> from hocket.measure import Key, Measurement, Round
+        >>> key = Key("16 B", "shm")
+        >>> rounds = (Round({key: 2e-6}, core_factor=1.9), Round({key: 3e-6}, core_factor=1.1))
+        >>> measurement = Measurement(rounds, {key: 100}, num_ranks=2, foreign_busy=0.0, full_cores=1.7)
+        >>> measurement.cases, measurement.times("16 B", "shm"), len(measurement.full_core_rounds)
+        (['16 B'], [2e-06, 3e-06], 1)
     """
 
     rounds: tuple[Round, ...]
@@ -83,11 +103,11 @@ class Measurement:
         return list(dict.fromkeys(key.case for key in self.iterations))
 
     def names(self, case: str) -> list[str]:
-        """The names of all contenders of a case."""
+        """Return the names of all contenders of a case."""
         return [key.name for key in self.iterations if key.case == case]
 
     def times(self, case: str, name: str) -> list[float]:
-        """Seconds per iteration of a contender, by round."""
+        """Return the seconds per iteration of a contender, by round."""
         return [each.seconds[Key(case, name)] for each in self.rounds]
 
     @property
@@ -102,10 +122,15 @@ class Measurement:
 
 
 def calibrate(runner: Runner, contender: Key, min_sample_s: float) -> int:
-    """Finds how many iterations make a sample last `min_sample_s` seconds on the slowest rank.
+    """Return the number of iterations for a sample of `min_sample_s` seconds on the slowest rank.
 
     Raises:
         InvalidArgument: The contender takes no measurable time.
+
+    Examples:
+        >>> contender = hk.measure.Contender.of_call("16 B", "sum", lambda: sum([1, 2]))
+        >>> hk.measure.calibrate(hk.measure.Team([contender]), contender.key, min_sample_s=1e-3) > 1
+        True
     """
     iterations = 1
     runner.run(contender, iterations)  # first use: pages, lazy set-up
@@ -118,28 +143,36 @@ def calibrate(runner: Runner, contender: Key, min_sample_s: float) -> int:
 
 
 def full_cores(num_ranks: int, num_cpus: int) -> float:
-    """The core factor that ranks with a core each have, less 15 %: 1.7 for two ranks on two CPUs, 0 for one rank."""
+    """Return the core factor of ranks with one core each, less 15 %: 1.7 for two ranks on two CPUs, 0 for one rank."""
     return 0.85 * min(num_ranks, num_cpus) if num_ranks > 1 else 0.0
 
 
 def measure(runner: Runner, settings: Settings | None = None, *, on_round: OnRound | None = None) -> Measurement:
-    """Measures all contenders of a runner; on a `Team`, all ranks call it with the same settings.
+    """Measure all contenders of a runner; on a `Team`, all ranks call it with the same settings.
 
     Args:
-        runner: The processes that do the work.
-        settings: How much to measure.
-        on_round: Called after each contender that was set up, and after each round, with the rounds that count and are
-            wanted; on a `Team` on every rank.
+        runner: The processes with the contenders.
+        settings: How much to measure; None: the defaults.
+        on_round: Progress callback. It is called before each calibration and after each round, with the number of
+            rounds that count and the number required; on a `Team`, on every rank.
 
     Raises:
-        InvalidArgument: There is nothing to measure, or a contender takes no time.
+        InvalidArgument: The runner has no contender, or a contender takes no measurable time.
+
+    Examples:
+        >>> from hocket.measure import Contender, Settings, Team
+        >>> ours = Contender.of_call("2 values", "sum", lambda: sum([1, 2]))
+        >>> theirs = Contender.of_call("2 values", "plus", lambda: 1 + 2)
+        >>> settings = Settings(min_rounds=2, min_sample_s=1e-4, core_rounds=0, time_limit_s=1.0)
+        >>> measurement = hk.measure.measure(Team([ours, theirs]), settings)
+        >>> measurement.names("2 values"), len(measurement.rounds)
+        (['sum', 'plus'], 2)
     """
     settings = settings or Settings()
     if not runner.contenders:
-        raise InvalidArgument("there is no contender to measure")
-    threshold = settings.full_core_factor
-    if threshold is None:
-        threshold = full_cores(runner.num_ranks, runner.num_cpus)
+        raise InvalidArgument("the runner must have at least one contender, not 0")
+    given = settings.full_core_factor
+    threshold = full_cores(runner.num_ranks, runner.num_cpus) if given is None else given
     iterations = {}
     for key in runner.contenders:
         if on_round:
@@ -169,16 +202,9 @@ def measure(runner: Runner, settings: Settings | None = None, *, on_round: OnRou
 
 
 def _one_round(runner: Runner, iterations: Mapping[Key, int], order: random.Random, again: bool) -> dict[Key, float]:
-    seconds: dict[Key, float] = {}
-    for name, key in _shuffled(runner.contenders, order, again):
-        seconds[name] = max(runner.run(key, iterations[key])) / iterations[key]
-    return seconds
-
-
-def _shuffled(contenders: Sequence[Key], order: random.Random, again: bool) -> list[tuple[Key, Key]]:
-    """Pairs (name in the round, contender): cases in random order, contenders of a case together in random order."""
-    cases: dict[str, list[tuple[Key, Key]]] = {}
-    for key in contenders:
+    """Time the cases in random order, and within a case its contenders in random order."""
+    cases: dict[str, list[tuple[Key, Key]]] = {}  # name in the round, and contender
+    for key in runner.contenders:
         of_case = cases.setdefault(key.case, [])
         if again and not of_case:
             of_case.append((Key(key.case, key.name + AGAIN), key))
@@ -187,4 +213,5 @@ def _shuffled(contenders: Sequence[Key], order: random.Random, again: bool) -> l
     order.shuffle(shuffled)
     for of_case in shuffled:
         order.shuffle(of_case)
-    return [pair for of_case in shuffled for pair in of_case]
+    pairs = (pair for of_case in shuffled for pair in of_case)
+    return {name: max(runner.run(key, iterations[key])) / iterations[key] for name, key in pairs}

@@ -1,4 +1,4 @@
-"""The seam between the round loop and the processes that do the work."""
+"""The interface between the round loop and the processes with the contenders."""
 
 from __future__ import annotations
 
@@ -8,15 +8,22 @@ from hocket.measure.contender import Key
 
 
 class Runner(Protocol):
-    """Runs contenders on all ranks; every method returns the same values wherever the round loop runs."""
+    """Runs contenders on all ranks; every method returns equal values in all processes that run the round loop.
+
+    Examples:
+        >>> contender = hk.measure.Contender.of_call("16 B", "sum", lambda: sum([1, 2]))
+        >>> runner: hk.measure.Runner = hk.measure.Team([contender])
+        >>> runner.num_ranks, len(runner.run(contender.key, iterations=10))
+        (1, 1)
+    """
 
     @property
     def num_ranks(self) -> int:
-        """How many ranks take part in each sample."""
+        """Number of ranks of each sample."""
 
     @property
     def num_cpus(self) -> int:
-        """How many CPUs the ranks may use together."""
+        """Number of CPUs that the ranks may use together."""
 
     @property
     def contenders(self) -> tuple[Key, ...]:
@@ -24,16 +31,16 @@ class Runner(Protocol):
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Processes whose CPU time, with their descendants', is ours."""
+        """Processes whose CPU time, with that of their descendants, counts as ours."""
 
     def run(self, contender: Key, iterations: int) -> list[float]:
-        """Seconds that each rank took for `iterations` iterations."""
+        """Return the seconds of `iterations` iterations on each rank."""
 
     def run_windows(self, contender: Key, count: int, period_s: float) -> list[list[float]]:
-        """Seconds that each rank took for each of `count` calls, by rank; see `hocket.measure.windows`."""
+        """Return the seconds of each of `count` calls, by rank; see `hocket.measure.windows`."""
 
     def compute(self, ranks: tuple[int, ...]) -> list[float]:
-        """Seconds that each of `ranks` took for the compute kernel, all of them at once, the others idle."""
+        """Return the seconds of the compute kernel on each of `ranks`, which run it at once while the others idle."""
 
     def agree(self, value: float) -> float:
-        """One value for all ranks, where each measured its own."""
+        """Return one common value for all ranks, from the value that each rank measured."""

@@ -1,4 +1,4 @@
-"""Samples of many contenders, taken until the median of each is known well enough, or time is up."""
+"""Take samples of many contenders until the median of each is precise enough, or the time limit is reached."""
 
 from __future__ import annotations
 
@@ -19,31 +19,36 @@ from hocket.measure.runner import Runner
 from hocket.measure.statistics import MIN_VALUES, interval_of
 from hocket.measure.windows import calls_in_time
 
-_PROBE_EVERY_S = 0.25  # the core factor
-_LOOKS = 3  # at how long a call takes in a loop, of which the shortest counts
-_ALIKE = 2.0  # times as long as another contender: one that takes about as long
-_SLACK = 1.5  # of a window, in what a call takes
+_PROBE_EVERY_S = 0.25  # interval between measurements of the core factor
+_LOOP_RUNS = 3  # loops that estimate the time of a call; the shortest counts
+_ALIKE = 2.0  # contenders whose times differ by a smaller factor share windows
+_SLACK = 1.5  # length of a window relative to the time of a call
 _LEAST_SLACK_S = 20e-6
-_MOST_WINDOWS = 100  # of a sample: what is gained by more is less than what many samples gain
-_MOST_LATE = 0.25  # of the windows; with more of them late, windows become longer
-_MOST_POOR = 3  # samples in a row with so many
+_MOST_WINDOWS = 100  # per sample: more samples gain more than more windows do
+_MOST_LATE = 0.25  # share of late windows above which a sample is poor
+_MOST_POOR = 3  # poor samples in a row before windows become longer
 _LONGEST_PERIOD_S = 10.0
 
 
 @dataclass(frozen=True)
 class StopRule:
-    """When there are enough samples.
+    """The rule that ends a measurement.
 
     Args:
-        precision: half of the 95 % interval of the median, as a part of the median.
-        min_samples: of each contender, at least.
-        max_samples: at most.
-        time_limit_s: seconds after which no further round starts.
-        min_sample_s: that one sample takes at least.
-        iterations: of a sample; None: as many as take that long.
-        together: every contender is measured until there is enough of all, so that the samples of a round belong
-            together whatever their case; otherwise those of a case do.
-        seed: of the order within rounds; the same on all ranks.
+        precision: required half width of the 95 % interval of the median, relative to the median.
+        min_samples: minimum number of samples of each contender.
+        max_samples: maximum number of samples of each contender.
+        time_limit_s: seconds after which no new round starts.
+        min_sample_s: minimum length of a sample in seconds.
+        iterations: iterations of a sample; None: as many as `min_sample_s` needs.
+        together: measure every contender until all of them have enough samples, so that the samples of a round can be
+            compared across cases. Otherwise only the contenders of one case continue together.
+        seed: seed of the order within rounds; the same on all ranks.
+
+    Examples:
+        >>> rule = hk.measure.StopRule(precision=0.05, time_limit_s=10.0)
+        >>> rule.min_samples, rule.max_samples
+        (9, 50)
     """
 
     precision: float = 0.02
@@ -57,25 +62,32 @@ class StopRule:
 
     def __post_init__(self) -> None:
         if not 0 < self.precision < 1:
-            raise InvalidArgument(f"the precision is between 0 and 1, not {self.precision}")
+            raise InvalidArgument(f"precision must be between 0 and 1, not {self.precision}")
         if self.iterations is not None and self.iterations < 1:
-            raise InvalidArgument(f"a sample has 1 iteration or more, not {self.iterations}")
+            raise InvalidArgument(f"iterations must be 1 or more, not {self.iterations}")
         if not MIN_VALUES <= self.min_samples <= self.max_samples:
             raise InvalidArgument(
-                f"samples are at least {MIN_VALUES} and at most {self.max_samples}, not {self.min_samples}: with fewer "
-                "there is no interval of the median"
+                f"min_samples must be from {MIN_VALUES}, which an interval of the median needs, to max_samples "
+                f"({self.max_samples}), not {self.min_samples}"
             )
 
 
 @dataclass
 class Series:
-    """What was seen of one contender.
+    """The samples of one contender.
 
     Args:
-        iterations: in a sample.
-        samples: seconds of one iteration, the longest of all ranks; one value a round.
-        calls: of every call that was timed by itself, the seconds that it took, by rank; empty for loops.
-        num_late: calls that were dropped because a rank began them too late.
+        iterations: iterations of a sample.
+        samples: seconds of one iteration on the slowest rank; one value per round.
+        calls: seconds of each call that was timed by itself, by rank; empty for loops.
+        num_late: number of calls that were dropped because a rank began them too late.
+
+    Examples:
+        >>> series = hk.measure.Series(iterations=100, samples=[1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+        >>> series.median, series.interval
+        (3.5, (1.0, 6.0))
+        >>> series.num_left(hk.measure.StopRule())
+        3
     """
 
     iterations: int
@@ -85,7 +97,7 @@ class Series:
 
     @property
     def median(self) -> float:
-        """Of the samples."""
+        """Median of the samples."""
         return median(self.samples)
 
     @property
@@ -95,36 +107,42 @@ class Series:
 
     @property
     def precision(self) -> float:
-        """Half of the interval as a part of the median; infinite without one."""
+        """Half width of the interval relative to the median; infinite without an interval."""
         if self.interval is None:
             return math.inf
         low, high = self.interval
         return (high - low) / 2 / self.median
 
     def is_enough(self, rule: StopRule) -> bool:
-        """Whether the rule asks for no more of them."""
-        if len(self.samples) < rule.min_samples:
-            return False
-        return len(self.samples) >= rule.max_samples or self.precision <= rule.precision
+        """Whether the rule requires no more samples."""
+        return self.num_left(rule) == 0
 
     def num_left(self, rule: StopRule) -> int:
-        """About how many more samples the rule will ask for: intervals shrink as the root of their number grows."""
-        if self.is_enough(rule):
+        """Estimate how many more samples the rule requires: intervals shrink with the root of the number of samples."""
+        count = len(self.samples)
+        if count < rule.min_samples:
+            return rule.min_samples - count
+        if count >= rule.max_samples or self.precision <= rule.precision:
             return 0
-        if len(self.samples) < rule.min_samples:
-            return rule.min_samples - len(self.samples)
-        wanted = len(self.samples) * (self.precision / rule.precision) ** 2
-        return max(1, math.ceil(min(rule.max_samples, wanted)) - len(self.samples))
+        required = count * (self.precision / rule.precision) ** 2
+        return max(1, math.ceil(min(rule.max_samples, required)) - count)
 
 
 @dataclass(frozen=True)
 class SeriesMeasurement:
-    """All that was measured.
+    """The samples of all contenders.
 
     Args:
-        series: of each contender.
-        core_factors: one in a quarter of a second, at most.
-        foreign_busy: share of all CPUs' time that others' work took meanwhile, 0 to 1.
+        series: the samples of each contender.
+        core_factors: core factors, at most four per second.
+        foreign_busy: share of the CPU time, 0 to 1, that other programs took meanwhile.
+
+    Examples:
+        >>> key = hk.measure.Key("16 B", "shm")
+        >>> series = {key: hk.measure.Series(iterations=100, samples=[2.0, 3.0, 4.0])}
+        >>> measured = hk.measure.SeriesMeasurement(series, core_factors=(1.9,), foreign_busy=0.0)
+        >>> measured.series[key].median
+        3.0
     """
 
     series: Mapping[Key, Series]
@@ -141,25 +159,34 @@ def measure_series(
     on_round: OnRound | None = None,
     on_series: Callable[[Mapping[Key, Series]], object] | None = None,
 ) -> SeriesMeasurement:
-    """Measure all contenders of a runner, interleaved; the contenders of a case until there is enough of all of them,
-    so that the samples of one round belong together.
+    """Measure all contenders of a runner, interleaved.
+
+    The contenders of a case continue until all of them have enough samples, so that the samples of one round can be
+    compared.
 
     Args:
-        runner: the processes that do the work.
-        rule: when there is enough.
-        windowed: contenders whose calls are timed one by one, see `hocket.measure.windows`; the others are loops.
-        beside: contenders that are measured along with another one of their case, in as many iterations; the rule is
-            not asked about them.
-        on_round: called after each contender that was set up, and after each round, with the contenders that are known
-            well enough and all of them; on a `Team` on every rank.
-        on_series: called after each round with what was seen so far.
+        runner: the processes with the contenders.
+        rule: the rule that ends the measurement.
+        windowed: contenders whose calls are timed one by one, see `hocket.measure.windows`; the others run in loops.
+        beside: contenders that are measured along with another one of their case, with as many iterations; the rule
+            does not apply to them.
+        on_round: progress callback. It is called before each calibration and after each round, with the number of
+            contenders that have enough samples and the number of all; on a `Team`, on every rank.
+        on_series: called after each round with the samples so far.
 
     Raises:
-        InvalidArgument: there is nothing to measure, or a contender takes no time.
-        CommTimeout: no call of a contender begins in time on all ranks, however long windows are.
+        InvalidArgument: the runner has no contender, or a contender takes no measurable time.
+        CommTimeout: no call of a contender begins in time on all ranks, even in the longest windows.
+
+    Examples:
+        >>> contender = hk.measure.Contender.of_call("16 B", "sum", lambda: sum([1, 2]))
+        >>> rule = hk.measure.StopRule(min_samples=6, max_samples=6, min_sample_s=1e-4)
+        >>> measured = hk.measure.measure_series(hk.measure.Team([contender]), rule)
+        >>> len(measured.series[contender.key].samples)
+        6
     """
     if not runner.contenders:
-        raise InvalidArgument("there is no contender to measure")
+        raise InvalidArgument("the runner must have at least one contender, not 0")
     series: dict[Key, Series] = {}
     judged = [key for key in runner.contenders if key not in beside]
     for key in judged:
@@ -214,7 +241,7 @@ def measure_series(
 
 
 def _least_known(series: Mapping[Key, Series]) -> str:
-    """Say of which contender least is known, and how well it is."""
+    """Name the contender with the worst precision, and its precision."""
     key = max(series, key=lambda key: series[key].precision)
     if math.isinf(series[key].precision):
         return f"{len(series[key].samples)} samples each"
@@ -223,21 +250,22 @@ def _least_known(series: Mapping[Key, Series]) -> str:
 
 @dataclass
 class _Windows:
-    """In which calls are timed one by one: the same for all contenders of a case that take about as long, since a call
-    takes longer after a longer pause.
+    """The windows in which calls are timed one by one.
+
+    Contenders of a case that take about as long share them, since a call takes longer after a longer pause.
 
     Args:
-        period_s: from the beginning of one to that of the next one.
-        count: of a sample.
-        num_poor: samples in a row many of whose calls were late.
+        period_s: seconds from the beginning of a window to that of the next one.
+        count: windows of a sample.
+        num_poor: samples in a row in which many calls were late.
     """
 
     period_s: float
     count: int
     num_poor: int = 0
 
-    def see(self, num_late: int, sample_s: float) -> None:
-        """Make them longer where many calls are late again and again: once, some rank may have lost its CPU."""
+    def adapt(self, num_late: int, sample_s: float) -> None:
+        """Make windows longer if many calls are late in several samples: once, a rank may just have lost its CPU."""
         self.num_poor = self.num_poor + 1 if num_late > _MOST_LATE * self.count else 0
         if self.num_poor == _MOST_POOR and self.period_s < _LONGEST_PERIOD_S:
             self.num_poor = 0
@@ -246,8 +274,8 @@ class _Windows:
 
 
 def _windows_of_case(runner: Runner, iterations: Mapping[Key, int], rule: StopRule) -> dict[Key, _Windows]:
-    """Return the windows of some contenders of one case, given how many iterations a sample of each has."""
-    longest = {key: min(max(runner.run(key, n)) / n for _ in range(_LOOKS)) for key, n in iterations.items()}
+    """Return the windows of contenders of one case, given the iterations of a sample of each."""
+    longest = {key: min(max(runner.run(key, n)) / n for _ in range(_LOOP_RUNS)) for key, n in iterations.items()}
     groups: list[list[Key]] = []
     for key in sorted(longest, key=longest.__getitem__):
         if groups and longest[key] <= _ALIKE * longest[groups[-1][-1]]:
@@ -263,13 +291,13 @@ def _windows_of_case(runner: Runner, iterations: Mapping[Key, int], rule: StopRu
 
 
 def _take_windows(runner: Runner, key: Key, series: Series, windows: _Windows, rule: StopRule) -> None:
-    """Take a sample of calls that are timed one by one; where too many are late, windows become longer."""
+    """Take a sample of calls that are timed one by one; make windows longer if too many calls are late."""
     while True:
         series.iterations = windows.count
         calls = calls_in_time(runner.run_windows(key, windows.count, windows.period_s))
         num_late = windows.count - len(calls)
         series.num_late += num_late
-        windows.see(num_late, rule.min_sample_s)
+        windows.adapt(num_late, rule.min_sample_s)
         if calls:
             break
         if windows.num_poor >= _MOST_POOR:

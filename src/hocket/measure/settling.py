@@ -1,4 +1,4 @@
-"""A barrier behind which the ranks run on a CPU each."""
+"""A barrier after which each rank runs on its own CPU."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _LONGEST_SETTLING_S = 0.01
 
 
 class SettlingBarrier:
-    """Barriers in bursts until they are about as fast as the fastest burst so far.
+    """Bursts of barriers, until one is about as fast as the fastest so far.
 
-    Ranks that slept in the sample before may wake on one CPU, and stay there for as long as a sample lasts, until the
-    scheduler moves one of them away.
+    Ranks that slept during the previous sample may wake on the same CPU and share it for as long as a sample lasts,
+    until the scheduler moves one of them.
 
     Args:
-        barrier: that spins.
-        gather: as of `Team`.
-        clock: seconds; tests give their own.
+        barrier: a barrier that spins.
+        gather: as in `Team`.
+        clock: returns seconds; tests pass their own.
     """
 
     def __init__(self, barrier: Barrier, gather: Gather, clock: Callable[[], float] = time.perf_counter) -> None:

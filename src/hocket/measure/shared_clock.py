@@ -1,10 +1,10 @@
-"""One clock for ranks on several hosts: that of rank 0, as every host knows it.
+"""One clock for ranks on several hosts: an estimate of rank 0's clock on every host.
 
-Processes of one host share its monotonic clock. Of the other hosts one rank asks rank 0 for the time, several times,
-and the answer that came back the soonest counts: when it was given is known to half of the time that it took.
+Processes of one host share its monotonic clock. On each other host, one rank asks rank 0 for the time, several times.
+The fastest answer counts: its error is at most half of its round trip.
 
 Reference: Cristian, Probabilistic Clock Synchronization (Distributed Computing 3, 1989). Clocks of hosts drift by some
-microseconds a second; `settle` is called before each sample, which takes milliseconds, so that no drift is modelled.
+microseconds a second. `settle` runs before each sample, which takes milliseconds, so the drift needs no model.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class SharedClock:
 
     Args:
         rank: this process's rank.
-        hosts: of each rank, a name of its host, the same on all ranks.
-        send: gives a number to a rank.
+        hosts: name of the host of each rank; the same on all ranks.
+        send: sends a number to a rank.
         recv: returns the number that a rank sends.
-        gather: as of `Team`.
-        clock: this host's seconds; tests give their own.
+        gather: as in `Team`.
+        clock: returns this host's seconds; tests pass their own.
 
     Attributes:
-        error_s: how far from rank 0's clock it may be, on any rank, as `settle` found; 0 on one host.
+        error_s: largest possible error against rank 0's clock, over all ranks, by the last `settle`; 0 on one host.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class SharedClock:
         return self._clock() + self._offset_s
 
     def settle(self) -> None:
-        """Compare the clocks again; called by all ranks."""
+        """Compare the clocks again; all ranks call it."""
         if not self._askers:
             return
         offset_s, error_s = 0.0, 0.0
@@ -68,7 +68,7 @@ class SharedClock:
         self.error_s = max(error for _, error in found)
 
     def _ask(self) -> tuple[float, float]:
-        """How much rank 0's clock is ahead of this one, and how wrong that may be."""
+        """Return by how many seconds rank 0's clock is ahead of this one, and the largest error of that."""
         answers = []
         for _ in range(_QUESTIONS):
             asked_s = self._clock()

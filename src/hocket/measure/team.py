@@ -1,4 +1,4 @@
-"""Runs contenders that live in the calling processes: every rank makes a `Team` and runs the same round loop."""
+"""Run contenders in the calling processes: every rank makes a `Team` and runs the same round loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Gather = Callable[[list[float]], list[list[float]]]
 
 
 def gather_over(all_gather: Callable[[Any, Any], object], num_ranks: int) -> Gather:
-    """Returns the `gather` of a `Team` whose ranks have a communicator, given its all_gather of arrays."""
+    """Return the `gather` of a `Team`, given the `all_gather` of a communicator."""
     import numpy as np
 
     def gather(values: list[float]) -> list[list[float]]:
@@ -35,21 +35,21 @@ class Team:
         contenders: The same names in the same order on all ranks.
         rank: This process's rank.
         barrier: Returns when all ranks have called it. It should not spin for long: a rank that spins while another
-            one measures its core alone shows in the core factor.
-        gather: Gets this rank's values and returns all ranks' values, by rank, on every rank.
-        clock: Seconds; tests give their own.
-        kernel: Seconds of the compute kernel on this rank; tests give their own.
-        settle: Called by all ranks before each sample of calls that are timed one by one, so that their clocks agree.
-        num_cpus: How many CPUs the ranks may use together; None asks the ranks.
-
-    Attributes:
-        num_ranks: How many ranks answered the first gather.
-        num_cpus: How many CPUs the ranks may use together.
-        contenders: All contenders, in the order given.
-        pids: The ranks' processes, by rank.
+            one runs the compute kernel alone changes the core factor.
+        gather: Takes this rank's values and returns all ranks' values, by rank, on every rank.
+        clock: Returns seconds; tests pass their own.
+        kernel: Returns the seconds of the compute kernel on this rank; tests pass their own.
+        settle: Called by all ranks before each sample of calls that are timed one by one, to synchronise their clocks.
+        num_cpus: Number of CPUs that the ranks may use together; None: computed from the ranks' CPU sets.
 
     Raises:
         InvalidArgument: Two contenders have the same case and name.
+
+    Examples:
+        >>> contender = hk.measure.Contender.of_call("barrier", "hocket", comm.barrier)
+        >>> team = hk.measure.Team([contender], comm.rank, comm.barrier, comm.all_gather_object)
+        >>> len(team.run(contender.key, iterations=10))
+        2
     """
 
     def __init__(
@@ -66,7 +66,8 @@ class Team:
     ) -> None:
         self._by_key = {contender.key: contender for contender in contenders}
         if len(self._by_key) != len(contenders):
-            raise InvalidArgument("two contenders have the same case and name")
+            names = ", ".join(f"{each.case} {each.name}" for each in contenders)
+            raise InvalidArgument(f"contenders must differ in case or name, not {names}")
         self.contenders = tuple(self._by_key)
         self._rank = rank
         self._barrier = barrier
@@ -78,17 +79,17 @@ class Team:
         ranks = gather([float(os.getpid()), float(len(cpus)), float(min(cpus))])
         self.pids = tuple(int(pid) for pid, _count, _first in ranks)
         self.num_ranks = len(self.pids)
-        # Ranks are either bound to a CPU each, or free on the same CPUs.
+        # Either each rank is bound to its own CPU, or all ranks may use the same CPUs.
         seen = max(max(int(count) for _pid, count, _first in ranks), len({first for _pid, _count, first in ranks}))
         self.num_cpus = num_cpus or seen
 
     def run(self, contender: Key, iterations: int) -> list[float]:
-        """Seconds that each rank took."""
+        """Return the seconds of each rank."""
         seconds = sample(self._by_key[contender], iterations, self._barrier, self._clock)
         return [values[0] for values in self._gather([seconds])]
 
     def run_windows(self, contender: Key, count: int, period_s: float) -> list[list[float]]:
-        """Seconds that each call took on each rank; the ranks' clocks have to be the same one."""
+        """Return the seconds of each call on each rank; the ranks must share one clock."""
         self._barrier()
         self._settle()
         start_s = first_window_s(self.agree(self._clock()), period_s, count)
@@ -96,12 +97,12 @@ class Team:
         return self._gather(sample_windows(of_case, start_s, period_s, count, lambda: None, self._clock))
 
     def compute(self, ranks: tuple[int, ...]) -> list[float]:
-        """Seconds of the compute kernel on each of `ranks`, by their order."""
+        """Return the seconds of the compute kernel on each of `ranks`, in their order."""
         self._barrier()
         seconds = self._kernel() if self._rank in ranks else 0.0
         by_rank = self._gather([seconds])
         return [by_rank[rank][0] for rank in ranks]
 
     def agree(self, value: float) -> float:
-        """Rank 0's value."""
+        """Return rank 0's value."""
         return self._gather([value])[0][0]

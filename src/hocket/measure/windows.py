@@ -1,8 +1,8 @@
-"""Calls that begin at the same instant on all ranks and are timed one by one: windows of time on a common clock.
+"""Windows on a common clock: calls begin at the same instant on all ranks and are timed one by one.
 
-A loop of calls behind one another measures how fast they follow, not how long one takes: a broadcast's root is free
-long before the last rank has anything. With windows the k-th call begins everywhere at ``start_s + k * period_s``, and
-takes until the last rank is done. A rank that is not ready in time is late, and its window counts for nobody.
+A loop of calls measures their throughput, not the time of one call: the root of a broadcast is done long before the
+last rank has the data. With windows, the k-th call begins on all ranks at ``start_s + k * period_s``, and its time ends
+when the last rank is done. If a rank is not ready in time, the window is dropped on all ranks.
 
 Reference: Worsch, Reussner, Augustin, On Benchmarking Collective MPI Operations (2002); Hunold, Carpen-Amarie,
 Reproducible MPI Benchmarking is Still Not as Easy as You Think (IEEE TPDS 27, 2016).
@@ -17,13 +17,13 @@ from collections.abc import Callable, Sequence
 from hocket.errors import InvalidState
 from hocket.measure.contender import Contender, num_warm_up
 
-_LEAD_S = 2e-3  # until the ranks have heard when the first window begins
-_SPIN_S = 50e-6  # before a window begins; until then a rank that waits leaves the core to others that need it
+_LEAD_S = 2e-3  # time to send the beginning of the first window to the ranks
+_SPIN_S = 50e-6  # a rank spins for so long before a window begins; before that it yields its core
 LATE = math.nan
 
 
 def first_window_s(now_s: float, period_s: float, count: int) -> float:
-    """Return when the first of `count` windows can begin: after the ranks have heard of it, and warmed up."""
+    """Return when the first of `count` windows can begin: after the ranks know it and have warmed up."""
     return now_s + _LEAD_S + num_warm_up(count) * period_s
 
 
@@ -38,21 +38,22 @@ def sample_windows(
     """Make `count` calls on this rank, each at the beginning of its window.
 
     Args:
-        contender: what is timed.
-        start_s: when the first window begins, on `clock`.
-        period_s: from the beginning of one to that of the next one.
-        barrier: of all ranks.
-        clock: seconds, the same on all ranks.
+        contender: the contender to time.
+        start_s: beginning of the first window, by `clock`.
+        period_s: seconds from the beginning of a window to that of the next one.
+        barrier: barrier of all ranks.
+        clock: returns seconds, the same on all ranks.
 
     Returns:
-        Of each call, seconds from the beginning of its window to its end here; `LATE` where it began too late.
+        For each call, the seconds from the beginning of its window to its end on this rank; `LATE` if it began too
+        late.
 
     Raises:
-        InvalidState: it is not made for that.
+        InvalidState: the contender has no `once`.
     """
     call = contender.once
     if call is None:
-        raise InvalidState(f"calls of {contender.name} ({contender.case}) are not timed one by one")
+        raise InvalidState(f"{contender.name} ({contender.case}) has no `once`, which timing calls one by one needs")
     barrier()
     contender.run(num_warm_up(count))
     seconds = [LATE] * count
@@ -60,10 +61,10 @@ def sample_windows(
         begin_s = start_s + number * period_s
         left_s = begin_s - clock()
         if left_s <= 0:
-            call()  # the other ranks make it too
+            call()  # the other ranks make this call too
             continue
         while begin_s - clock() > _SPIN_S:
-            os.sched_yield()  # a rank that slept would wake on another one's CPU, and stay there for many calls
+            os.sched_yield()  # after a sleep a rank may wake on another rank's CPU, and stay there for many calls
         while clock() < begin_s:
             pass
         call()
@@ -72,5 +73,5 @@ def sample_windows(
 
 
 def calls_in_time(by_rank: Sequence[Sequence[float]]) -> list[tuple[float, ...]]:
-    """Return the calls that all ranks began in time: of each, the seconds until it was done, by rank."""
+    """Return the seconds, by rank, of each call that all ranks began in time."""
     return [each for each in zip(*by_rank, strict=True) if not any(map(math.isnan, each))]

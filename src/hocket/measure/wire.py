@@ -12,25 +12,25 @@ Message = dict[str, Any]
 
 
 class Line:
-    """A socket that carries whole messages and remembers what has come of the next one."""
+    """A socket that carries whole messages and buffers a partial one."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self._pending = b""
 
     def fileno(self) -> int:
-        """For select."""
+        """Return the file descriptor, for select."""
         return self.connection.fileno()
 
     def send(self, message: Message) -> None:
-        """Sends one message."""
+        """Send one message."""
         self.connection.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> Message | None:
-        """Reads once, sleeping in the kernel until something comes; None if no message is complete yet.
+        """Read once, blocking until data arrives; return None if no message is complete yet.
 
         Raises:
-            EOFError: The other side is gone.
+            EOFError: The peer closed the connection.
         """
         if b"\n" not in self._pending:
             try:
@@ -38,7 +38,7 @@ class Line:
             except ConnectionError:
                 data = b""
             if not data:
-                raise EOFError("the other side closed the connection")
+                raise EOFError("the peer closed the connection")
             self._pending += data
         line, newline, rest = self._pending.partition(b"\n")
         if not newline:

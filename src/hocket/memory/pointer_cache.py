@@ -8,27 +8,46 @@ from typing import Literal, Protocol
 from hocket import _native
 from hocket.errors import InvalidType
 
-_OF_ALL = ("name", "tells_frees", "copy_to_host", "copy_to_device", "query", "buffer_id", "synchronize")
-_OF_SHARING = ("copy_within", "share", "open", "close")
+_REQUIRED = ("name", "tells_frees", "copy_to_host", "copy_to_device", "query", "buffer_id", "synchronize")
+_FOR_SHARING = ("copy_within", "share", "open", "close")
 
 
 class MemoryDriver(Protocol):
-    """What hocket asks about memory that is not the host's. CUDA's is built in; this is for others, and for tests.
+    """The interface of a driver for device memory. The one for CUDA is built in; implement it for other devices.
 
     Attributes:
-        name: for messages.
-        tells_frees: whether `forget` is called for every allocation that is given back. If not, an answer holds as long
-            as the array lives for which it was given, and is confirmed by `buffer_id` after that.
+        name: name of the driver, for messages.
+        tells_frees: whether the driver calls `forget` for every allocation that is freed. If not, an answer of `query`
+            is used while the array that it was given for exists; after that it is checked with `buffer_id`.
         copy_to_host, copy_to_device: addresses of C functions ``int (void *to, const void *from, size_t nbytes)`` that
-            return 0, or a number of an error; called from any thread.
+            return 0 or an error number; called from any thread.
 
-    A driver whose memory other processes of the host can open has four more, addresses of C functions as well, and the
-    ranks of a host use each other's arrays in device memory where they are. A handle has 64 bytes.
+    If other processes of the host can open the memory, the driver has four more attributes, also addresses of C
+    functions. Then the ranks of a host use each other's arrays in device memory in place. A handle has 64 bytes.
 
-        copy_within: as the copies; both addresses are of device memory, its own or opened.
+        copy_within: like the other copies; both addresses are in device memory, of this process or opened.
         share: ``int (void *begin, void *handle)`` writes the handle of an allocation; 0 if it cannot be shared.
-        open: ``void *(const void *handle)``, the address at which this process sees what another one shares; or NULL.
-        close: ``int (void *address)`` of what was opened.
+        open: ``void *(const void *handle)`` returns the address of a shared allocation in this process, or NULL.
+        close: ``int (void *address)`` closes an opened allocation.
+
+    Examples:
+        A driver whose device memory is part of the host's memory:
+
+        >>> import ctypes
+        >>> libc_copy = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+        >>> copy = libc_copy(lambda to, source, nbytes: 0 if ctypes.memmove(to, source, nbytes) else 1)
+        >>> class Toy:
+        ...     name = "toy"
+        ...     tells_frees = True
+        ...     copy_to_host = copy_to_device = ctypes.cast(copy, ctypes.c_void_p).value
+        ...     def query(self, address):
+        ...         return address, address + 4096, "device", 0, 1
+        ...     def buffer_id(self, address):
+        ...         return 1
+        ...     def synchronize(self, device, stream):
+        ...         pass
+        >>> hk.memory.use_driver(Toy())
+        >>> hk.memory.use_driver(None)  # CUDA's again
     """
 
     name: str
@@ -37,26 +56,35 @@ class MemoryDriver(Protocol):
     copy_to_device: int
 
     def query(self, address: int) -> tuple[int, int, Literal["host", "device", "managed"], int, int]:
-        """Return of the allocation around an address: first address, end, kind, number of the device, and an id that is
-        never used again. Memory that the driver does not know is "host"."""
+        """Return the allocation that contains an address.
+
+        Returns:
+            Its first address, its end, its kind, the number of its device, and an id that is never reused. The kind of
+            memory that the driver does not know is "host".
+        """
 
     def buffer_id(self, address: int) -> int:
-        """Return the id of ``query(address)``; 0 where there is no allocation any more."""
+        """Return the id as in ``query(address)``; 0 if the address is no longer allocated."""
 
     def synchronize(self, device: int, stream: int | None) -> None:
-        """Wait for what was put on a stream, as ``__cuda_array_interface__`` numbers them; on all of them if None."""
+        """Wait for all work on a stream, numbered as in ``__cuda_array_interface__``; None: on all streams."""
 
 
 @dataclass(frozen=True)
 class PointerCacheCounters:
-    """What the cache did since the driver was set.
+    """Counters of the cache since the driver was set.
 
     Args:
-        hits: answers without the driver.
-        queries: questions for an allocation.
-        confirmations: questions whether an allocation is still the same.
-        forgotten: allocations that were given back.
+        hits: answers without a driver call.
+        queries: driver calls for an allocation.
+        confirmations: driver calls that check whether an allocation is still the same.
+        forgotten: allocations that were freed.
         buffers: allocations that are known now.
+
+    Examples:
+        >>> hk.memory.use_driver(None)  # all counters start at 0
+        >>> hk.memory.counters().queries
+        0
     """
 
     hits: int
@@ -67,24 +95,49 @@ class PointerCacheCounters:
 
 
 def use_driver(driver: MemoryDriver | None) -> None:
-    """Let a driver answer for device memory from now on; None: that of CUDA. What is known of pointers is forgotten.
+    """Set the driver for device memory, and clear the pointer cache.
+
+    Args:
+        driver: the driver to use from now on; None: the built-in driver for CUDA.
 
     Raises:
-        InvalidType: it lacks something of `MemoryDriver`.
+        InvalidType: the driver lacks an attribute of `MemoryDriver`.
+
+    Examples:
+        >>> hk.memory.use_driver(None)
+        >>> hk.memory.use_driver("cuda")
+        Traceback (most recent call last):
+        hocket.errors.InvalidType: the driver 'cuda' has no name, tells_frees, ...; see hocket.memory.MemoryDriver
     """
     if driver is not None:
-        shares = any(hasattr(driver, name) for name in _OF_SHARING)
-        missing = [name for name in (*_OF_ALL, *(_OF_SHARING if shares else ())) if not hasattr(driver, name)]
+        shares = any(hasattr(driver, name) for name in _FOR_SHARING)
+        missing = [name for name in (*_REQUIRED, *(_FOR_SHARING if shares else ())) if not hasattr(driver, name)]
         if missing:
             raise InvalidType(f"the driver {driver!r} has no {', '.join(missing)}; see hocket.memory.MemoryDriver")
     _native.use_memory_driver(driver)
 
 
 def forget(address: int) -> None:
-    """Say that the allocation with this address was given back; for drivers with `tells_frees`, and allocators."""
+    """Remove an allocation that was freed from the cache; for allocators, and drivers with `tells_frees`.
+
+    Args:
+        address: any address in the allocation. Addresses that are not in the cache are ignored.
+
+    Examples:
+        >>> hk.memory.use_driver(None)
+        >>> hk.memory.forget(0x7F0000000000)  # not in the cache
+        >>> hk.memory.counters().forgotten
+        0
+    """
     _native.forget_buffer(address)
 
 
 def counters() -> PointerCacheCounters:
-    """Return what the cache has done."""
+    """Return the counters of the pointer cache.
+
+    Examples:
+        >>> hk.memory.use_driver(None)
+        >>> hk.memory.counters()
+        PointerCacheCounters(hits=0, queries=0, confirmations=0, forgotten=0, buffers=0)
+    """
     return PointerCacheCounters(**_native.pointer_cache_counters())

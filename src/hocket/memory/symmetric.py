@@ -1,7 +1,7 @@
-"""Arrays in memory that all ranks of a host share: operations on them skip the copies that others need.
+"""Arrays in memory that all ranks of a host share: operations on them need no staging copies.
 
-Every rank makes its own arrays, and when it likes: nothing has to be agreed. An operation uses arrays where they are
-if all members have given one in shared memory (native/shm/shared_arrays.cpp), and stages the others as ever.
+Every rank makes its own arrays at any time, without coordination. An operation uses the arrays in place if all members
+pass one in shared memory (native/shm/shared_arrays.cpp); otherwise it stages them as usual.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _SUPPORTED = ", ".join(_native.DTYPE_NAMES)
 
 
 def make_array(host: _native.Host, shape: SupportsIndex | Sequence[SupportsIndex], dtype: Any) -> Any:
-    """Make an array in memory that the ranks of a host share; what it holds is arbitrary.
+    """Make an uninitialised array in memory that the ranks of a host share.
 
     Args:
-        host: whose.
+        host: the ranks that share the memory.
         shape: an int, or a sequence of ints.
-        dtype: what NumPy understands for a NumPy array, or one of torch's types for a tensor.
+        dtype: a NumPy type or its name, for a NumPy array; or a torch type, for a tensor.
 
     Raises:
-        InvalidArgument: the shape is none, or operations know no such type.
-        InvalidType: neither NumPy nor torch has such a type.
-        ResourceExhausted: there is not so much memory.
+        InvalidArgument: the shape has a negative length, or operations do not support the type.
+        InvalidType: the shape is not a shape, or neither NumPy nor torch has this type.
+        ResourceExhausted: there is not enough memory.
     """
     lengths = _read_shape(shape)
     torch = sys.modules.get("torch")
@@ -44,7 +44,7 @@ def make_array(host: _native.Host, shape: SupportsIndex | Sequence[SupportsIndex
     try:
         read = np.dtype(dtype)
     except TypeError:
-        raise InvalidType(f"dtype must be a type of NumPy or torch, as 'float32', not {dtype!r}") from None
+        raise InvalidType(f"dtype must be a type of NumPy or torch, e.g. 'float32', not {dtype!r}") from None
     _check_dtype(read.name)
     memory = _allocate(host, math.prod(lengths) * read.itemsize)
     return np.frombuffer(memoryview(memory), np.uint8)[: math.prod(lengths) * read.itemsize].view(read).reshape(lengths)
@@ -52,12 +52,12 @@ def make_array(host: _native.Host, shape: SupportsIndex | Sequence[SupportsIndex
 
 def _allocate(host: _native.Host, nbytes: int) -> _native.SharedMemory:
     if nbytes >= 1 << 62:  # beyond any address
-        raise ResourceExhausted(f"no memory that ranks share has {nbytes} bytes")
+        raise ResourceExhausted(f"cannot allocate {nbytes} bytes of shared memory: larger than the address space")
     return host.allocate(nbytes)
 
 
 def symmetric_like(host: _native.Host, x: Any) -> Any:
-    """Do what `Communicator.symmetric_like` says."""
+    """Move a module, or copy an array, into shared memory; see `Communicator.symmetric_like`."""
     if hasattr(x, "parameters") and hasattr(x, "buffers"):
         parameters = list(x.parameters())
         gradients = [each.grad for each in parameters if each.grad is not None]
@@ -75,19 +75,19 @@ def symmetric_like(host: _native.Host, x: Any) -> Any:
 
 
 def share_storage(host: _native.Host, tensors: Iterable[Any]) -> int:
-    """Move tensors on the CPU into shared memory, with their content; all views of their memory move along.
+    """Move tensors on the CPU into shared memory, with their content; views of their memory move with them.
 
     Args:
-        host: whose memory.
-        tensors: to move; those that share memory are moved once.
+        host: the ranks that share the memory.
+        tensors: tensors to move; memory that several of them share is moved once.
 
     Returns:
-        The bytes that were moved.
+        The number of bytes that were moved.
 
     Raises:
-        InvalidType: one is no strided tensor on the CPU.
-        InvalidState: this torch cannot do that.
-        ResourceExhausted: there is not so much memory; what was moved before stays where it is now.
+        InvalidType: an item is not a strided tensor on the CPU.
+        InvalidState: this version of torch cannot exchange the memory of tensors.
+        ResourceExhausted: there is not enough memory; tensors that were already moved stay in shared memory.
     """
     torch = sys.modules["torch"]
     storages: dict[int, Any] = {}
@@ -120,4 +120,4 @@ def _read_shape(shape: SupportsIndex | Sequence[SupportsIndex]) -> tuple[int, ..
 
 def _check_dtype(name: str) -> None:
     if name not in _native.DTYPE_NAMES:
-        raise InvalidArgument(f"operations know no type {name}; there are {_SUPPORTED}")
+        raise InvalidArgument(f"operations do not support the type {name}; choose from {_SUPPORTED}")

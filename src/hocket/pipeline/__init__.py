@@ -1,6 +1,6 @@
-"""Pipeline schedules as tables: made, checked, simulated, drawn, chosen, and handed to an executor.
+"""Pipeline schedules as tables: build, check, simulate, draw, choose and export them.
 
-Needs NumPy alone. Names are loaded when they are asked for.
+Needs only NumPy. Names are loaded on first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One entry of a pipeline schedule: what a rank does, for which stage and which micro-batches."""
+"""One entry of a pipeline schedule: the kind of an action, its stage and its micro-batches."""
 
 from __future__ import annotations
 
@@ -6,22 +6,29 @@ import re
 from typing import NamedTuple
 
 NONE = -1
-_N = r"(\d{1,9})"  # what 32 bits hold
+_N = r"(\d{1,9})"  # fits into 32 bits
 _TOKEN = re.compile(rf"(\+)?(?:{_N}:)?{_N}([A-Z]+(?:_[A-Z]+)*)(?:{_N}(?:-{_N})?)?(?:>{_N})?(?:@{_N})?")
 
 
 class Action(NamedTuple):
-    """What a rank does at one place of its program.
+    """One action in the program of a rank.
 
-    Args:
+    Attributes:
         kind: name of a registered kind, such as "F".
-        stage: that it works on.
-        micro_batch: the first one that it works on; -1 for kinds that concern a stage, once a step.
-        width: micro-batches from there on.
-        pipe: the pipeline that it belongs to; more than one where stages have several copies.
-        step: of training, in schedules of several steps.
-        peer: the stage at the other end, of a message; -1 otherwise.
-        with_previous: whether it is done together with the action before it, so that they overlap.
+        stage: stage of the action.
+        micro_batch: first micro-batch of the action; -1 for kinds that act on a stage once per step.
+        width: number of consecutive micro-batches.
+        pipe: pipeline of the action; there are several if stages have several copies.
+        step: training step, in schedules of several steps.
+        peer: stage at the other end of a message; -1 for other actions.
+        with_previous: whether the action overlaps with the action before it.
+
+    Examples:
+        >>> action = hk.pipeline.Action("F", stage=2, micro_batch=0, width=2)
+        >>> str(action)
+        '2F0-1'
+        >>> hk.pipeline.Action.parse("2SEND_F0>3").peer
+        3
     """
 
     kind: str
@@ -35,11 +42,11 @@ class Action(NamedTuple):
 
     @property
     def micro_batches(self) -> range:
-        """Those that it works on."""
+        """The micro-batches of the action."""
         return range(self.micro_batch, self.micro_batch + self.width)
 
     def __str__(self) -> str:
-        """The action as text: `[+][pipe:]stage KIND [micro_batch[-last]][>peer][@step]` without blanks."""
+        """Return the action as text: `[+][pipe:]stage KIND [micro_batch[-last]][>peer][@step]` without blanks."""
         return "".join(
             (
                 "+" if self.with_previous else "",
@@ -54,11 +61,11 @@ class Action(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Action | None:
-        """Return what `str` wrote, or None if it is no action. Kinds and numbers are not checked: see `validate`."""
+        """Parse the text of an action, or return None. Kinds and numbers are not checked: see `validate`."""
         match = _TOKEN.fullmatch(text)
         if match is None:
             return None
-        joined, pipe, stage, kind, first, last, peer, step = match.groups()
+        plus, pipe, stage, kind, first, last, peer, step = match.groups()
         micro_batch = int(first) if first else NONE
         return cls(
             kind,
@@ -68,5 +75,5 @@ class Action(NamedTuple):
             int(pipe or 0),
             int(step or 0),
             int(peer) if peer else NONE,
-            joined is not None,
+            plus is not None,
         )

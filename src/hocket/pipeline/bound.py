@@ -1,4 +1,4 @@
-"""A time that no schedule of a placement can beat."""
+"""A lower bound for the time of all schedules of a placement."""
 
 from __future__ import annotations
 
@@ -18,23 +18,37 @@ from hocket.pipeline.schedule import PipelineSchedule
 def lower_bound_s(
     placement: Placement, micro_batches: Sequence[int], costs: CostModel | None = None, *, splits_backward: bool = False
 ) -> float:
-    """Return seconds that any schedule of a chain of stages takes at least.
+    """Return a lower bound, in seconds, for the time of any schedule of a chain of stages.
 
-    Every rank for itself is a machine with jobs: none can begin before its head, the time of all that leads to it,
-    and its tail is still to come when it is over. The best way to run them, if jobs could be interrupted, is to take
-    the one with the longest tail first; what that takes is a bound (Carlier, "The one-machine sequencing problem",
-    European Journal of Operational Research 11, 1982). Messages take no time here.
+    Each rank is treated as one machine with jobs. A job has a head, the time of everything that must precede it, and a
+    tail, the time of everything that must follow it. If jobs may be interrupted, running the job with the longest tail
+    first is optimal, and its time is a lower bound (Carlier, "The one-machine sequencing problem", European Journal of
+    Operational Research 11, 1982). Messages take no time in this bound.
 
     Args:
-        placement: of the stages.
-        micro_batches: how many every pipe has.
-        costs: seconds of F and B, or of F, I and W.
-        splits_backward: whether weight gradients may wait.
+        placement: placement of the stages.
+        micro_batches: number of micro-batches of every pipe.
+        costs: seconds of F and B, or of F, I and W; unit costs if not given.
+        splits_backward: whether weight gradients may be deferred.
+
+    Returns:
+        Seconds.
+
+    Raises:
+        InvalidArgument: `micro_batches` does not have one number per pipe.
+
+    Examples:
+        >>> print(hk.pipeline.lower_bound_s(hk.pipeline.linear(4), [8]))
+        33.0
+        >>> hk.pipeline.simulate(hk.pipeline.build("1f1b", 4, 8)).makespan_s  # reaches the bound
+        33.0
     """
     costs = costs or CostModel()
     num_stages = placement.num_stages
     if len(micro_batches) != placement.num_pipes:
-        raise InvalidArgument(f"there are {placement.num_pipes} pipes, and micro-batches of {len(micro_batches)}")
+        raise InvalidArgument(
+            f"micro_batches must have one number for each of {placement.num_pipes} pipes, got {len(micro_batches)}"
+        )
     names = ("I", "W") if splits_backward else ("B",)
     passing, *weight = (costs.seconds_of(name, num_stages) for name in names)
     forward = costs.seconds_of("F", num_stages)
@@ -48,7 +62,7 @@ def _bound_s(
     passing: NDArray[np.float64],
     weight: NDArray[np.float64],
 ) -> float:
-    """The bound for seconds by stage: of forward passes, of what gradients wait for, and of what can wait itself."""
+    """Return the bound for seconds by stage of forward passes, input gradients and deferrable weight gradients."""
     to_here = np.concatenate([[0.0], np.cumsum(forward)])
     from_here = np.concatenate([np.cumsum(passing[::-1])[::-1], [0.0]])
     down, up = float(to_here[-1]), float(from_here[0])
@@ -56,17 +70,17 @@ def _bound_s(
     for rank in range(placement.num_ranks):
         jobs: list[tuple[float, float, float]] = []  # head, seconds, tail
         for pipe, stage in placement.stages_of(rank):
-            # Micro-batches of a pipe come one after the other, as far apart as the slowest stage that they passed
-            # takes, and each that is later than others has the slowest stage to come for itself.
-            apart_f = forward[:stage].max(initial=0.0)
-            apart_b = max(forward.max(initial=0.0), passing[stage + 1 :].max(initial=0.0))
-            to_come = passing[:stage].max(initial=0.0)
-            for turn in range(micro_batches[pipe]):
-                behind = micro_batches[pipe] - 1 - turn
-                head_b = down + float(from_here[stage + 1]) + turn * apart_b
+            # Micro-batches of a pipe arrive in sequence. The interval between two of them is at least the time of the
+            # slowest stage before this one; after it, each later one still needs the slowest stage that follows.
+            interval_f = forward[:stage].max(initial=0.0)
+            interval_b = max(forward.max(initial=0.0), passing[stage + 1 :].max(initial=0.0))
+            interval_after = passing[:stage].max(initial=0.0)
+            for index in range(micro_batches[pipe]):
+                num_later = micro_batches[pipe] - 1 - index
+                head_b = down + float(from_here[stage + 1]) + index * interval_b
                 tail_f = float(to_here[-1] - to_here[stage + 1]) + up
-                tail_b = float(up - from_here[stage]) + behind * to_come
-                jobs.append((float(to_here[stage]) + turn * apart_f, float(forward[stage]), tail_f))
+                tail_b = float(up - from_here[stage]) + num_later * interval_after
+                jobs.append((float(to_here[stage]) + index * interval_f, float(forward[stage]), tail_f))
                 jobs.append((head_b, float(passing[stage]), tail_b))
                 if weight[stage]:
                     jobs.append((head_b + float(passing[stage]), float(weight[stage]), 0.0))
@@ -75,9 +89,9 @@ def _bound_s(
 
 
 def bound_of(schedule: PipelineSchedule, costs: CostModel) -> float | None:
-    """Return a time that no order of a schedule's actions can beat, or None where there is no bound for such actions.
+    """Return a lower bound for the time of a schedule's actions in any order, or None if no bound is known.
 
-    There is one for one step of F and B, or of F, I and W, along a chain.
+    Bounds are known for one step of F and B, or of F, I and W, along a chain.
     """
     columns = schedule.columns
     has_others = any(name in ("R", "STEP") or kinds()[name].counts_as for name in columns.kinds)
@@ -89,7 +103,7 @@ def bound_of(schedule: PipelineSchedule, costs: CostModel) -> float | None:
     counts = np.bincount(columns.pipe[first], columns.width[first], schedule.num_pipes).astype(int).tolist()
     if not {"B", "I"} <= set(columns.kinds):
         return lower_bound_s(schedule.placement, counts, costs, splits_backward="I" in columns.kinds)
-    # Of a table that has both, every backward pass might be whichever is shorter.
+    # The table has whole and split backward passes: assume the shorter one for each.
     forward, whole, inputs, weights = (costs.seconds_of(name, schedule.num_stages) for name in "FBIW")
     passing = np.minimum(whole, inputs)
     return _bound_s(
@@ -98,22 +112,22 @@ def bound_of(schedule: PipelineSchedule, costs: CostModel) -> float | None:
 
 
 def _longest_tail_first(jobs: list[tuple[float, float, float]]) -> float:
-    """The time of jobs on one machine that may be interrupted."""
+    """Return the time of interruptible jobs on one machine, run by longest tail first."""
     jobs.sort()
-    waiting: list[tuple[float, float]] = []  # minus the tail, what is left
-    now, end, place = 0.0, 0.0, 0
-    while place < len(jobs) or waiting:
+    waiting: list[tuple[float, float]] = []  # minus the tail, remaining seconds
+    now, end, num_released = 0.0, 0.0, 0
+    while num_released < len(jobs) or waiting:
         if not waiting:
-            now = max(now, jobs[place][0])
-        while place < len(jobs) and jobs[place][0] <= now:
-            heapq.heappush(waiting, (-jobs[place][2], jobs[place][1]))
-            place += 1
-        tail, left = heapq.heappop(waiting)
-        until = jobs[place][0] if place < len(jobs) else float("inf")
-        if now + left > until:  # set, not added up: sums are rounded, and might never come to it
-            heapq.heappush(waiting, (tail, left - (until - now)))
+            now = max(now, jobs[num_released][0])
+        while num_released < len(jobs) and jobs[num_released][0] <= now:
+            heapq.heappush(waiting, (-jobs[num_released][2], jobs[num_released][1]))
+            num_released += 1
+        tail, remaining_s = heapq.heappop(waiting)
+        until = jobs[num_released][0] if num_released < len(jobs) else float("inf")
+        if now + remaining_s > until:  # assigned, not summed: a rounded sum might never reach `until`
+            heapq.heappush(waiting, (tail, remaining_s - (until - now)))
             now = until
         else:
-            now += left
+            now += remaining_s
             end = max(end, now - tail)
     return end

@@ -1,4 +1,4 @@
-"""How many messages may be on their way before their sender has to wait, and in which order they can be taken."""
+"""How many messages may be in flight before a sender blocks, and in which order they are received."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ from hocket.errors import InvalidArgument
 
 @dataclass(frozen=True)
 class Buffering:
-    """What lies between a send and its receive.
+    """The buffers between sends and receives.
 
     Args:
-        slots: messages of a channel that may be on their way; 0: a send ends with its receive; None: as many as come.
-        tagged: every edge between two stages of a pipe is a channel of its own, in each direction; otherwise all that
-            one rank sends to another is one channel, whose messages come out in the order in which they were sent.
+        slots: messages in flight per channel; 0: a send ends with its receive (rendezvous); None: unlimited.
+        tagged: whether every edge between two stages of a pipe is a separate channel, in each direction. If not, each
+            pair of ranks has one channel per direction, with messages received in the order of their sends.
+
+    Examples:
+        >>> str(hk.pipeline.Buffering(slots=2, tagged=False))
+        'fifo:2'
+        >>> hk.pipeline.Buffering.parse("rendezvous").slots
+        0
     """
 
     slots: int | None = None
@@ -23,14 +29,16 @@ class Buffering:
 
     @classmethod
     def parse(cls, text: str | int | Buffering) -> Buffering:
-        """Read "tagged", "fifo", "tagged:2", "fifo:1" or "rendezvous"; a number is so many slots, tagged."""
+        """Parse "tagged", "fifo", "tagged:2", "fifo:1" or "rendezvous"; a number means that many tagged slots."""
         if isinstance(text, Buffering):
             return text
         if text == "rendezvous":
             return cls(0)
         match = re.fullmatch(r"(?:(tagged|fifo)(?::(?=\d))?)?(\d+)?", str(text))
         if match is None or not any(match.groups()):
-            raise InvalidArgument(f'buffering is "tagged", "fifo", "tagged:2", "fifo:1" or "rendezvous", not {text!r}')
+            raise InvalidArgument(
+                f'buffering must be "tagged", "fifo", "tagged:2", "fifo:1" or "rendezvous", got {text!r}'
+            )
         return cls(int(match[2]) if match[2] else None, match[1] != "fifo")
 
     def __str__(self) -> str:

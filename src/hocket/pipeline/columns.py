@@ -1,4 +1,4 @@
-"""All actions of a schedule as arrays, one a field, in which nothing is left that cannot be understood."""
+"""All actions of a schedule as arrays, one per field, with valid kinds and numbers."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _INTEGERS = (int, np.int32, np.int64)
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """All actions of a schedule, rank after rank, each rank's in their order; one array a field.
+    """All actions of a schedule, one array per field, ordered by rank and by the program of each rank.
 
     Args:
-        rank: that does it.
-        kind: number in `kinds`.
+        rank: rank of each action.
+        kind: index into `kinds`.
         stage, micro_batch, width, pipe, step, peer, with_previous: as in `Action`.
-        kinds: names.
-        starts: where each rank's actions begin; one more entry for where the last rank's end.
-        groups: of every action, the number of the group that overlaps: its own, but for those `with_previous`.
+        kinds: names of the kinds in use.
+        starts: index of each rank's first action, and the total number of actions.
+        groups: number of each action's group; actions that overlap (`with_previous`) share a group.
     """
 
     rank: NDArray[np.int32]
@@ -47,19 +47,19 @@ class Columns:
         return len(self.rank)
 
     def counted_as(self, *names: str) -> list[str]:
-        """Return those kinds of the table that are one of these, or take the place of one."""
+        """Return the kinds of the table that are among `names` or count as one of them."""
         return [name for name in self.kinds if name in names or kinds()[name].counts_as in names]
 
     def rows_of(self, name: str) -> NDArray[np.int64]:
-        """Return the numbers of all actions of one kind."""
+        """Return the row numbers of all actions of one kind."""
         return self._by_kind[name]
 
     def rows(self, *names: str) -> NDArray[np.int64]:
-        """Return the numbers of all actions of these kinds, and of those that take their place."""
-        found = [self._by_kind[name] for name in self.counted_as(*names)]
-        if len(found) == 1:
-            return found[0]
-        return np.sort(np.concatenate(found)) if found else np.zeros(0, np.int64)
+        """Return the row numbers of all actions whose kind is among `names` or counts as one of them."""
+        rows = [self._by_kind[name] for name in self.counted_as(*names)]
+        if len(rows) == 1:
+            return rows[0]
+        return np.sort(np.concatenate(rows)) if rows else np.zeros(0, np.int64)
 
     @cached_property
     def _by_kind(self) -> dict[str, NDArray[np.int64]]:
@@ -72,7 +72,7 @@ def make_columns(schedule: ActionTable) -> Columns:
     """Return the columns of a schedule.
 
     Raises:
-        InvalidSchedule: an action has a kind that nobody registered, or a number that cannot be.
+        InvalidSchedule: an action has an unregistered kind or an invalid number.
     """
     flat = [action for actions in schedule.actions for action in actions]
     lengths = [len(actions) for actions in schedule.actions]
@@ -83,7 +83,7 @@ def make_columns(schedule: ActionTable) -> Columns:
     for name, values in zip(Action._fields[1:7], fields[1:7], strict=True):
         wrong = next((value for value in values if type(value) not in _INTEGERS), None)
         if wrong is not None:
-            raise InvalidSchedule(f"{name} of an action is a whole number, not {wrong!r}")
+            raise InvalidSchedule(f"{name} of an action must be an integer, got {wrong!r}")
     stage, micro_batch, width, pipe, step, peer = (np.array(each, np.int32) for each in fields[1:7])
     with_previous = np.array(fields[7], np.bool_)
     starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
@@ -95,7 +95,7 @@ def make_columns(schedule: ActionTable) -> Columns:
 
 
 def _check(schedule: ActionTable, columns: Columns) -> None:
-    """Raise InvalidSchedule where a number or a kind says nothing."""
+    """Raise InvalidSchedule if a kind is unknown or a number is out of range."""
     known = kinds()
     for number, name in enumerate(columns.kinds):
         if name not in known:
@@ -103,8 +103,8 @@ def _check(schedule: ActionTable, columns: Columns) -> None:
             _refuse(schedule, columns, row, unknown("kind", name, sorted(known)))
     per_micro_batch = np.array([known[name].scope == "micro_batch" for name in columns.kinds], np.bool_)
     is_message = np.array([known[name].message is not None for name in columns.kinds], np.bool_)
-    has, sends = per_micro_batch[columns.kind], is_message[columns.kind]
-    alone = np.array(
+    has_micro_batch, has_peer = per_micro_batch[columns.kind], is_message[columns.kind]
+    cannot_overlap = np.array(
         [known[name].message is not None or known[name].resource != "rank" for name in columns.kinds], np.bool_
     )
     overlaps = np.bincount(columns.groups)[columns.groups] > 1 if len(columns) else np.zeros(0, np.bool_)
@@ -112,30 +112,33 @@ def _check(schedule: ActionTable, columns: Columns) -> None:
     first_of_rank = np.zeros(len(columns), np.bool_)
     first_of_rank[columns.starts[:-1][columns.starts[:-1] < columns.starts[1:]]] = True
     num_stages, num_micro_batches = schedule.num_stages, schedule.num_micro_batches
-    for wrong, words in (
-        (~_within(columns.stage, num_stages), f"there are {num_stages} stages"),
-        (~_within(columns.pipe, schedule.num_pipes), f"there are {schedule.num_pipes} pipes"),
-        (~_within(columns.step, schedule.num_steps), f"there are {schedule.num_steps} steps"),
-        (columns.width < 1, "it is for no micro-batch"),
+    for wrong, reason in (
+        (~_within(columns.stage, num_stages), f"stage is out of range: there are {num_stages} stages"),
+        (~_within(columns.pipe, schedule.num_pipes), f"pipe is out of range: there are {schedule.num_pipes} pipes"),
+        (~_within(columns.step, schedule.num_steps), f"step is out of range: there are {schedule.num_steps} steps"),
+        (columns.width < 1, "width must be 1 or more"),
         (
-            has & ~(_within(columns.micro_batch, num_micro_batches) & (last <= num_micro_batches)),
-            f"there are {num_micro_batches} micro-batches",
+            has_micro_batch & ~(_within(columns.micro_batch, num_micro_batches) & (last <= num_micro_batches)),
+            f"micro-batch is out of range: there are {num_micro_batches} micro-batches",
         ),
-        (~has & (columns.micro_batch != NONE), "its kind concerns a stage, not micro-batches"),
-        (sends & ~_within(columns.peer, num_stages), f"a message names a stage at its other end, of {num_stages}"),
-        (~sends & (columns.peer != NONE), "only messages have another end"),
-        (~has & (columns.width != 1), "its kind concerns a stage, not micro-batches"),
-        (alone[columns.kind] & overlaps, "only work of the rank itself overlaps; messages go beside it anyway"),
-        (columns.with_previous & first_of_rank, "there is no action before it to overlap with"),
+        (~has_micro_batch & (columns.micro_batch != NONE), "its kind acts on a stage, not on micro-batches"),
+        (has_peer & ~_within(columns.peer, num_stages), f"a message needs a peer stage below {num_stages}"),
+        (~has_peer & (columns.peer != NONE), "only messages have a peer stage"),
+        (~has_micro_batch & (columns.width != 1), "its kind acts on a stage, not on micro-batches"),
+        (
+            cannot_overlap[columns.kind] & overlaps,
+            "only computation of the rank can be marked to overlap; messages overlap with it anyway",
+        ),
+        (columns.with_previous & first_of_rank, "it has no previous action to overlap with"),
     ):
         if wrong.any():
-            _refuse(schedule, columns, int(np.flatnonzero(wrong)[0]), words)
+            _refuse(schedule, columns, int(np.flatnonzero(wrong)[0]), reason)
 
 
-def _refuse(schedule: ActionTable, columns: Columns, row: int, words: str) -> None:
+def _refuse(schedule: ActionTable, columns: Columns, row: int, reason: str) -> None:
     rank = int(columns.rank[row])
     index = int(row - columns.starts[rank])
-    raise InvalidSchedule(f"rank {rank}, action {index}, {schedule.actions[rank][index]}: {words}")
+    raise InvalidSchedule(f"rank {rank}, action {index}, {schedule.actions[rank][index]}: {reason}")
 
 
 def _within(values: NDArray[np.int32], end: int) -> NDArray[np.bool_]:

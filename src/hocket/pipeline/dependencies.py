@@ -1,4 +1,4 @@
-"""What every action of a schedule waits for, from what its kind says."""
+"""The dependencies of all actions of a schedule, derived from the needs of their kinds."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ CARRIES = (None, "activation", "gradient", "message", "sum")
 
 
 class TableInColumns(ActionTable, Protocol):
-    """A table of actions whose columns are at hand, such as a `PipelineSchedule`."""
+    """A table of actions with columns, such as a `PipelineSchedule`."""
 
     @property
     def columns(self) -> Columns: ...
     def place(self, row: int) -> tuple[int, int]:
-        """Return the rank of an action, and its place in the rank's order."""
+        """Return the rank of an action and its index in the rank's program."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dependencies:
-    """Pairs of actions, by their numbers in `PipelineSchedule.columns`.
+    """Pairs of dependent actions, by their row numbers in `PipelineSchedule.columns`.
 
     Args:
-        after, before: the action beside it comes after.
-        carries: number in `CARRIES` of what goes from one to the other if they are of different ranks.
-        units: micro-batches that it goes for.
+        after, before: `after[i]` depends on `before[i]`.
+        carries: index into `CARRIES` of the data transferred if the two actions are on different ranks.
+        units: number of micro-batches of each dependency.
     """
 
     after: Rows
@@ -44,11 +44,11 @@ class Dependencies:
 
 
 class Units(NamedTuple):
-    """Actions, once for each of their micro-batches.
+    """Actions, repeated once for each of their micro-batches.
 
     Args:
-        row: of the action.
-        micro_batch: one of its micro-batches; -1 for kinds that concern a stage.
+        row: row number of the action.
+        micro_batch: one of its micro-batches; -1 for kinds that act on a stage.
     """
 
     row: Rows
@@ -56,7 +56,7 @@ class Units(NamedTuple):
 
 
 def units_of(columns: Columns, rows: Rows) -> Units:
-    """Return actions once for each of their micro-batches."""
+    """Return actions, repeated once for each of their micro-batches."""
     counts = columns.width[rows]
     if (counts == 1).all():
         return Units(rows, columns.micro_batch[rows])
@@ -66,7 +66,7 @@ def units_of(columns: Columns, rows: Rows) -> Units:
 
 
 class Keys:
-    """Numbers for fields of actions: equal where all fields are that are asked for."""
+    """Numbers for actions that are equal if all chosen fields are equal."""
 
     def __init__(self, schedule: TableInColumns, match: tuple[Field, ...]) -> None:
         sizes = {
@@ -91,11 +91,11 @@ class Keys:
 
 
 class KeyedUnits(NamedTuple):
-    """Actions, once for each of their micro-batches, with a number for the fields that count.
+    """Actions, repeated once for each of their micro-batches, with a key for some of their fields.
 
     Args:
         row, micro_batch: as in `Units`.
-        key: equal where the fields are.
+        key: a number, equal for equal fields.
     """
 
     row: Rows
@@ -104,7 +104,7 @@ class KeyedUnits(NamedTuple):
 
 
 def keyed_units(schedule: TableInColumns, rows: Rows, match: tuple[Field, ...] = SAME) -> KeyedUnits:
-    """Return actions once for each of their micro-batches, keyed by some of their fields."""
+    """Return actions, repeated once for each of their micro-batches, with keys for the fields `match`."""
     columns = schedule.columns
     row, micro_batch = units_of(columns, rows)
     key = Keys(schedule, match).of(
@@ -118,17 +118,17 @@ def keyed_units(schedule: TableInColumns, rows: Rows, match: tuple[Field, ...] =
 
 
 def first_repeated(key: NDArray[np.int64]) -> tuple[int, int] | None:
-    """Return the places of a key that stands twice, or None if none does."""
+    """Return the first two indices of a key that occurs twice, or None if all keys are different."""
     order = np.argsort(key, kind="stable")
-    again = np.flatnonzero(key[order][1:] == key[order][:-1])
-    return (int(order[again[0]]), int(order[again[0] + 1])) if again.size else None
+    repeated = np.flatnonzero(key[order][1:] == key[order][:-1])
+    return (int(order[repeated[0]]), int(order[repeated[0] + 1])) if repeated.size else None
 
 
 def find_dependencies(schedule: TableInColumns) -> Dependencies:
-    """Find what every action waits for.
+    """Find the dependencies of all actions.
 
     Raises:
-        MissingAction: what an action waits for is not in the table.
+        MissingAction: an action depends on one that is not in the table.
     """
     columns = schedule.columns
     finder = _DependencyFinder(schedule)
@@ -142,7 +142,7 @@ def find_dependencies(schedule: TableInColumns) -> Dependencies:
         empty = np.zeros(0, np.int64)
         return Dependencies(empty, empty, empty.astype(np.int8), empty.astype(np.int32))
     after, before, carries = (np.concatenate(each) for each in zip(*parts, strict=True))
-    # Actions for several micro-batches find each other once for each of these.
+    # Two actions with several micro-batches in common are paired once per micro-batch: merge and count these pairs.
     pairs, units = (
         np.unique(np.stack([after, before, carries]), axis=1, return_counts=True)
         if _is_wide(columns)
@@ -165,7 +165,7 @@ class _DependencyFinder:
         }
 
     def find(self, name: str, need: Need) -> tuple[Rows, Rows, Rows]:
-        """All pairs of an action of a kind and one that it waits for by this need."""
+        """Return all pairs of an action of the kind and an action that it depends on by this need."""
         columns = self._schedule.columns
         row, micro_batch = units_of(columns, columns.rows_of(name))
         stage, peer = columns.stage[row], columns.peer[row]
@@ -175,9 +175,9 @@ class _DependencyFinder:
             which, stage = self._neighbours[need.stages].of(stage)
             row, micro_batch, peer = row[which], micro_batch[which], peer[which]
         step = columns.step[row] - need.steps_before
-        exists = step >= 0  # nothing comes before the first step
+        exists = step >= 0  # the first step has no earlier one
         row, micro_batch, stage = row[exists], micro_batch[exists], stage[exists]
-        wanted = Keys(self._schedule, need.match).of(
+        needed_keys = Keys(self._schedule, need.match).of(
             step=step[exists],
             pipe=columns.pipe[row],
             stage=stage,
@@ -185,8 +185,8 @@ class _DependencyFinder:
             peer=peer[exists] + 1,
         )
         targets, target_keys = self._targets(need)
-        first, last = np.searchsorted(target_keys, wanted, "left"), np.searchsorted(target_keys, wanted, "right")
-        counts = last - first
+        first = np.searchsorted(target_keys, needed_keys, "left")
+        counts = np.searchsorted(target_keys, needed_keys, "right") - first
         if need.required and not counts.all():
             self._refuse(int(row[counts == 0][0]), need, int(stage[counts == 0][0]), int(micro_batch[counts == 0][0]))
         after = np.repeat(row, counts)
@@ -201,15 +201,15 @@ class _DependencyFinder:
     def _refuse(self, row: int, need: Need, stage: int, micro_batch: int) -> None:
         rank, index = self._schedule.place(row)
         number = micro_batch if micro_batch >= 0 else ""
-        wanted = " or ".join(f"{stage}{kind}{number}" for kind in need.kinds)
+        needed = " or ".join(f"{stage}{kind}{number}" for kind in need.kinds)
         raise MissingAction(
-            f"rank {rank}, action {index}, {self._schedule.actions[rank][index]}: it waits for {wanted}, which is "
-            "nowhere in the table"
+            f"rank {rank}, action {index}, {self._schedule.actions[rank][index]}: it depends on {needed}, which is not "
+            "in the table"
         )
 
 
 class _Neighbours:
-    """Of every stage, those at the other ends of its edges."""
+    """The neighbours of every stage along edges in one direction."""
 
     def __init__(self, stages: NDArray[np.int64], others: NDArray[np.int64], num_stages: int) -> None:
         order = np.argsort(stages, kind="stable")
@@ -217,7 +217,7 @@ class _Neighbours:
         self._starts = np.searchsorted(stages[order], np.arange(num_stages + 1))
 
     def of(self, stage: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """For each of the stages given, its place among them and a neighbour; as often as it has neighbours."""
+        """Return one pair for each neighbour of each given stage: the index of the stage, and the neighbour."""
         first = self._starts[stage]
         counts = self._starts[stage + 1] - first
         which = np.repeat(np.arange(len(stage)), counts)
@@ -225,6 +225,6 @@ class _Neighbours:
 
 
 def _count_up(counts: NDArray[Any]) -> NDArray[np.int64]:
-    """0, 1, ... up to each of the counts, one run after the other."""
-    found: NDArray[np.int64] = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    return found
+    """Return 0, 1, ..., count - 1 for each of the counts, concatenated."""
+    numbers: NDArray[np.int64] = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return numbers

@@ -1,4 +1,4 @@
-"""Draws timelines: ranks from top to bottom, time from left to right; several below each other, on one scale."""
+"""Draw timelines: ranks from top to bottom, time from left to right; several timelines share one time scale."""
 
 from __future__ import annotations
 
@@ -32,28 +32,35 @@ def draw_timelines(
     messages: bool = False,
     memory: bool = False,
 ) -> None:
-    """Draw one timeline, or several to compare.
+    """Draw one timeline, or several timelines to compare.
 
     Args:
-        timelines: simulated or measured.
-        path: of the picture; its ending decides the format.
-        titles: of each; what it is, and its bubbles, if not given.
-        messages: draw an arrow for each that crosses between ranks, up to 400.
-        memory: draw what every rank holds below it.
+        timelines: simulated or measured timelines.
+        path: file of the picture; its suffix determines the format.
+        titles: titles of the timelines; by default name, size and bubbles.
+        messages: whether to draw an arrow for every message between ranks, if they are at most 400.
+        memory: whether to draw the memory use of every rank as a line.
 
     Raises:
-        InvalidArgument: there are more actions than can be seen, or not as many titles as timelines.
+        InvalidArgument: there are too many actions for a picture, or the number of titles is wrong.
         BackendUnavailable: matplotlib is not installed.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> timeline = hk.pipeline.simulate(hk.pipeline.build("1f1b", 4, 8))
+        >>> hk.pipeline.draw_timelines(timeline, "pipeline.svg")
+        >>> Path("pipeline.svg").exists()
+        True
     """
     several = [timelines] if isinstance(timelines, PipelineTimeline) else list(timelines)
     titles = [title_of(each) for each in several] if titles is None else titles
     num_actions = sum(len(each.schedule) for each in several)
     if not several or len(titles) != len(several):
-        raise InvalidArgument(f"there are {len(several)} timelines to draw, and {len(titles)} titles")
+        raise InvalidArgument(f"each timeline needs one title: got {len(several)} timelines and {len(titles)} titles")
     if num_actions > MOST_ACTIONS:
         raise InvalidArgument(
-            f"{num_actions} actions cannot be told apart in a picture; draw at most {MOST_ACTIONS}, with fewer ranks "
-            "or micro-batches, or write a trace"
+            f"{num_actions} actions are too many for a picture, the limit is {MOST_ACTIONS}; draw fewer ranks or "
+            "micro-batches, or write a trace"
         )
     plt = load_pyplot()
     heights = [max(2.7, 0.32 * each.schedule.num_ranks + 0.9) for each in several]
@@ -75,7 +82,7 @@ def draw_timelines(
 
 
 def title_of(timeline: PipelineTimeline) -> str:
-    """Return what a timeline is, in a line."""
+    """Return a title: name, parameters and bubbles of a timeline."""
     schedule = timeline.schedule
     given = "".join(f", {name} {value}" for name, value in schedule.parameters.items() if value is not None)
     scale, unit = _time_unit(timeline.makespan_s)
@@ -126,19 +133,19 @@ def _draw(
 
 
 def _lanes(timeline: PipelineTimeline) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Where every bar lies: actions that overlap share the height of their rank; what goes on aside lies below."""
+    """Return position and height of every bar: overlapping actions share a row, background actions lie below it."""
     columns = timeline.schedule.columns
     sizes = np.bincount(columns.groups)
     starts = np.flatnonzero(~columns.with_previous)
-    place = np.arange(len(columns)) - starts[columns.groups]
+    index_in_group = np.arange(len(columns)) - starts[columns.groups]
     heights = 0.76 / sizes[columns.groups]
-    lows = columns.rank - 0.38 + place * heights
-    aside = np.array([kinds()[name].resource != "rank" for name in columns.kinds], np.bool_)[columns.kind]
-    return np.where(aside, columns.rank + 0.38, lows), np.where(aside, 0.1, heights)
+    lows = columns.rank - 0.38 + index_in_group * heights
+    in_background = np.array([kinds()[name].resource != "rank" for name in columns.kinds], np.bool_)[columns.kind]
+    return np.where(in_background, columns.rank + 0.38, lows), np.where(in_background, 0.1, heights)
 
 
 def _colors(timeline: PipelineTimeline) -> NDArray[np.float64]:
-    """The colour of the kind, paler for the further stages that a rank holds."""
+    """Return the colour of every action's kind, paler for the second and later stages of a rank."""
     from matplotlib.colors import to_rgb
 
     schedule, columns = timeline.schedule, timeline.schedule.columns
@@ -173,7 +180,7 @@ def _add_arrows(ax: Axes, timeline: PipelineTimeline, scale: float) -> None:
 
 
 def _add_memory(ax: Axes, timeline: PipelineTimeline, scale: float) -> None:
-    """A line through every rank's row: what it holds, of the most that any holds."""
+    """Draw a line through every rank's row: its memory use relative to the largest peak."""
     columns, use = timeline.schedule.columns, timeline.memory
     most = float(use.peak_nbytes.max(initial=0.0)) or 1.0
     for rank, (first, last) in enumerate(pairwise(columns.starts.tolist())):
@@ -191,13 +198,13 @@ def _add_legend(plt: Any, figure: Any, timelines: Sequence[PipelineTimeline]) ->
         if (each.end_s - each.begin_s)[each.schedule.columns.kind == number].any()
     )
     patches = [plt.Rectangle((0, 0), 1, 1, color=kinds()[name].color) for name in shown]
-    words = [f"{name}: {kinds()[name].description.partition(';')[0]}" for name in shown]
+    labels = [f"{name}: {kinds()[name].description.partition(';')[0]}" for name in shown]
     columns = max(1, int(figure.get_figwidth() / 3.2))
-    figure.legend(patches, words, loc="outside lower center", ncols=columns, fontsize=7, frameon=False)
+    figure.legend(patches, labels, loc="outside lower center", ncols=columns, fontsize=7, frameon=False)
 
 
 def _cells(timeline: PipelineTimeline) -> float:
-    """How many of the shortest usual actions the time could hold."""
+    """Return how many short actions (10th percentile) fit into the makespan."""
     seconds = (timeline.end_s - timeline.begin_s)[timeline.end_s > timeline.begin_s]
     return timeline.makespan_s / float(np.quantile(seconds, 0.1)) if seconds.size else 1.0
 

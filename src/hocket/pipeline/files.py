@@ -1,4 +1,4 @@
-"""Schedules in files, whose ending says in which form."""
+"""Read and write schedules; the suffix of a file determines its format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hocket.versioned_json import read_text
 
 
 class Form(Protocol):
-    """What a file of `hocket.pipeline.formats` has."""
+    """The interface of a module in `hocket.pipeline.formats`."""
 
     ENDING: str
 
@@ -25,12 +25,12 @@ class Form(Protocol):
 
 @lru_cache
 def forms() -> dict[str, Form]:
-    """Return all forms by the endings of their files."""
-    found = declared(folder, "ENDING", "the ending of its files, such as '.txt'", _is_ending)
-    for module, _ in found:
+    """Return all formats by their file suffixes."""
+    declarations = declared(folder, "ENDING", "the suffix of its files, such as '.txt'", _is_ending)
+    for module, _ in declarations:
         declared_by(module, "dump", "a function of a schedule", lambda it: takes(it, "schedule"))
         declared_by(module, "load", "a function of the text and the file's name", lambda it: takes(it, "text", "place"))
-    return by_name("form of tables", [(ending, module, cast(Form, module)) for module, ending in found])
+    return by_name("form of tables", [(ending, module, cast(Form, module)) for module, ending in declarations])
 
 
 def _is_ending(value: object) -> bool:
@@ -38,31 +38,47 @@ def _is_ending(value: object) -> bool:
 
 
 def load_schedule(path: str | Path) -> PipelineSchedule:
-    """Read a schedule: .txt or .json as hocket writes them, .csv as torch.distributed.pipelining does.
+    """Read a schedule from a file: .txt or .json of hocket, or .csv of torch.distributed.pipelining.
 
     Raises:
-        InvalidArgument: the ending says no form.
-        InvalidSchedule: it cannot be read, or is none.
+        InvalidArgument: the suffix is unknown.
+        InvalidSchedule: the file cannot be read, or is not a valid schedule.
+
+    Examples:
+        >>> hk.pipeline.save_schedule(hk.pipeline.build("zb-h1", 2, 4), "zb.csv")
+        >>> hk.pipeline.load_schedule("zb.csv")
+        <torch: 2 ranks, 4 micro-batches>
     """
     form = _form(path)
     return form.load(read_text(path, InvalidSchedule), str(path))
 
 
 def save_schedule(schedule: PipelineSchedule, path: str | Path) -> None:
-    """Write a schedule, in the form that the ending says.
+    """Write a schedule to a file; the suffix determines the format.
 
     Raises:
-        InvalidArgument: the ending says no form, the form cannot say the schedule, or the file cannot be written.
+        InvalidArgument: the suffix is unknown, the format cannot express the schedule, or the file cannot be written.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> hk.pipeline.save_schedule(hk.pipeline.build("gpipe", 2, 2), "gpipe.txt")
+        >>> print(Path("gpipe.txt").read_text())
+        hocket pipeline schedule, version 1
+        name: gpipe
+        micro-batches: 2
+        pipe 0: 0 1
+        rank 0: 0F0 0F1 0B0 0B1
+        rank 1: 1F0 1F1 1B0 1B1
     """
     text = _form(path).dump(schedule)
     try:
         Path(path).write_text(text)
     except OSError as error:
-        raise InvalidArgument(f"{path} cannot be written: {error.strerror}") from None
+        raise InvalidArgument(f"cannot write {path}: {error.strerror}") from None
 
 
 def _form(path: str | Path) -> Form:
     ending = Path(path).suffix
     if ending not in forms():
-        raise InvalidArgument(f"{path} must end in {', '.join(sorted(forms()))}")
+        raise InvalidArgument(f"the suffix of {path} must be one of {', '.join(sorted(forms()))}")
     return forms()[ending]

@@ -1,4 +1,4 @@
-"""What kinds of actions there are: what each waits for, what it costs, and what it holds in memory."""
+"""The kinds of actions: their dependencies, costs and memory use."""
 
 from __future__ import annotations
 
@@ -16,26 +16,31 @@ from hocket.errors import InvalidArgument
 Field = Literal["step", "pipe", "stage", "micro_batch", "peer"]
 Crossing = Literal["activation", "gradient"]
 Execute: TypeAlias = Callable[[Any, Any], None]
-"""(step, action) -> None: see `hocket.train.executes`. It calls methods of the step, so needs no import of it."""
+"""(step, action) -> None, see `hocket.train.executes`. It only calls methods of the step, so it imports nothing."""
 CROSSINGS: tuple[Crossing, ...] = ("activation", "gradient")
 SAME: tuple[Field, ...] = ("step", "pipe", "stage", "micro_batch")
 
-_found: dict[str, Kind] = {}
+_registered: dict[str, Kind] = {}
 
 
 @dataclass(frozen=True)
 class Need:
-    """Actions that have to be over first: all of these kinds whose fields are those of the action that waits.
+    """A dependency of a kind of actions: all actions of these kinds with equal fields must end first.
 
     Args:
-        kinds: of them.
-        stages: whether they are of the same stage, of those whose outputs are this stage's inputs, of those that take
-            this stage's outputs, or of the stage at the other end of a message.
-        match: the fields that have to be equal; for the stage, after `stages`.
-        steps_before: they are of an earlier step.
-        required: whether there has to be one.
-        carries: what crosses between ranks, where they are of another one: the output of a forward pass, the gradient
-            of one, a message that both ends name, or a sum over all copies of a stage.
+        kinds: names of the kinds.
+        stages: stages of these actions: the same stage, the stages that produce its inputs, the stages that consume
+            its outputs, or the stage at the other end of a message.
+        match: fields that must be equal; "stage" compares with the stages chosen by `stages`.
+        steps_before: number of training steps between these actions and the dependent one.
+        required: whether such an action must exist.
+        carries: data transferred if these actions are on another rank: the output of a forward pass, its gradient,
+            a message named by both ends, or a sum over all copies of a stage.
+
+    Examples:
+        >>> need = hk.pipeline.Need(("F",), stages="inputs", carries="activation")  # as a forward pass has
+        >>> need.match
+        ('step', 'pipe', 'stage', 'micro_batch')
     """
 
     kinds: tuple[str, ...]
@@ -48,11 +53,17 @@ class Need:
 
 @dataclass(frozen=True)
 class Stash:
-    """Something that is kept for one micro-batch of a stage, from one action to another.
+    """Memory that is kept for one micro-batch of a stage, from one action to another.
 
     Args:
-        name: of it; what it takes stands in `CostModel.stash_nbytes`.
-        only_with, unless: a kind that there has to be, or must not be, for the same micro-batch and stage.
+        name: name of the stash; `CostModel.stash_nbytes` has its size.
+        only_with: kind that must exist for the same micro-batch and stage.
+        unless: kind that must not exist for the same micro-batch and stage.
+
+    Examples:
+        >>> forward = hk.pipeline.Stash("activation", unless="R")  # kept unless it is recomputed
+        >>> hk.pipeline.CostModel().stash_nbytes[forward.name]
+        1.0
     """
 
     name: str
@@ -65,24 +76,30 @@ class Kind:
     """A kind of actions.
 
     Args:
-        name: as in tables: capital letters, and underscores between them.
+        name: name in tables: capital letters, with single underscores between them.
         description: one line.
-        scope: whether such an action is for micro-batches of a stage, or for a stage, once a step.
-        needs: what it waits for.
-        cost: under which name `CostModel.seconds` has the time of one; None: it takes none.
-        resource: "rank": the rank does nothing else meanwhile; any other name: the rank starts it and goes on, and
-            actions of that resource follow one another.
-        instead: names of costs whose sum its own is, where a cost model does not have it.
-        message: whether it sends or receives.
-        carries: what such a message is: the output of a forward pass, or the gradient of one. Where a table has
-            receives of it, the actions that wait for it across ranks take nothing from elsewhere themselves.
-        takes, frees: what it keeps, from its beginning on; and what it lets go, at its end.
-        peer_offset: how far the stage at the other end of a message is along a chain.
-        counts_as: the kind that it takes the place of: wherever others wait for that one, or a check asks for it, this
-            one does as well. Another backward pass counts as "B".
-        is_of_forward: whether it is executed also where there are no backward passes: for predictions.
-        execute: how a training step executes it, where no function of `hocket.train.run.actions` does.
-        color, terminal_color: in pictures; in a terminal, the number of a background colour.
+        scope: whether an action is for micro-batches of a stage, or for a stage, once per step.
+        needs: dependencies of an action.
+        cost: name of its time in `CostModel.seconds`; None: it takes no time.
+        resource: "rank": the action occupies its rank. Any other name: the rank starts the action and continues, and
+            actions of the same resource run in sequence.
+        instead: names of costs whose sum is the default of its own cost.
+        message: whether the action sends or receives a message.
+        carries: content of the message: the output of a forward pass, or its gradient. In a table with such receives,
+            dependent actions on other ranks get this data only through them.
+        takes: stashes allocated at the start of the action.
+        frees: stashes freed at the end of the action.
+        peer_offset: distance along a chain to the stage at the other end of the message.
+        counts_as: kind that this one can replace in dependencies and checks. Another backward pass counts as "B".
+        is_of_forward: whether the action also runs without backward passes, for predictions.
+        execute: function that executes the action in a training step, unless `hocket.train.run.actions` has one.
+        color: colour in pictures.
+        terminal_color: ANSI number of the background colour in a terminal.
+
+    Examples:
+        >>> kind = hk.pipeline.Kind("EVAL", "evaluate a micro-batch", needs=(hk.pipeline.Need(("F",)),), cost="EVAL")
+        >>> kind.is_pass
+        True
     """
 
     name: str
@@ -105,30 +122,39 @@ class Kind:
 
     @property
     def is_pass(self) -> bool:
-        """Whether it is work on micro-batches that takes time."""
+        """Whether the action is computation on micro-batches that takes time."""
         return self.scope == "micro_batch" and self.cost is not None
 
 
 def register_kind(kind: Kind) -> Kind:
-    """Add a kind of actions, for tables that are made from then on.
+    """Register a kind of actions and return it.
 
     Raises:
-        InvalidArgument: there is one of that name, or the name could not be read again.
+        InvalidArgument: another kind has this name, or the name is not valid in tables.
+
+    Examples:
+        >>> register, Kind, Need = hk.pipeline.register_kind, hk.pipeline.Kind, hk.pipeline.Need
+        >>> _ = register(Kind("NORM", "norm of the gradients", scope="stage", needs=(Need(("F",), match=("stage",)),)))
+        >>> schedule = hk.pipeline.build("gpipe", 1, 2)
+        >>> schedule.with_actions([[*schedule.actions[0], hk.pipeline.Action("NORM", 0)]]).actions[0][-1]
+        Action(kind='NORM', stage=0, ...)
     """
     if not re.fullmatch(r"[A-Z]+(_[A-Z]+)*", kind.name):
-        raise InvalidArgument(f"the name of a kind is capital letters, with single _ between them, not {kind.name!r}")
-    if _found.get(kind.name, kind) != kind:
-        raise InvalidArgument(f"there is a kind {kind.name!r} of actions already")
-    _found[kind.name] = kind
+        raise InvalidArgument(
+            f"the name of a kind must be capital letters with single underscores between them, got {kind.name!r}"
+        )
+    if _registered.get(kind.name, kind) != kind:
+        raise InvalidArgument(f"another kind of actions is already registered as {kind.name!r}")
+    _registered[kind.name] = kind
     return kind
 
 
 @lru_cache
 def _load() -> None:
-    discover(folder, into=_found)
+    discover(folder, into=_registered)
 
 
 def kinds() -> Mapping[str, Kind]:
-    """Return all kinds by their names."""
+    """Return all registered kinds by name."""
     _load()
-    return MappingProxyType(_found)
+    return MappingProxyType(_registered)

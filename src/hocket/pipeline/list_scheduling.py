@@ -1,4 +1,4 @@
-"""List scheduling: the clock runs, and a rank that is free takes what is most urgent among what is ready."""
+"""List scheduling: on a virtual clock, each idle rank starts the most urgent of its ready actions."""
 
 from __future__ import annotations
 
@@ -21,13 +21,22 @@ from hocket.pipeline.simulation import simulate
 
 @dataclass(frozen=True)
 class Rule:
-    """How a rank chooses.
+    """How a rank chooses its next action.
 
     Args:
-        most_kept: activations (one micro-batch of one stage) that a rank keeps at a time; None: as many as come.
-        eager_until: with fewer activations than these a rank takes a forward pass before a backward pass.
-        splits_backward: weight gradients apart, for when there is nothing else to do.
-        forward_width: micro-batches of a forward pass.
+        most_kept: maximum number of activations (of one micro-batch and stage) on a rank; None: unlimited.
+        eager_until: while a rank holds fewer activations, it prefers forward passes to backward passes.
+        splits_backward: whether weight gradients are separate actions, run when nothing else is ready.
+        forward_width: micro-batches per forward pass.
+
+    Raises:
+        InvalidArgument: `forward_width` or `most_kept` is below 1.
+
+    Examples:
+        >>> rule = hk.pipeline.Rule(most_kept=1)  # the next micro-batch waits for the backward pass
+        >>> schedule = hk.pipeline.list_schedule(hk.pipeline.linear(2), [range(3)], rule=rule)
+        >>> print(*schedule.actions[0])
+        0F0 0B0 0F1 0B1 0F2 0B2
     """
 
     most_kept: int | None = None
@@ -38,71 +47,95 @@ class Rule:
     def __post_init__(self) -> None:
         if self.forward_width < 1 or (self.most_kept is not None and self.most_kept < 1):
             raise InvalidArgument(
-                f"forward_width and most_kept are 1 or more, not {self.forward_width} and {self.most_kept}"
+                f"forward_width and most_kept must be 1 or more, got {self.forward_width} and {self.most_kept}"
             )
 
 
 class _ListJob(NamedTuple):
-    """An action in a heap: the least one is the most urgent."""
+    """A ready action in a heap; the smallest is the most urgent."""
 
     urgency: tuple[int, int]
     kind: str
     stage: int
     pipe: int
-    turn: int  # of the micro-batch in its pipe; for a forward pass, of its group
+    number: int  # of the micro-batch within its pipe; for a forward pass, of its group
 
 
 def search_list_schedule(
     placement: Placement, micro_batches: Sequence[Sequence[int]], costs: CostModel | None = None, rule: Rule = Rule()
 ) -> PipelineSchedule:
-    """Make list schedules that begin more or less eagerly, and return the fastest; of several, what keeps least.
+    """Try list schedules of different eagerness and return the fastest; among equals, the one with the least memory.
 
     Args:
         placement, micro_batches, costs: as for `list_schedule`.
-        rule: of all of them, but for how eager they are.
+        rule: rule of all attempts, except for `eager_until`.
+
+    Returns:
+        The fastest schedule.
+
+    Raises:
+        InvalidArgument: `rule.most_kept` is too small for any micro-batch.
+
+    Examples:
+        >>> rule = hk.pipeline.Rule(splits_backward=True)
+        >>> schedule = hk.pipeline.search_list_schedule(hk.pipeline.linear(2), [range(3)], rule=rule)
+        >>> print(*schedule.actions[1])
+        1F0 1I0 1F1 1I1 1F2 1I2 1W0 1W1 1W2
+        >>> hk.pipeline.simulate(schedule).makespan_s  # one second above the work of a rank
+        10.0
     """
     costs = costs or CostModel()
-    held = max(len(placement.stages_of(rank)) for rank in range(placement.num_ranks))
-    whole = max(placement.num_ranks * held // placement.num_pipes, held * rule.forward_width)
-    caps = {cap for cap in (whole, whole * 3 // 2, 2 * whole) if rule.most_kept is None or cap < rule.most_kept}
+    stages_per_rank = max(len(placement.stages_of(rank)) for rank in range(placement.num_ranks))
+    usual = max(
+        placement.num_ranks * stages_per_rank // placement.num_pipes, stages_per_rank * rule.forward_width
+    )  # the activations of 1F1B
+    caps = {cap for cap in (usual, usual * 3 // 2, 2 * usual) if rule.most_kept is None or cap < rule.most_kept}
     least_s = lower_bound_s(
         placement, [len(each) for each in micro_batches], costs, splits_backward=rule.splits_backward
     )
-    found: list[tuple[float, int, int, PipelineSchedule]] = []
+    candidates: list[tuple[float, int, int, PipelineSchedule]] = []
     for cap in sorted(caps | ({rule.most_kept} if rule.most_kept else set())):
-        for eager_until in sorted({0, whole // 2, whole - 2, whole - 1, whole}):
+        for eager_until in sorted({0, usual // 2, usual - 2, usual - 1, usual}):
             scheduler = _ListScheduler(
                 placement, micro_batches, costs, replace(rule, most_kept=cap, eager_until=eager_until)
             )
             try:
                 schedule = scheduler.run()
             except InvalidArgument:
-                continue  # too few activations for this placement; others remain, or all are refused below
-            # The scheduler's own clock knows no ways out that are taken.
+                continue  # too few activations for this placement: try others; if all fail, raise below
+            # The scheduler's clock ignores contention of messages, so simulate where they take time.
             end_s = scheduler.now if costs.fabric is None else simulate(schedule, costs).makespan_s
-            found.append((end_s, scheduler.peak, len(found), schedule))
+            candidates.append((end_s, scheduler.peak, len(candidates), schedule))
             if end_s <= least_s * (1 + 1e-12):
-                return min(found)[-1]  # none is faster, and more eager ones keep no less
-    if not found and rule.most_kept is None:
+                return min(candidates)[-1]  # optimal, and more eager schedules need no less memory
+    if not candidates and rule.most_kept is None:
         return list_schedule(placement, micro_batches, costs, rule)
-    if not found:
-        raise InvalidArgument(f"with {rule.most_kept} activations a rank no micro-batch gets through")
-    return min(found)[-1]
+    if not candidates:
+        raise InvalidArgument(f"most_kept={rule.most_kept} activations per rank are too few for any micro-batch")
+    return min(candidates)[-1]
 
 
 def list_schedule(
     placement: Placement, micro_batches: Sequence[Sequence[int]], costs: CostModel | None = None, rule: Rule = Rule()
 ) -> PipelineSchedule:
-    """Make a schedule for a chain of stages by running it: gradients before forward passes, the oldest first.
+    """Schedule a chain of stages by list scheduling: backward before forward passes, the oldest micro-batch first.
 
     Args:
-        placement: of the stages.
-        micro_batches: of every pipe, in their order.
-        costs: by which the clock runs.
-        rule: how ranks choose.
+        placement: placement of the stages.
+        micro_batches: micro-batches of every pipe, in order.
+        costs: costs of the actions, for the virtual clock; unit costs if not given.
+        rule: how a rank chooses its next action.
+
+    Returns:
+        The schedule.
 
     Raises:
-        InvalidArgument: ranks may keep too few activations for any micro-batch to get through.
+        InvalidArgument: `rule.most_kept` is too small for any micro-batch.
+
+    Examples:
+        >>> schedule = hk.pipeline.list_schedule(hk.pipeline.linear(2), [range(3)])
+        >>> print(*schedule.actions[1])
+        1F0 1B0 1F1 1B1 1F2 1B2
     """
     return _ListScheduler(placement, micro_batches, costs or CostModel(), rule).run()
 
@@ -112,7 +145,9 @@ class _ListScheduler:
         self, placement: Placement, micro_batches: Sequence[Sequence[int]], costs: CostModel, rule: Rule
     ) -> None:
         if len(micro_batches) != placement.num_pipes:
-            raise InvalidArgument(f"there are {placement.num_pipes} pipes, and micro-batches for {len(micro_batches)}")
+            raise InvalidArgument(
+                f"micro_batches needs one sequence for each of {placement.num_pipes} pipes, got {len(micro_batches)}"
+            )
         self.placement, self.micro_batches, self.rule = placement, micro_batches, rule
         num_stages, num_ranks = placement.num_stages, placement.num_ranks
         self.seconds = {kind: costs.seconds_of(kind, num_stages).tolist() for kind in "FBIW"}
@@ -129,16 +164,16 @@ class _ListScheduler:
         self.kept = [0] * num_ranks
         self.is_busy = [False] * num_ranks
         self.actions: list[list[Action]] = [[] for _ in range(num_ranks)]
-        self.events: list[tuple[float, int, int, _ListJob | None]] = []  # time, order, rank, what is ready there
+        self.events: list[tuple[float, int, int, _ListJob | None]] = []  # time, order, rank, job that becomes ready
         self.num_events = 0
         self.now = 0.0
         self.peak = 0  # activations, on any rank
 
     def run(self) -> PipelineSchedule:
         width = self.rule.forward_width
-        for pipe, of_pipe in enumerate(self.micro_batches):
-            for turn in range(-(-len(of_pipe) // width)):
-                self._ready(0.0, "F", 0, pipe, turn)
+        for pipe, batch_numbers in enumerate(self.micro_batches):
+            for index in range(-(-len(batch_numbers) // width)):
+                self._ready(0.0, "F", 0, pipe, index)
         while self.events:
             now = self.now = self.events[0][0]
             ranks = set()
@@ -155,40 +190,42 @@ class _ListScheduler:
                 if not self.is_busy[rank]:
                     self._begin(now, rank)
         if any(self.forward) or any(self.backward):
-            raise InvalidArgument(f"with {self.rule.most_kept} activations a rank no micro-batch gets through")
+            raise InvalidArgument(
+                f"most_kept={self.rule.most_kept} activations per rank are too few for any micro-batch"
+            )
         num_micro_batches = sum(len(each) for each in self.micro_batches)
         return PipelineSchedule("list", self.placement, num_micro_batches, tuple(tuple(row) for row in self.actions))
 
     def _begin(self, now: float, rank: int) -> None:
-        """Begin the most urgent action that is ready on a rank, if there is one."""
+        """Start the most urgent ready action of a rank, if any."""
         job = self._choose(rank)
         if job is None:
             return
-        _, kind, stage, pipe, turn = job
-        there = self.micro_batches[pipe]
-        most = self.rule.forward_width
-        first, width = (turn * most, min(most, len(there) - turn * most)) if kind == "F" else (turn, 1)
+        _, kind, stage, pipe, index = job
+        batch_numbers = self.micro_batches[pipe]
+        group = self.rule.forward_width
+        first, width = (index * group, min(group, len(batch_numbers) - index * group)) if kind == "F" else (index, 1)
         if kind == "F" and stage in self.first_on[pipe]:
             self.kept[rank] += width * self.stages_on[pipe][rank]
             self.peak = max(self.peak, self.kept[rank])
         if kind in "BW":
             self.kept[rank] -= 1
-        self.actions[rank].append(Action(kind, stage, there[first], width, pipe))
+        self.actions[rank].append(Action(kind, stage, batch_numbers[first], width, pipe))
         end = now + self.seconds[kind][stage] * width
         self.is_busy[rank] = True
         self._push(end, rank, None)
         last_stage = self.placement.num_stages - 1
         gradient = "I" if self.rule.splits_backward else "B"
         if kind == "F" and stage < last_stage:
-            self._ready(end, "F", stage + 1, pipe, turn, rank)
+            self._ready(end, "F", stage + 1, pipe, index, rank)
         elif kind == "F":
             for each in range(first, first + width):
                 self._ready(end, gradient, stage, pipe, each)
         elif kind in "BI":
             if kind == "I":
-                self.weights[rank].append(_ListJob((0, 0), "W", stage, pipe, turn))
+                self.weights[rank].append(_ListJob((0, 0), "W", stage, pipe, index))
             if stage:
-                self._ready(end, gradient, stage - 1, pipe, turn, rank)
+                self._ready(end, gradient, stage - 1, pipe, index, rank)
 
     def _choose(self, rank: int) -> _ListJob | None:
         is_eager = self.kept[rank] < self.rule.eager_until
@@ -197,7 +234,7 @@ class _ListScheduler:
             if jobs and (heap is self.backward or self._has_room(rank, jobs[0])):
                 return heapq.heappop(jobs)
         inside = [job for job in self.forward[rank] if job.stage not in self.first_on[job.pipe]]
-        if inside:  # its room is kept since the micro-batch came to this rank
+        if inside:  # its room was reserved when the micro-batch reached this rank
             self.forward[rank].remove(min(inside))
             heapq.heapify(self.forward[rank])
             return min(inside)
@@ -209,27 +246,27 @@ class _ListScheduler:
         more = self.rule.forward_width * self.stages_on[job.pipe][rank]
         return self.kept[rank] + more <= self.rule.most_kept
 
-    def _ready(self, now: float, kind: str, stage: int, pipe: int, turn: int, source: int | None = None) -> None:
+    def _ready(self, now: float, kind: str, stage: int, pipe: int, index: int, source: int | None = None) -> None:
         rank = self.placement.ranks[pipe][stage]
         edge = stage if kind == "F" else stage + 1
         delay = 0.0 if source is None or source == rank else self.delays_s[pipe][edge]
-        age = turn * self.rule.forward_width if kind == "F" else turn
-        self._push(now + delay, rank, _ListJob((age, -stage), kind, stage, pipe, turn))
+        age = index * self.rule.forward_width if kind == "F" else index
+        self._push(now + delay, rank, _ListJob((age, -stage), kind, stage, pipe, index))
 
     def _push(self, time: float, rank: int, job: _ListJob | None) -> None:
         self.num_events += 1
         heapq.heappush(self.events, (time, self.num_events, rank, job))
 
     def _delays(self, costs: CostModel) -> list[list[float]]:
-        """Of every pipe and stage, the seconds of a message to it from the stage before."""
+        """Return for every pipe and stage the seconds of a message from the previous stage."""
         fabric = costs.network()
         num_stages = self.placement.num_stages
         if fabric is None:
             return [[0.0] * num_stages for _ in self.placement.ranks]
         nbytes = per_stage(costs.message_nbytes, num_stages, "message_nbytes")
-        found = [[0.0] for _ in self.placement.ranks]
-        for delays, ranks in zip(found, self.placement.ranks, strict=True):
+        delays_s = [[0.0] for _ in self.placement.ranks]
+        for delays, ranks in zip(delays_s, self.placement.ranks, strict=True):
             for (first, second), size in zip(pairwise(ranks), nbytes, strict=False):
                 cost = fabric.message_cost(first, second, math.ceil(size))
                 delays.append(cost.latency_s + cost.occupied_s if first != second else 0.0)
-        return found
+        return delays_s

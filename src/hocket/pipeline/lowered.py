@@ -1,4 +1,4 @@
-"""A schedule as tasks of the discrete-event engine: the one reading of a table, for times and for deadlocks alike."""
+"""Translate a schedule into tasks of the discrete-event engine, for both times and deadlocks."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _SUM = CARRIES.index("sum")
 
 @dataclass(frozen=True, eq=False)
 class MessageColumns:
-    """What crosses between ranks.
+    """The messages between ranks, one array per field.
 
     Args:
-        source, destination: actions, by their numbers in `PipelineSchedule.columns`: those that make and need what is
-            sent, or those that send and receive it, where the table has such.
-        from_rank, to_rank: of each.
-        from_stage, to_stage: of each.
-        nbytes: of each.
+        source, destination: row numbers in `PipelineSchedule.columns` of the actions that produce and consume the data;
+            in a table with messages, of the send and the receive.
+        from_rank, to_rank: ranks of the message.
+        from_stage, to_stage: stages of the message.
+        nbytes: size of the message.
     """
 
     source: Rows
@@ -48,14 +48,14 @@ class MessageColumns:
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """Tasks, and what they stand for.
+    """Tasks, and the actions and messages they represent.
 
     Args:
-        graph: of all tasks.
-        begins, ends: the task of every action with which it begins, and ends; actions that overlap have them together.
-        message_tasks: of every message.
-        after, before: pairs of tasks, the one after the other.
-        messages: that cross between ranks.
+        graph: graph of all tasks.
+        begins, ends: first and last task of every action; overlapping actions share them.
+        message_tasks: task of every message.
+        after, before: `after[i]` depends on `before[i]`.
+        messages: messages between ranks.
     """
 
     graph: TaskGraph
@@ -68,16 +68,16 @@ class Lowered:
 
 
 def lower_to_tasks(schedule: PipelineSchedule, costs: CostModel, buffering: Buffering = TAGGED) -> Lowered:
-    """Make a task of every action, or of those that overlap; of every message; and of every sum over copies.
+    """Create a task for every group of overlapping actions, every message, and every gradient sum over copies.
 
     Raises:
-        InvalidArgument: the table names no messages, and these are to find buffers of limited size.
+        InvalidArgument: the buffering is limited, but the table has no messages.
     """
     return _Lowering(schedule, costs, buffering).run()
 
 
 def action_seconds(schedule: PipelineSchedule, costs: CostModel) -> NDArray[np.float64]:
-    """Return the seconds of every action by itself."""
+    """Return the seconds of every action without overlap."""
     columns = schedule.columns
     names = [kinds()[name].cost for name in columns.kinds]
     table = (
@@ -91,18 +91,18 @@ def action_seconds(schedule: PipelineSchedule, costs: CostModel) -> NDArray[np.f
 
 
 def find_messages(schedule: PipelineSchedule, costs: CostModel) -> MessageColumns:
-    """Return what crosses between ranks: the messages that the table names, or else all that have to."""
+    """Return the messages of the table, or, in a table without messages, all that its dependencies require."""
     columns, dependencies = schedule.columns, schedule.dependencies
-    is_named = dependencies.carries == _PAIRED
-    crosses = is_named
-    if not is_named.any():
-        carried = (dependencies.carries > 0) & (dependencies.carries != _SUM)
-        crosses = carried & (columns.rank[dependencies.after] != columns.rank[dependencies.before])
-    source, destination = dependencies.before[crosses], dependencies.after[crosses]
+    is_explicit = dependencies.carries == _PAIRED
+    is_message = is_explicit
+    if not is_explicit.any():
+        has_data = (dependencies.carries > 0) & (dependencies.carries != _SUM)
+        is_message = has_data & (columns.rank[dependencies.after] != columns.rank[dependencies.before])
+    source, destination = dependencies.before[is_message], dependencies.after[is_message]
     from_stage, to_stage = columns.stage[source], columns.stage[destination]
     nbytes = per_stage(costs.message_nbytes, schedule.num_stages, "message_nbytes")
-    # A gradient is as large as what it is the gradient of, which the earlier of the two stages gave.
-    units = columns.width[source] if is_named.any() else dependencies.units[crosses]
+    # A gradient has the size of the output that the earlier of the two stages produced.
+    units = columns.width[source] if is_explicit.any() else dependencies.units[is_message]
     sizes = nbytes[np.minimum(from_stage, to_stage)] * units
     return MessageColumns(
         source, destination, columns.rank[source], columns.rank[destination], from_stage, to_stage, sizes
@@ -110,7 +110,7 @@ def find_messages(schedule: PipelineSchedule, costs: CostModel) -> MessageColumn
 
 
 class _Lowering:
-    """Builds the graph, one idea after the other."""
+    """Builds the graph: groups of actions, dependencies, messages, buffers, gradient sums."""
 
     def __init__(self, schedule: PipelineSchedule, costs: CostModel, buffering: Buffering) -> None:
         self.schedule, self.costs, self.buffering = schedule, costs, buffering
@@ -138,25 +138,27 @@ class _Lowering:
         self.before.append(others)
 
     def _add_groups(self) -> tuple[Tasks, Tasks]:
-        """A task for every group of actions that overlap, each after the one before it; return where they begin and
-        end, which are two tasks for what a rank only starts."""
+        """Add a task for every group of overlapping actions, in program order; return first and last tasks.
+
+        These differ for background actions, which a rank starts but does not wait for.
+        """
         columns = self.columns
         seconds = self._group_seconds()
         firsts = np.flatnonzero(~columns.with_previous)
         ranks = columns.rank[firsts]
         resources = np.array([kinds()[name].resource for name in columns.kinds], np.str_)[columns.kind[firsts]]
-        aside = resources != "rank"
-        begins = self.graph.add_tasks(np.where(aside, 0.0, seconds)).astype(np.int64)
+        in_background = resources != "rank"
+        begins = self.graph.add_tasks(np.where(in_background, 0.0, seconds)).astype(np.int64)
         same_rank = ranks[1:] == ranks[:-1]
         self._order(begins[1:][same_rank], begins[:-1][same_rank])
-        if not aside.any():
+        if not in_background.any():
             return begins, begins
         ends = begins.copy()
-        ends[aside] = self.graph.add_tasks(seconds[aside])
-        self._order(ends[aside], begins[aside])
-        names, places = np.unique(resources[aside], return_inverse=True)
+        ends[in_background] = self.graph.add_tasks(seconds[in_background])
+        self._order(ends[in_background], begins[in_background])
+        names, codes = np.unique(resources[in_background], return_inverse=True)
         lanes = self.graph.add_resources(self.schedule.num_ranks * len(names), in_order=True)
-        self.graph.use(ends[aside], lanes[places * self.schedule.num_ranks + ranks[aside]])
+        self.graph.use(ends[in_background], lanes[codes * self.schedule.num_ranks + ranks[in_background]])
         return begins, ends
 
     def _group_seconds(self) -> NDArray[np.float64]:
@@ -174,13 +176,13 @@ class _Lowering:
         return seconds
 
     def _wait_for_actions(self) -> None:
-        """Actions that overlap begin together: what one of them waits for, all do, but for each other."""
+        """Order groups by dependencies; overlapping actions start together, after the dependencies of all of them."""
         groups, dependencies = self.columns.groups, self.dependencies
         direct = (groups[dependencies.after] != groups[dependencies.before]) & (dependencies.carries != _SUM)
         self._order(self.begins[dependencies.after[direct]], self.ends[dependencies.before[direct]])
 
     def _add_messages(self, messages: MessageColumns) -> Tasks:
-        """A task for every message; a rank sends one at a time over a connection, and receives one."""
+        """Add a task for every message; a rank sends and receives one message at a time per connection."""
         fabric = self.costs.network()
         if fabric is None or not len(messages):
             return self.graph.add_tasks(np.zeros(len(messages))).astype(np.int64)
@@ -189,8 +191,8 @@ class _Lowering:
         tasks = fabric.add_messages(self.graph, columns).astype(np.int64)
         connections = fabric.connections(messages.from_rank, messages.to_rank)
         remote = messages.from_rank != messages.to_rank
-        for each in (0, 1):
-            over = remote & (connections == each)
+        for connection in (0, 1):
+            over = remote & (connections == connection)
             for ranks in (messages.from_rank[over], messages.to_rank[over]):
                 self.graph.use(tasks[over], self.graph.add_resources(num_ranks)[ranks])
         return tasks
@@ -202,7 +204,7 @@ class _Lowering:
         if not (self.dependencies.carries == _PAIRED).any():
             raise InvalidArgument(f"buffering {self.buffering} needs a table with messages: see `lower_messages`")
         if self.buffering.slots == 0:
-            self._meet(messages, tasks)
+            self._order_rendezvous(messages, tasks)
             return
         channels = (
             (columns.pipe[messages.source], messages.from_stage, messages.to_stage)
@@ -223,11 +225,11 @@ class _Lowering:
             sends = self.begins[messages.source]
             self._order(sends[as_sent[slots:]][same], received[as_received[:-slots]][same])
 
-    def _meet(self, messages: MessageColumns, tasks: Tasks) -> None:
-        """Without buffers a message begins when both ends have come to it, and both go on when it is over."""
+    def _order_rendezvous(self, messages: MessageColumns, tasks: Tasks) -> None:
+        """Without buffers, a message starts when both ends have reached it, and both continue when it ends."""
         columns = self.columns
         done = self.ends.copy()
-        done[messages.source] = tasks  # a rank goes on from a send when its message is over
+        done[messages.source] = tasks  # a rank continues after a send when its message ends
         earlier = messages.destination - 1
         has_earlier = (earlier >= 0) & (columns.rank[earlier] == messages.to_rank)
         self._order(tasks[has_earlier], done[earlier[has_earlier]])
@@ -236,7 +238,7 @@ class _Lowering:
         self._order(self.begins[later[has_later]], tasks[has_later])
 
     def _add_sums(self) -> None:
-        """A task for every sum of gradients; a rank takes part in one at a time."""
+        """Add a task for every gradient sum; a rank takes part in one at a time."""
         columns, dependencies = self.columns, self.dependencies
         of_sums = dependencies.carries == _SUM
         if not of_sums.any():
@@ -245,13 +247,13 @@ class _Lowering:
         waits, starts = dependencies.after[of_sums], dependencies.before[of_sums]
         networks = self.graph.add_resources(self.schedule.num_ranks)
         sums = columns.step[starts].astype(np.int64) * self.schedule.num_stages + columns.stage[starts]
-        for each in np.unique(sums):
-            of_this = sums == each
+        for number in np.unique(sums):
+            of_this = sums == number
             ranks = np.unique(columns.rank[starts[of_this]])
-            stage = int(each) % self.schedule.num_stages
+            stage = int(number) % self.schedule.num_stages
             seconds = self.costs.all_reduce_s(float(nbytes[stage]), ranks.tolist(), self.schedule.num_ranks)
             task = self.graph.add_tasks(seconds).astype(np.int64)
             self.graph.use(np.repeat(task, len(ranks)), networks[ranks])
-            begun, awaited = np.unique(starts[of_this]), np.unique(waits[of_this])
-            self._order(np.repeat(task, len(begun)), self.ends[begun])
-            self._order(self.begins[awaited], np.repeat(task, len(awaited)))
+            own_starts, own_waits = np.unique(starts[of_this]), np.unique(waits[of_this])
+            self._order(np.repeat(task, len(own_starts)), self.ends[own_starts])
+            self._order(self.begins[own_waits], np.repeat(task, len(own_waits)))

@@ -1,4 +1,4 @@
-"""What ranks keep in memory, at every action of a schedule."""
+"""The memory use of ranks at every action of a schedule."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from hocket.pipeline.schedule import PipelineSchedule
 
 @dataclass(frozen=True, eq=False)
 class Holding:
-    """What is taken and let go of one stash.
+    """The allocations and releases of one stash.
 
     Args:
-        stash: its name.
-        taken, freed: micro-batches of actions that take it, and let it go; keys are equal for the same stage of the
-            same micro-batch.
+        stash: name of the stash.
+        taken, freed: actions that allocate it and that free it, per micro-batch; keys are equal for the same stage and
+            micro-batch.
     """
 
     stash: str
@@ -31,13 +31,13 @@ class Holding:
 
 @dataclass(frozen=True, eq=False)
 class MemoryUse:
-    """What ranks hold, in bytes.
+    """The memory use of ranks, in bytes.
 
     Args:
-        weight_nbytes: of every rank: of its copies of stages.
-        during_nbytes: while every action runs, weights included, in the order of `PipelineSchedule.columns`.
-        after_nbytes: when it is over.
-        peak_nbytes: of every rank.
+        weight_nbytes: weights of each rank's copies of stages.
+        during_nbytes: memory of the rank during every action, including weights, as in `PipelineSchedule.columns`.
+        after_nbytes: memory of the rank after every action.
+        peak_nbytes: peak of each rank.
     """
 
     weight_nbytes: NDArray[np.float64]
@@ -47,7 +47,7 @@ class MemoryUse:
 
 
 def holdings(schedule: PipelineSchedule) -> list[Holding]:
-    """Return what is taken and let go, by stash."""
+    """Return the allocations and releases of every stash."""
     columns = schedule.columns
     used = [kinds()[name] for name in columns.kinds]
     stashes = dict.fromkeys(stash.name for kind in used for stash in (*kind.takes, *kind.frees))
@@ -62,7 +62,7 @@ def holdings(schedule: PipelineSchedule) -> list[Holding]:
 
 
 def memory_use(schedule: PipelineSchedule, costs: CostModel) -> MemoryUse:
-    """Return what ranks hold at every action: what it takes counts from its beginning, what it frees until its end."""
+    """Return the memory use at every action: allocations count from its start, releases from its end."""
     columns = schedule.columns
     num_groups = int(columns.groups[-1]) + 1 if len(columns) else 0
     taken, freed = np.zeros(num_groups), np.zeros(num_groups)
@@ -87,16 +87,16 @@ def memory_use(schedule: PipelineSchedule, costs: CostModel) -> MemoryUse:
 
 
 def _units(schedule: PipelineSchedule, stashes: dict[str, list[Stash]]) -> KeyedUnits:
-    """The micro-batches of all actions that touch a stash."""
+    """Return the micro-batches of all actions that allocate or free the stashes."""
     columns = schedule.columns
     parts = [keyed_units(schedule, np.zeros(0, np.int64))]
     for kind, of_kind in stashes.items():
         for stash in of_kind:
             units = keyed_units(schedule, columns.rows_of(kind))
             keep = np.ones(len(units.row), np.bool_)
-            for other, wanted in ((stash.only_with, True), (stash.unless, False)):
+            for other, must_exist in ((stash.only_with, True), (stash.unless, False)):
                 if other is not None:
-                    keep &= np.isin(units.key, keyed_units(schedule, columns.rows(other)).key) == wanted
+                    keep &= np.isin(units.key, keyed_units(schedule, columns.rows(other)).key) == must_exist
             parts.append(KeyedUnits(units.row[keep], units.micro_batch[keep], units.key[keep]))
     row, micro_batch, key = zip(*parts, strict=True)
     return KeyedUnits(np.concatenate(row), np.concatenate(micro_batch), np.concatenate(key))

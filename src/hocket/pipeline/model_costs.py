@@ -1,4 +1,4 @@
-"""What a model's layers cost, and from that what stages cost."""
+"""Costs of a model's layers, and of the stages made from them."""
 
 from __future__ import annotations
 
@@ -17,20 +17,28 @@ from hocket.sim import Fabric, Link
 
 @dataclass(frozen=True)
 class ModelCosts:
-    """Layers of a model along a chain; a number stands for all layers alike.
+    """Costs of a chain of layers; a single number applies to all layers.
 
     Args:
-        num_layers: of the model.
-        forward_s: of one sample, in seconds.
-        backward_s: of one sample; None: twice the forward pass.
-        overhead_s: of a forward pass whatever its samples, and the same again of a backward pass: small micro-batches
-            pay for it.
-        weight_share: the part of a backward pass that is the gradient of the weights.
-        weight_nbytes: with gradients and the optimizer's state.
-        gradient_nbytes: that are summed over copies.
-        activation_nbytes: of one sample, kept from forward to backward pass.
-        kept_gradient_nbytes: of one sample, kept between the two parts of a split backward pass.
-        output_nbytes: of one sample, after the layer: what crosses if a stage ends there.
+        num_layers: number of layers.
+        forward_s: seconds of a forward pass per sample.
+        backward_s: seconds of a backward pass per sample; None: twice the forward pass.
+        overhead_s: fixed seconds of each forward and each backward pass, independent of the number of samples; this
+            makes small micro-batches expensive.
+        weight_share: share of the weight gradient in a backward pass.
+        weight_nbytes: weights, with gradients and optimizer state.
+        gradient_nbytes: gradients that are summed over copies.
+        activation_nbytes: bytes per sample kept from the forward to the backward pass.
+        kept_gradient_nbytes: bytes per sample kept between the two parts of a split backward pass.
+        output_nbytes: output bytes per sample, sent if a stage ends after the layer.
+
+    Raises:
+        InvalidArgument: a value is negative, not a number, or not one per layer.
+
+    Examples:
+        >>> model = hk.pipeline.ModelCosts(num_layers=4, forward_s=[1.0, 1.0, 1.0, 3.0])
+        >>> model.stages(2, micro_batch_size=2).seconds["F"]  # layers 0 to 2, and layer 3
+        [6.0, 6.0]
     """
 
     num_layers: int
@@ -46,15 +54,16 @@ class ModelCosts:
 
     def __post_init__(self) -> None:
         if type(self.num_layers) is not int or self.num_layers < 1:
-            raise InvalidArgument(f"a model has 1 layer or more, not {self.num_layers!r}")
+            raise InvalidArgument(f"num_layers must be an integer of 1 or more, got {self.num_layers!r}")
         if not (isinstance(self.weight_share, (int, float)) and 0 <= self.weight_share <= 1):
-            raise InvalidArgument(f"weight_share is between 0 and 1, not {self.weight_share}")
+            raise InvalidArgument(f"weight_share must be between 0 and 1, got {self.weight_share}")
         for name in ("forward_s", "backward_s", "overhead_s", "weight_nbytes", "gradient_nbytes", "activation_nbytes",
                      "kept_gradient_nbytes", "output_nbytes"):  # fmt: skip
             if getattr(self, name) is not None:
                 values = self._of_layers(name)
-                if not ((values >= 0) & np.isfinite(values)).all():
-                    raise InvalidArgument(f"{name} is 0 or more in every layer")
+                wrong = values[~((values >= 0) & np.isfinite(values))]
+                if wrong.size:
+                    raise InvalidArgument(f"{name} must be 0 or more and finite in every layer, got {wrong[0]}")
 
     def stages(
         self,
@@ -64,11 +73,11 @@ class ModelCosts:
         fabric: Fabric | Link | None = None,
         num_replicas: int = 1,
     ) -> CostModel:
-        """Cut the layers into stages of as equal times as can be, and return what those cost.
+        """Split the layers into stages of balanced times and return the costs of these stages.
 
         Args:
-            num_stages: at most as many as layers.
-            micro_batch_size: samples.
+            num_stages: number of stages, at most the number of layers.
+            micro_batch_size: samples per micro-batch.
             fabric, num_replicas: as in `CostModel`.
 
         Raises:
@@ -108,7 +117,11 @@ class ModelCosts:
         try:
             values = np.asarray(getattr(self, name), np.float64)
         except (TypeError, ValueError):
-            raise InvalidArgument(f"{name} is a number, or one for every layer, not {getattr(self, name)!r}") from None
+            raise InvalidArgument(
+                f"{name} must be a number or one number per layer, got {getattr(self, name)!r}"
+            ) from None
         if values.ndim and values.shape != (self.num_layers,):
-            raise InvalidArgument(f"{name}: there are {self.num_layers} layers, and {values.size} values")
+            raise InvalidArgument(
+                f"{name} must have one value for each of {self.num_layers} layers, got {values.size} values"
+            )
         return np.broadcast_to(values, self.num_layers)

@@ -1,4 +1,4 @@
-"""Layers into stages: contiguous parts, of which the largest is as small as can be."""
+"""Partition layers into stages: contiguous parts whose largest cost is minimal."""
 
 from __future__ import annotations
 
@@ -14,44 +14,48 @@ _ROUNDING = 1e-13
 
 
 def bottleneck_partition(costs: Sequence[float], num_parts: int) -> list[int]:
-    """Cut a sequence into contiguous parts, none of them empty, so that the largest sum of a part is least.
+    """Partition a sequence into contiguous, non-empty parts with the smallest possible largest sum.
 
-    A bound is searched for by halving; whether parts within a bound are enough is found out by filling one after the
-    other (Iqbal, "Approximate algorithms for the partitioning of parallel and pipelined programs", 1991). Exact but for
-    rounding.
+    A binary search finds the bound of a part; for each bound, parts are filled greedily (Iqbal, "Approximate algorithms
+    for the partitioning of parallel and pipelined programs", 1991). The result is exact up to rounding.
 
     Args:
-        costs: of every layer, 0 or more.
-        num_parts: 1 or more, at most as many as layers.
+        costs: cost of every layer, 0 or more.
+        num_parts: number of parts, from 1 to the number of layers.
 
     Returns:
-        Where parts begin, and the end: num_parts + 1 numbers.
+        The start of every part and the end of the last: num_parts + 1 numbers.
 
     Raises:
-        InvalidArgument: there are more parts than layers, or a cost is negative or no number.
+        InvalidArgument: there are more parts than layers, or a cost is negative or not finite.
+
+    Examples:
+        >>> hk.pipeline.bottleneck_partition([1, 1, 1, 5, 1, 1], num_parts=3)
+        [0, 3, 4, 6]
     """
     values = np.asarray(costs, np.float64)
     if not 1 <= num_parts <= len(values):
-        raise InvalidArgument(f"{len(values)} layers make 1 to {len(values)} stages, not {num_parts}")
-    if not ((values >= 0) & np.isfinite(values)).all():
-        raise InvalidArgument("the cost of a layer is 0 or more")
+        raise InvalidArgument(f"{len(values)} layers can be split into 1 to {len(values)} stages, not {num_parts}")
+    wrong = values[~((values >= 0) & np.isfinite(values))]
+    if wrong.size:
+        raise InvalidArgument(f"the cost of a layer must be 0 or more and finite, got {wrong[0]}")
     sums = np.concatenate([[0.0], np.cumsum(values)])
     low, high = max(float(values.max()), float(sums[-1]) / num_parts), float(sums[-1])
     best = _fill(sums, num_parts, high)
     while high - low > _ROUNDING * high:
         middle = low + (high - low) / 2
-        if middle in (low, high):  # no number is between them
+        if middle in (low, high):  # adjacent floats
             break
-        found = _fill(sums, num_parts, middle)
-        if _largest(sums, found) <= middle * (1 + _ROUNDING):
-            best, high = found, min(middle, _largest(sums, found))
+        cuts = _fill(sums, num_parts, middle)
+        if _largest(sums, cuts) <= middle * (1 + _ROUNDING):
+            best, high = cuts, min(middle, _largest(sums, cuts))
         else:
             low = middle
     return best
 
 
 def _fill(sums: NDArray[np.float64], num_parts: int, bound: float) -> list[int]:
-    """Parts of at most `bound` as far as can be, each as long as can be with a layer left for every later part."""
+    """Fill parts greedily up to `bound`, with at least one layer for each part; the last part takes the rest."""
     num_layers = len(sums) - 1
     cuts = [0]
     for part in range(1, num_parts):

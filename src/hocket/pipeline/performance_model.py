@@ -1,4 +1,4 @@
-"""The time of a step by the formula of the Chimera paper, beside what the simulation of its table says."""
+"""The time of a step by the formula of the Chimera paper, to compare with the simulation."""
 
 from __future__ import annotations
 
@@ -12,15 +12,23 @@ from hocket.pipeline.simulation import simulate
 
 
 def predict_step_s(schedule: PipelineSchedule, costs: CostModel) -> float:
-    """Return the seconds of a step by the model of arXiv 2107.06925, section 3.4.
+    """Predict the seconds of a step by the model of arXiv 2107.06925, section 3.4.
 
     T = sum of C_k (k + p2p) over the kinds of passes, plus the longest part of a gradient sum that no bubble hides.
-    C_k are how many of a kind the critical path has (of Chimera with N = D: C_f = D and C_b = 2D - 2), p2p is
-    α + nβ, and a pass takes what it takes in the slowest stage. The gradient of the weights alone (W) sends nothing.
+    C_k is the number of passes of kind k on the critical path (Chimera with N = D: C_f = D and C_b = 2D - 2), p2p is
+    α + nβ, and the time of a pass is that of the slowest stage. A weight gradient (W) sends no message.
 
     Args:
-        schedule: of one step; its sums of gradients, if it has such, are those of `add_gradient_sync`.
-        costs: of its actions.
+        schedule: schedule of one step; gradient sums in it must be those of `add_gradient_sync`.
+        costs: costs of the actions.
+
+    Returns:
+        Seconds.
+
+    Examples:
+        >>> schedule = hk.pipeline.build("chimera", 4, 4)  # C_f = 4, C_b = 6
+        >>> hk.pipeline.predict_step_s(schedule, hk.pipeline.CostModel(seconds={"F": 1.0, "B": 2.0}))
+        16.0
     """
     num_stages = schedule.num_stages
     bare = schedule.without(*schedule.columns.counted_as("SYNC_START", "SYNC_WAIT", "STEP"))
@@ -30,10 +38,10 @@ def predict_step_s(schedule: PipelineSchedule, costs: CostModel) -> float:
         name for kind in known.values() for need in kind.needs if need.carries in CROSSINGS for name in need.kinds
     }
     sending = bare.columns.counted_as(*awaited)
-    alike = {name: float(costs.seconds_of(name, num_stages).max()) for name in passes}
-    timeline = simulate(bare, CostModel(seconds=alike))
+    slowest_s = {name: float(costs.seconds_of(name, num_stages).max()) for name in passes}
+    timeline = simulate(bare, CostModel(seconds=slowest_s))
     groups = bare.columns.groups
-    on_path = np.isin(groups, groups[timeline.critical_path()])  # with all that overlaps with what is on it
+    on_path = np.isin(groups, groups[timeline.critical_path()])  # and all actions that overlap with them
     path = [bare.action(row) for row in np.flatnonzero(on_path).tolist()]
     message_s = 0.0
     fabric = costs.network()
@@ -42,7 +50,7 @@ def predict_step_s(schedule: PipelineSchedule, costs: CostModel) -> float:
         cost = fabric.message_cost(0, 1, int(np.ceil(nbytes)))
         message_s = cost.latency_s + cost.occupied_s
     total = sum(
-        alike.get(known[action.kind].cost or "", 0.0) * action.width + message_s * (action.kind in sending)
+        slowest_s.get(known[action.kind].cost or "", 0.0) * action.width + message_s * (action.kind in sending)
         for action in path
     )
     exposed = [0.0]
@@ -61,7 +69,7 @@ def predict_step_s(schedule: PipelineSchedule, costs: CostModel) -> float:
 def _bubbles_after(
     begin_s: NDArray[np.float64], end_s: NDArray[np.float64], schedule: PipelineSchedule, rank: int, row: int
 ) -> float:
-    """Seconds that a rank is idle between an action and its last one."""
+    """Return the idle seconds of a rank between an action and its last action."""
     last = int(schedule.columns.starts[rank + 1])
     works = ~schedule.columns.with_previous[row + 1 : last]
     busy = float((end_s - begin_s)[row + 1 : last][works].sum())

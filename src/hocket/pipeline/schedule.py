@@ -1,4 +1,4 @@
-"""A pipeline schedule: for every rank, the actions of a training step in their order."""
+"""A pipeline schedule: for every rank, the actions of a training step in program order."""
 
 from __future__ import annotations
 
@@ -18,21 +18,30 @@ _MOST_PASSES = 1 << 28
 
 @dataclass(frozen=True, eq=False)
 class PipelineSchedule:
-    """A table of actions, whose order is the program; when they happen follows from what they cost: see `simulate`.
+    """A table with the program of every rank: its actions in order. `simulate` computes their times.
 
-    Nothing is checked beyond what is needed to understand the table: see `validate`.
+    Only kinds and numbers are checked here; `validate` checks whether the schedule is correct.
 
     Args:
-        name: of the schedule that it was made by.
-        placement: which rank holds which stage.
-        num_micro_batches: of one step, over all pipes.
-        actions: of every rank, in its order.
-        edges: which stage (first) gives its outputs to which; a chain of all stages if not given.
-        num_steps: of training, whose actions stand in the table.
-        parameters: that the schedule was made with.
+        name: name of the schedule.
+        placement: placement of the stages on ranks.
+        num_micro_batches: micro-batches per step, over all pipes.
+        actions: for each rank, its actions in order.
+        edges: pairs of a stage and a later stage that takes its output; a chain of all stages if not given.
+        num_steps: training steps in the table.
+        parameters: parameters of the schedule.
 
     Raises:
-        InvalidSchedule: an action has a kind that nobody registered, or a number that cannot be.
+        InvalidArgument: an edge or a number is out of range.
+        InvalidSchedule: an action has an unregistered kind or an invalid number, or the number of ranks is wrong.
+
+    Examples:
+        >>> forward, backward = hk.pipeline.Action("F", 0, 0), hk.pipeline.Action("B", 0, 0)
+        >>> schedule = hk.pipeline.PipelineSchedule("mine", hk.pipeline.linear(1), 1, [[forward, backward]])
+        >>> schedule
+        <mine: 1 ranks, 1 micro-batches>
+        >>> len(schedule), schedule.is_chain
+        (2, True)
     """
 
     name: str
@@ -54,19 +63,21 @@ class PipelineSchedule:
         for first, second in self.edges:
             if not 0 <= first < second < num_stages:
                 raise InvalidArgument(
-                    f"an edge goes from a stage to a later one, of {num_stages}; ({first}, {second}) does not"
+                    f"an edge must go from a stage to a later one, below {num_stages}; got ({first}, {second})"
                 )
         for name in ("num_micro_batches", "num_steps"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
-                raise InvalidArgument(f"{name} is 1 or more, not {value!r}")
+                raise InvalidArgument(f"{name} must be an integer of 1 or more, got {value!r}")
         if self.num_micro_batches * self.num_steps * num_stages > _MOST_PASSES:
             raise InvalidArgument(
                 f"{self.num_micro_batches} micro-batches of {num_stages} stages and {self.num_steps} steps are too "
-                f"many: there may be {_MOST_PASSES} passes"
+                f"many: the limit is {_MOST_PASSES} passes"
             )
         if len(self.actions) != self.num_ranks:
-            raise InvalidSchedule(f"the placement has {self.num_ranks} ranks, the table {len(self.actions)}")
+            raise InvalidSchedule(
+                f"the table needs one row for each of {self.num_ranks} ranks of the placement, got {len(self.actions)}"
+            )
 
     @property
     def num_ranks(self) -> int:
@@ -82,15 +93,15 @@ class PipelineSchedule:
 
     @property
     def is_chain(self) -> bool:
-        """Whether every stage takes what the one before it gives, and nothing else."""
+        """Whether every stage takes exactly the output of the stage before it."""
         return self.edges == _chain(self.num_stages)
 
     def __len__(self) -> int:
-        """Actions in the table."""
+        """Number of actions in the table."""
         return len(self.columns)
 
     def __eq__(self, other: object) -> bool:
-        """Whether both do the same; names and parameters do not count."""
+        """Whether both have the same content, apart from name and parameters."""
         if not isinstance(other, PipelineSchedule):
             return NotImplemented
         return self._content == other._content
@@ -107,12 +118,12 @@ class PipelineSchedule:
         return self.placement, self.num_micro_batches, self.num_steps, self.edges, self.actions
 
     def action(self, row: int) -> Action:
-        """Return an action by its number in `columns`."""
+        """Return an action by its row number in `columns`."""
         rank, index = self.place(row)
         return self.actions[rank][index]
 
     def place(self, row: int) -> tuple[int, int]:
-        """Return the rank of an action, and its place in the rank's order."""
+        """Return the rank of an action and its index in the rank's program."""
         rank = int(self.columns.rank[row])
         return rank, int(row - self.columns.starts[rank])
 
@@ -121,7 +132,7 @@ class PipelineSchedule:
         rows: list[list[Action]] = []
         for actions in self.actions:
             row: list[Action] = []
-            has_begun = False  # whether something stays of what the action overlaps with
+            has_begun = False  # whether the group of overlapping actions has a kept one so far
             for action in actions:
                 has_begun = has_begun and action.with_previous
                 if action.kind not in names:
@@ -131,7 +142,7 @@ class PipelineSchedule:
         return self.with_actions(rows)
 
     def with_actions(self, actions: Sequence[Sequence[Action]]) -> PipelineSchedule:
-        """Return the schedule with another table."""
+        """Return the schedule with another table of actions."""
         return replace(self, actions=tuple(tuple(row) for row in actions))
 
     @cached_property
@@ -139,16 +150,16 @@ class PipelineSchedule:
         """All actions as arrays.
 
         Raises:
-            InvalidSchedule: an action has a kind that nobody registered, or a number that cannot be.
+            InvalidSchedule: an action has an unregistered kind or an invalid number.
         """
         return make_columns(self)
 
     @cached_property
     def dependencies(self) -> Dependencies:
-        """What every action waits for.
+        """The dependencies of all actions.
 
         Raises:
-            MissingAction: what an action waits for is not in the table.
+            MissingAction: an action depends on one that is not in the table.
         """
         return find_dependencies(self)
 

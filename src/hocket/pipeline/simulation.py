@@ -1,4 +1,4 @@
-"""A schedule on the virtual clock."""
+"""Simulate a schedule on a virtual clock."""
 
 from __future__ import annotations
 
@@ -14,20 +14,30 @@ from hocket.pipeline.waiting import describe_deadlock
 def simulate(
     schedule: PipelineSchedule, costs: CostModel | None = None, *, buffering: Buffering | str | int = TAGGED
 ) -> PipelineTimeline:
-    """Run a schedule on a virtual clock.
+    """Simulate a schedule on a virtual clock.
 
-    Every rank does its actions one after the other, each as soon as what it waits for is over. Messages cross while
-    ranks compute, one at a time out of a rank and one into it. A sum over the copies of a stage begins when all of
-    them have come to it.
+    Every rank runs its actions in order, each as soon as its dependencies have ended. Messages overlap with
+    computation; a rank sends one and receives one at a time. The gradient sum of a stage starts when all copies have
+    reached it.
 
     Args:
-        schedule: to run.
-        costs: of its actions; F = 1, B = 2, I = W = 1 and messages that take no time if not given.
-        buffering: of messages, for tables that name them: see `Buffering.parse`.
+        schedule: schedule to simulate.
+        costs: costs of its actions; by default F = 1, B = 2, I = W = 1, and messages take no time.
+        buffering: buffering of messages, for tables with messages: see `Buffering.parse`.
+
+    Returns:
+        When every action and message began and ended.
 
     Raises:
-        MissingAction: what an action waits for is not in the table.
-        PipelineDeadlock: actions wait for each other; shows the cycle.
+        MissingAction: an action depends on one that is not in the table.
+        PipelineDeadlock: actions wait for each other; the error shows the cycle.
+
+    Examples:
+        >>> one_f_one_b, zero_bubble = (hk.pipeline.build(name, 4, 8) for name in ("1f1b", "zb-h1"))
+        >>> hk.pipeline.simulate(one_f_one_b).makespan_s
+        33.0
+        >>> hk.pipeline.simulate(zero_bubble).makespan_s
+        27.0
     """
     costs = costs or CostModel()
     buffering = Buffering.parse(buffering)

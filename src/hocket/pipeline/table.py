@@ -1,4 +1,4 @@
-"""What the columns and dependencies of a schedule are made of."""
+"""The interface of a schedule that its columns and dependencies need."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hocket.pipeline.action import Action
 
 
 class ActionTable(Protocol):
-    """The table of actions of a `PipelineSchedule`, and the numbers that its entries refer to."""
+    """The table of actions of a `PipelineSchedule`, and the ranges of its numbers."""
 
     @property
     def actions(self) -> Sequence[Sequence[Action]]: ...

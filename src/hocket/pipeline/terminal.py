@@ -1,4 +1,4 @@
-"""Timelines as text: a line a rank, a letter and a number an action, a dot where a rank is idle."""
+"""Draw timelines as text: one line per rank, a letter and a number per action, dots for idle time."""
 
 from __future__ import annotations
 
@@ -7,12 +7,21 @@ from hocket.pipeline.timeline import PipelineTimeline
 
 
 def draw_text(timeline: PipelineTimeline, width: int = 100, *, color: bool = False) -> str:
-    """Return a timeline as text.
+    """Draw a timeline as text.
 
     Args:
-        timeline: simulated or measured.
-        width: characters of a line.
-        color: paint actions by their kind, for terminals that can.
+        timeline: simulated or measured timeline.
+        width: characters per line.
+        color: whether to colour actions by kind, with ANSI escape sequences.
+
+    Returns:
+        One line per rank.
+
+    Examples:
+        >>> timeline = hk.pipeline.simulate(hk.pipeline.build("1f1b", 2, 4))
+        >>> print(hk.pipeline.draw_text(timeline, width=40))
+        0 F0─F1·····B0───F2─B1───F3B2───···B3───
+        1 ···F0B0───F1─B1───F2B2───F3─B3───·····
     """
     schedule = timeline.schedule
     names = [f"{rank} " for rank in range(schedule.num_ranks)]
@@ -30,12 +39,12 @@ def draw_text(timeline: PipelineTimeline, width: int = 100, *, color: bool = Fal
             if end <= begin or kinds()[action.kind].resource != "rank":
                 continue
             if action.with_previous:
-                begin = (begin + end) // 2  # the second half shows what overlaps with the first
+                begin = (begin + end) // 2  # an overlapping action gets the second half of the bar
             number = "" if action.micro_batch < 0 else str(action.micro_batch)
-            word = f"{action.kind[0]}{number}".ljust(end - begin)[: end - begin]
-            if len(word) < 1 + len(number):
-                word = word[0].ljust(end - begin)
-            cells[begin:end] = list(word.replace(" ", "─"))
+            label = f"{action.kind[0]}{number}".ljust(end - begin)[: end - begin]
+            if len(label) < 1 + len(number):
+                label = label[0].ljust(end - begin)
+            cells[begin:end] = list(label.replace(" ", "─"))
             paint[begin:end] = [kinds()[action.kind].terminal_color] * (end - begin)
         lines.append(name.rjust(margin) + (_painted(cells, paint) if color else "".join(cells)))
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""When every action of a schedule began and ended, simulated or measured, and what that says about it."""
+"""Begin and end of every action of a schedule, simulated or measured, and statistics of them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ BubbleKind = Literal["sync", "span"]
 
 
 class Gap(NamedTuple):
-    """A time in which a rank does nothing.
+    """A period in which a rank is idle.
 
     Args:
-        rank: that is idle.
-        begin_s, end_s: from when to when.
-        place: of the action that follows, in the rank's order; the number of its actions if none does.
+        rank: idle rank.
+        begin_s, end_s: begin and end of the period.
+        place: index of the next action of the rank; the number of its actions after the last one.
     """
 
     rank: int
@@ -37,11 +37,11 @@ class Gap(NamedTuple):
 
 
 class EdgeTraffic(NamedTuple):
-    """What crosses an edge between two stages, one way.
+    """The traffic along an edge between two stages, in one direction.
 
     Args:
-        from_stage, to_stage, from_rank, to_rank: its ends.
-        num_messages, nbytes: that crossed it.
+        from_stage, to_stage, from_rank, to_rank: ends of the edge.
+        num_messages, nbytes: number of messages and their total size.
     """
 
     from_stage: int
@@ -54,17 +54,26 @@ class EdgeTraffic(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PipelineTimeline:
-    """When everything happened.
+    """Begin and end of every action and message of a schedule.
 
     Args:
-        schedule: that ran.
-        begin_s, end_s: of every action, in the order of `PipelineSchedule.columns`.
-        messages: that crossed between ranks.
-        message_begin_s, message_end_s: of each.
-        costs: by which it was simulated, or that it is compared with.
+        schedule: schedule that ran.
+        begin_s, end_s: begin and end of every action, in the order of `PipelineSchedule.columns`.
+        messages: messages between ranks.
+        message_begin_s, message_end_s: begin and end of every message.
+        costs: costs of the simulation, or to compare a measurement with.
         source: "simulated" or "measured".
-        buffering: of messages.
-        task_end_s: of every task that the schedule was lowered to, where it was simulated.
+        buffering: buffering of messages.
+        task_end_s: end of every task of the simulation; None if measured.
+
+    Examples:
+        >>> timeline = hk.pipeline.simulate(hk.pipeline.build("1f1b", 2, 4))
+        >>> timeline.makespan_s, round(timeline.bubble(), 3)
+        (15.0, 0.2)
+        >>> timeline.gaps()[0]
+        Gap(rank=0, begin_s=2.0, end_s=4.0, place=2)
+        >>> timeline.peak_nbytes.tolist()  # activations: one byte each by default
+        [2.0, 1.0]
     """
 
     schedule: PipelineSchedule
@@ -80,18 +89,18 @@ class PipelineTimeline:
 
     @property
     def makespan_s(self) -> float:
-        """Seconds from the beginning until the last action is over."""
+        """Seconds until the last action ends."""
         return float(self.end_s.max(initial=0.0))
 
     @cached_property
     def busy_s(self) -> NDArray[np.float64]:
-        """Seconds in which each rank does something; waiting for a message is doing nothing."""
+        """Seconds in which each rank computes; waiting for a message is idle time."""
         begin_s, end_s, ranks = self._own_work
         return np.bincount(ranks, end_s - begin_s, self.schedule.num_ranks).astype(np.float64)
 
     @cached_property
     def span_s(self) -> NDArray[np.float64]:
-        """Seconds between the beginning of the first and the end of the last work of each rank."""
+        """Seconds between the start of the first and the end of the last work of each rank."""
         begin_s, end_s, ranks = self._own_work
         first, last = np.full(self.schedule.num_ranks, np.inf), np.zeros(self.schedule.num_ranks)
         np.minimum.at(first, ranks, begin_s)
@@ -99,33 +108,36 @@ class PipelineTimeline:
         return np.where(np.isfinite(first), last - first, 0.0)
 
     def bubble(self, kind: BubbleKind = "sync") -> float:
-        """Return the part of the time in which ranks are idle.
+        """Return the share of time in which ranks are idle.
 
         Args:
-            kind: "sync": of the time until the last rank is done, for all ranks wait for each other at the end of a
-                step, as in the papers on GPipe, 1F1B and Chimera. "span": of the longest time between the first and
-                last work of a rank, as in the papers on zero bubbles: there no rank waits at the end of a step, and
-                the step is taken back if another rank found its gradients invalid.
+            kind: "sync": relative to the makespan, as all ranks synchronise at the end of a step; used in the papers on
+                GPipe, 1F1B and Chimera. "span": relative to the longest time between first and last work of a rank;
+                used in the papers on zero bubbles, where ranks do not synchronise at the end of a step, but roll it
+                back if a rank finds invalid gradients.
+
+        Raises:
+            InvalidArgument: `kind` is neither "sync" nor "span".
         """
         if kind not in ("sync", "span"):
-            raise InvalidArgument(f'the kinds of bubble ratios are "sync" and "span", not {kind!r}')
-        whole = self.makespan_s if kind == "sync" else float(self.span_s.max(initial=0.0))
-        if whole <= 0:
+            raise InvalidArgument(f'the kind of a bubble ratio must be "sync" or "span", got {kind!r}')
+        duration_s = self.makespan_s if kind == "sync" else float(self.span_s.max(initial=0.0))
+        if duration_s <= 0:
             return 0.0
-        return max(0.0, 1.0 - float(self.busy_s.sum()) / (whole * self.schedule.num_ranks))
+        return max(0.0, 1.0 - float(self.busy_s.sum()) / (duration_s * self.schedule.num_ranks))
 
     @cached_property
     def memory(self) -> MemoryUse:
-        """What ranks keep, at every action."""
+        """The memory use of ranks at every action."""
         return memory_use(self.schedule, self.costs)
 
     @property
     def peak_nbytes(self) -> NDArray[np.float64]:
-        """The most that each rank holds: its stages' weights, and what is kept for micro-batches."""
+        """The peak memory of each rank: weights of its stages, and stashes of micro-batches."""
         return self.memory.peak_nbytes
 
     def gaps(self, least_s: float = 0.0) -> list[Gap]:
-        """Return when ranks are idle for longer than `least_s`, by rank and time."""
+        """Return the idle periods longer than `least_s`, ordered by rank and time."""
         return [gap for gap in self._all_gaps() if gap.end_s - gap.begin_s > max(least_s, 1e-12 * self.makespan_s)]
 
     def _all_gaps(self) -> Iterator[Gap]:
@@ -141,10 +153,10 @@ class PipelineTimeline:
             yield Gap(rank, free_s, self.makespan_s, int(last - first))
 
     def critical_path(self) -> list[int]:
-        """Return the actions that the makespan consists of, by their numbers in `PipelineSchedule.columns`, first to
-        last: each is what the next one waited for last.
+        """Return the critical path: row numbers in `PipelineSchedule.columns`, first to last.
 
-        A message that waits for its sender's way out counts as waiting for what made it.
+        Each action on it is the last dependency of the next one to end. A message that waits until its sender may send
+        counts as waiting for the action that produced it.
         """
         schedule, columns = self.schedule, self.schedule.columns
         if not len(columns):
@@ -152,7 +164,7 @@ class PipelineTimeline:
         lowered = lower_to_tasks(schedule, self.costs, self.buffering)
         num_tasks = lowered.graph.num_tasks
         end_s = self.task_end_s
-        if end_s is None:  # measured: sums are over, at the latest, when the first rank goes on after them
+        if end_s is None:  # measured: a sum has ended, at the latest, when the first rank continues after it
             end_s = np.full(num_tasks, np.inf)
             end_s[lowered.message_tasks] = self.message_end_s
             end_s[lowered.begins] = self.begin_s
@@ -162,7 +174,7 @@ class PipelineTimeline:
             unknown = np.isinf(end_s[lowered.before])
             np.minimum.at(end_s, lowered.before[unknown], begins[lowered.after[unknown]])
         action_of = np.full(num_tasks, -1)
-        rows = np.arange(len(columns))[::-1]  # of actions that overlap the first one stands for all
+        rows = np.arange(len(columns))[::-1]  # the first of overlapping actions represents all
         action_of[lowered.begins[rows]] = rows
         action_of[lowered.ends[rows]] = rows
         order = np.argsort(lowered.after, kind="stable")
@@ -179,7 +191,7 @@ class PipelineTimeline:
             task = int(earlier[np.argmax(end_s[earlier])])
 
     def traffic(self) -> list[EdgeTraffic]:
-        """Return what crossed between ranks, by edge between two stages."""
+        """Return the traffic between ranks, by edge between two stages."""
         messages = self.messages
         ends = np.stack([messages.from_stage, messages.to_stage, messages.from_rank, messages.to_rank])
         edges, which = np.unique(ends, axis=1, return_inverse=True)
@@ -190,20 +202,20 @@ class PipelineTimeline:
 
     @cached_property
     def holds_rank(self) -> NDArray[np.bool_]:
-        """Of every action, whether its rank does nothing else meanwhile."""
+        """Whether each action occupies its rank."""
         columns = self.schedule.columns
         return np.array([kinds()[name].resource == "rank" for name in columns.kinds], np.bool_)[columns.kind]
 
     @cached_property
     def _works(self) -> NDArray[np.bool_]:
-        """Of every action, whether its rank does nothing else meanwhile, and it costs anything."""
+        """Whether each action occupies its rank and takes time."""
         columns = self.schedule.columns
         costs = np.array([kinds()[name].cost is not None for name in columns.kinds], np.bool_)[columns.kind]
-        found: NDArray[np.bool_] = self.holds_rank & costs
-        return found
+        works: NDArray[np.bool_] = self.holds_rank & costs
+        return works
 
     @cached_property
     def _own_work(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int32]]:
-        """Begin, end and rank of all that ranks do; actions that overlap count once."""
+        """Begin, end and rank of all computation; overlapping actions count once."""
         works = self._works & ~self.schedule.columns.with_previous
         return self.begin_s[works], self.end_s[works], self.schedule.columns.rank[works]

@@ -1,4 +1,4 @@
-"""Timelines as traces for ui.perfetto.dev and chrome://tracing: slices, messages with arrows, and memory."""
+"""Write timelines as traces for ui.perfetto.dev and chrome://tracing: slices, message arrows, and memory."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from hocket.errors import InvalidArgument
 from hocket.pipeline.kind import kinds
 from hocket.pipeline.timeline import PipelineTimeline
 
-_ACTIONS, _ASIDE, _MESSAGES, _FURTHER_MESSAGES = range(4)
+_ACTIONS, _BACKGROUND, _MESSAGES, _FURTHER_MESSAGES = range(4)
 _THREADS = {
     _ACTIONS: "actions",
-    _ASIDE: "aside",
+    _BACKGROUND: "background",
     _MESSAGES: "messages sent",
-    _FURTHER_MESSAGES: "messages sent over its other connection",
+    _FURTHER_MESSAGES: "messages sent over the second connection",
 }
 
 
 def trace_events(timeline: PipelineTimeline, *, name: str = "", first_process: int = 0) -> list[dict[str, Any]]:
-    """Return a timeline in the trace event format, a process a rank; times in microseconds.
+    """Return a timeline in the trace event format, one process per rank, with times in microseconds.
 
     Args:
-        timeline: simulated or measured.
-        name: before the names of ranks.
-        first_process: number of the first rank's process.
+        timeline: simulated or measured timeline.
+        name: prefix of the names of ranks.
+        first_process: process number of rank 0.
     """
     schedule, columns = timeline.schedule, timeline.schedule.columns
     events: list[dict[str, Any]] = []
@@ -37,10 +37,12 @@ def trace_events(timeline: PipelineTimeline, *, name: str = "", first_process: i
         label = f"{name} rank {rank}".strip()
         events.append({"ph": "M", "name": "process_name", "pid": process, "args": {"name": label}})
         events.append({"ph": "M", "name": "process_sort_index", "pid": process, "args": {"sort_index": process}})
-        for thread, words in _THREADS.items():
-            events.append({"ph": "M", "name": "thread_name", "pid": process, "tid": thread, "args": {"name": words}})
+        for thread, thread_name in _THREADS.items():
+            events.append(
+                {"ph": "M", "name": "thread_name", "pid": process, "tid": thread, "args": {"name": thread_name}}
+            )
     begins, ends = timeline.begin_s * 1e6, timeline.end_s * 1e6
-    held, left = timeline.memory.during_nbytes, timeline.memory.after_nbytes
+    during, after = timeline.memory.during_nbytes, timeline.memory.after_nbytes
     for row in range(len(columns)):
         action = schedule.action(row)
         kind = kinds()[action.kind]
@@ -49,13 +51,13 @@ def trace_events(timeline: PipelineTimeline, *, name: str = "", first_process: i
         events.append(
             {
                 "ph": "X", "name": str(action), "cat": action.kind, "pid": process,
-                "tid": _ACTIONS if kind.resource == "rank" else _ASIDE,
+                "tid": _ACTIONS if kind.resource == "rank" else _BACKGROUND,
                 "ts": begins[row], "dur": ends[row] - begins[row], "args": arguments,
             }
         )  # fmt: skip
         counter = {"ph": "C", "name": "held", "pid": process}
-        events.append({**counter, "ts": begins[row], "args": {"bytes": held[row]}})
-        events.append({**counter, "ts": ends[row], "args": {"bytes": left[row]}})
+        events.append({**counter, "ts": begins[row], "args": {"bytes": during[row]}})
+        events.append({**counter, "ts": ends[row], "args": {"bytes": after[row]}})
     events += _message_events(timeline, first_process)
     return events
 
@@ -63,21 +65,29 @@ def trace_events(timeline: PipelineTimeline, *, name: str = "", first_process: i
 def write_trace(
     timelines: PipelineTimeline | Sequence[PipelineTimeline], path: str | Path, *, names: Sequence[str] | None = None
 ) -> None:
-    """Write one timeline, or several below each other, as JSON that ui.perfetto.dev opens.
+    """Write one or several timelines as a JSON trace for ui.perfetto.dev.
 
     Args:
-        timelines: simulated or measured.
-        path: of the file.
-        names: of each; the schedule's, and simulated or measured, if not given.
+        timelines: simulated or measured timelines.
+        path: file to write.
+        names: names of the timelines; by default the name of the schedule and "simulated" or "measured".
 
     Raises:
-        InvalidArgument: there are not as many names as timelines, or the file cannot be written.
+        InvalidArgument: the number of names is wrong, or the file cannot be written.
+
+    Examples:
+        >>> import json
+        >>> from pathlib import Path
+        >>> hk.pipeline.write_trace(hk.pipeline.simulate(hk.pipeline.build("gpipe", 2, 2)), "trace.json")
+        >>> events = json.loads(Path("trace.json").read_text())["traceEvents"]
+        >>> [event["name"] for event in events if event.get("cat") == "F"]
+        ['0F0', '0F1', '1F0', '1F1']
     """
     several = [timelines] if isinstance(timelines, PipelineTimeline) else list(timelines)
     if names is None:
         names = [f"{each.schedule.name}, {each.source}:" for each in several] if len(several) > 1 else [""]
     if len(names) != len(several):
-        raise InvalidArgument(f"there are {len(several)} timelines, and {len(names)} names")
+        raise InvalidArgument(f"each timeline needs one name: got {len(several)} timelines and {len(names)} names")
     events: list[dict[str, Any]] = []
     first = 0
     for timeline, name in zip(several, names, strict=True):
@@ -86,11 +96,11 @@ def write_trace(
     try:
         Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
     except OSError as error:
-        raise InvalidArgument(f"{path} cannot be written: {error.strerror}") from None
+        raise InvalidArgument(f"cannot write {path}: {error.strerror}") from None
 
 
 def _message_events(timeline: PipelineTimeline, first_process: int) -> list[dict[str, Any]]:
-    """A slice for every message at its sender, and arrows from what made it to it and on to what needs it."""
+    """Return a slice for every message at its sender, with arrows from its producer and to its consumer."""
     messages, events = timeline.messages, []
     fabric = timeline.costs.network()
     ranks = messages.from_rank, messages.to_rank
@@ -99,15 +109,15 @@ def _message_events(timeline: PipelineTimeline, first_process: int) -> list[dict
         source, destination = int(messages.source[number]), int(messages.destination[number])
         begin, end = timeline.message_begin_s[number] * 1e6, timeline.message_end_s[number] * 1e6
         sender, receiver = (first_process + int(each[number]) for each in (messages.from_rank, messages.to_rank))
-        made, needed = timeline.schedule.action(source), timeline.schedule.action(destination)
-        name, track = f"{made} > {needed}", int(tracks[number])
+        producer, consumer = timeline.schedule.action(source), timeline.schedule.action(destination)
+        name, track = f"{producer} > {consumer}", int(tracks[number])
         common = {"name": "message", "cat": "message", "id": first_process * 1_000_000 + number}
         events += [
             {
                 "ph": "X", "name": name, "cat": "message", "pid": sender, "tid": track, "ts": begin,
                 "dur": end - begin, "args": {"nbytes": messages.nbytes[number]},
             },
-            # An arrow begins within the slice that made the message, and ends at the one that needs it.
+            # An arrow begins within the slice of the producer and ends at the consumer.
             {"ph": "s", **common, "pid": sender, "tid": _ACTIONS, "ts": timeline.begin_s[source] * 1e6},
             {"ph": "t", **common, "pid": sender, "tid": track, "ts": begin},
             {

@@ -1,4 +1,4 @@
-"""Where the parts are wired together: `init`, `spawn` and `simulate`."""
+"""Wiring of the parts: `init`, `spawn` and `simulate`."""
 
 from hocket.session.simulator import Simulated, simulate
 from hocket.session.spawner import spawn

@@ -1,4 +1,4 @@
-"""Learning while running, where $HOCKET_LEARN asks for it."""
+"""Learning while the program runs, enabled by HOCKET_LEARN=1."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ if TYPE_CHECKING:
 
 
 def is_learning_asked_for() -> bool:
-    """Return whether the environment asks for it."""
+    """Return whether the environment enables learning."""
     return os.environ.get("HOCKET_LEARN") == "1"
 
 
-def learn_until_finalized(comm: Communicator, *, keeps: bool) -> None:
-    """Have a root communicator learn; called by all members.
+def learn_until_finalized(comm: Communicator, *, saves: bool) -> None:
+    """Let a root communicator learn; called by all members.
 
     Args:
         comm: the communicator.
-        keeps: whether what was learned goes into the machine's table at the end.
+        saves: whether to save the learned choices in the machine's table when it is finalized.
     """
     from hocket.tune.learn import Learner  # needs NumPy
 
     try:
         learner = Learner(comm)
-    except InvalidArgument as error:  # a policy of the program's own: on all ranks alike
-        warnings.warn(f"hocket: HOCKET_LEARN is set, but {error}; nothing is learned", stacklevel=5)
+    except InvalidArgument as error:  # the program has its own policy, on all ranks
+        warnings.warn(f"hocket: HOCKET_LEARN is set, but learning is off: {error}", stacklevel=5)
         return
     machines = comm.all_gather_object(this_machine(comm.backends, comm.num_hosts))
-    if any(machine != machines[0] for machine in machines):  # tables for them would differ, and be refused
-        logger.warning("what is learned is not kept, as the hosts of the ranks differ")
-        keeps = False
-    comm._on_finalize = _saving(learner, keeps and comm.local_rank == 0, comm._on_finalize)
+    if any(machine != machines[0] for machine in machines):  # their tables would differ, and be refused
+        logger.warning("learned choices are not saved: the hosts of the ranks differ")
+        saves = False
+    comm._on_finalize = _save_at_finalize(learner, saves and comm.local_rank == 0, comm._on_finalize)
 
 
-def _saving(learner: Learner, saves: bool, then: Callable[[], object] | None) -> Callable[[], None]:
+def _save_at_finalize(learner: Learner, saves: bool, then: Callable[[], object] | None) -> Callable[[], None]:
     def finalize() -> None:
         try:
             if saves and learner.lessons:
-                logger.info("what was learned is in %s", learner.save())
-        except (OSError, RuntimeError, HocketError) as error:  # a RuntimeError where there is no home
-            warnings.warn(f"hocket: what was learned could not be kept: {error}", stacklevel=2)
+                logger.info("learned choices are saved in %s", learner.save())
+        except (OSError, RuntimeError, HocketError) as error:  # RuntimeError: no home directory
+            warnings.warn(f"hocket: learned choices could not be saved: {error}", stacklevel=2)
         finally:
             if then is not None:
                 then()

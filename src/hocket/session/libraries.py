@@ -1,4 +1,4 @@
-"""Brings up the libraries of a job, so that every rank has the same ones or knows why not."""
+"""Start the libraries of a job: all ranks get the same ones, or the reason why one is missing."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ from hocket.tune.machine import this_machine
 
 @dataclass
 class Libraries:
-    """What came up, why the others did not, and how one is chosen."""
+    """The libraries that started, why the others did not, and the policy that chooses between them."""
 
-    up: list[Backend] = field(default_factory=list)
+    started: list[Backend] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     policy: Policy = field(default_factory=DefaultPolicy)
 
 
-def bring_up(job: BackendJob, wanted: Sequence[str] | None) -> Libraries:
+def start_libraries(job: BackendJob, requested: Sequence[str] | None) -> Libraries:
     """Start libraries; called by all ranks of the job.
 
     Args:
-        job: who they are for.
-        wanted: names of those that have to be there; None: all that are worth it and can be had.
+        job: the job that uses them.
+        requested: names of libraries that must start; None: start all that are useful and available.
 
     Raises:
-        BackendUnavailable: one asked for by name cannot be had on some rank; raised on all of them.
+        BackendUnavailable: a requested library is not available on some rank; raised on all ranks.
     """
-    adapters = backends_among(wanted)
-    if wanted is not None:
-        wanted = [*wanted, *(part for name in wanted if "+" in name for part in name.split("+"))]
+    adapters = backends_among(requested)
+    if requested is not None:
+        requested = [*requested, *(part for name in requested if "+" in name for part in name.split("+"))]
     obstacles = _exchange_reasons(
-        job, {name: _find_obstacle(adapter, job, wanted) for name, adapter in adapters.items()}
+        job, {name: _find_obstacle(adapter, job, requested) for name, adapter in adapters.items()}
     )
     libraries = Libraries()
-    for name in adapters:  # before any is started
-        if wanted is not None and name in wanted and obstacles[name] is not None:
+    for name in adapters:  # before any starts
+        if requested is not None and name in requested and obstacles[name] is not None:
             raise BackendUnavailable(f"backend {name!r} is not available: {obstacles[name]}")
     for name, adapter in adapters.items():
         reason = obstacles[name]
-        if reason is None and (wanted is None or name in wanted):
+        if reason is None and (requested is None or name in requested):
             reason = _start(adapter, job, libraries)
         if reason is None:
             continue
-        if wanted is not None and name in wanted:
-            for library in reversed(libraries.up):
+        if requested is not None and name in requested:
+            for library in reversed(libraries.started):
                 library.close(is_broken=False)
             raise BackendUnavailable(f"backend {name!r} is not available: {reason}")
         libraries.left_out[name] = reason
@@ -61,27 +61,27 @@ def bring_up(job: BackendJob, wanted: Sequence[str] | None) -> Libraries:
 
 
 def agree_on_policy(job: BackendJob, libraries: Libraries, num_hosts: int) -> Policy:
-    """Settle what policy "auto" stands for; called by all ranks.
+    """Return the policy that "auto" stands for; called by all ranks.
 
     Args:
-        job: whose ranks agree.
-        libraries: that are up.
-        num_hosts: that the ranks are on.
+        job: the job whose ranks agree.
+        libraries: the started libraries.
+        num_hosts: number of hosts of the ranks.
 
     Raises:
-        TableError: a rank's table is malformed; raised on all of them.
+        TableError: the table of some rank is malformed; raised on all ranks.
         TableMismatch: the ranks have different tables.
     """
-    words = {"shm": describe_shared_memory()} | {each.name: each.description for each in libraries.up}
+    descriptions = {"shm": describe_shared_memory()} | {each.name: each.description for each in libraries.started}
     policy: Policy | None = None
     failure: TableError | None = None
     try:
-        policy, word = automatic_policy(this_machine(words, num_hosts))
+        policy, summary = automatic_policy(this_machine(descriptions, num_hosts))
     except TableError as error:
-        failure, word = error, f"error {error}"
+        failure, summary = error, f"error {error}"
     if is_learning_asked_for():
-        word += ", corrected while running (HOCKET_LEARN)"
-    of_ranks = job.exchange(word)
+        summary += ", corrected while running (HOCKET_LEARN)"
+    of_ranks = job.exchange(summary)
     if failure is not None:
         raise failure
     errors = [each.removeprefix("error ") for each in of_ranks if each.startswith("error ")]
@@ -89,17 +89,17 @@ def agree_on_policy(job: BackendJob, libraries: Libraries, num_hosts: int) -> Po
         raise TableError(errors[0])
     if len(set(of_ranks)) > 1:
         tables = "; ".join(f"rank {rank}: {each}" for rank, each in enumerate(of_ranks))
-        raise TableMismatch(f"the ranks would choose backends by different tables: {tables}")
+        raise TableMismatch(f"the ranks have different tuning tables: {tables}")
     assert policy is not None
     if job.rank == 0:
         warn_of_foreign_table(policy)
     return policy
 
 
-def _find_obstacle(adapter: type[Backend], job: BackendJob, wanted: Sequence[str] | None) -> str | None:
-    if wanted is not None and adapter.name not in wanted:
+def _find_obstacle(adapter: type[Backend], job: BackendJob, requested: Sequence[str] | None) -> str | None:
+    if requested is not None and adapter.name not in requested:
         return NOT_ASKED_FOR
-    if wanted is None:
+    if requested is None:
         reason = adapter.find_reason_against(job)
         if reason is not None:
             return reason
@@ -114,27 +114,27 @@ def _find_obstacle(adapter: type[Backend], job: BackendJob, wanted: Sequence[str
 
 
 def _start(adapter: type[Backend], job: BackendJob, libraries: Libraries) -> str | None:
-    """Start one on all ranks, or on none; return why not."""
+    """Start a library on all ranks or on none; return None, or the reason."""
     library = None
     reason: str | None = None
     try:
-        library = adapter.start(replace(job, up=tuple(libraries.up)))
+        library = adapter.start(replace(job, up=tuple(libraries.started)))
     except HocketError as error:
         reason = f"{type(error).__name__}: {error}"
     reason = _exchange_reasons(job, {adapter.name: reason})[adapter.name]
     if library is not None and reason is None:
-        libraries.up.append(library)
+        libraries.started.append(library)
     elif library is not None:
         library.close(is_broken=True)
     return reason
 
 
 def _exchange_reasons(job: BackendJob, reasons: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Return for each name the reason of the first rank that has one."""
+    """Exchange reasons between all ranks; return for each name the reason of the first rank that has one."""
     of_ranks = [json.loads(text) for text in job.exchange(json.dumps(reasons))]
     joined: dict[str, str | None] = {}
     for name in reasons:
-        found = [(rank, of_rank[name]) for rank, of_rank in enumerate(of_ranks) if of_rank[name] is not None]
-        same = len({reason for _, reason in found}) == 1 and len(found) == job.size
-        joined[name] = None if not found else found[0][1] if same else f"rank {found[0][0]}: {found[0][1]}"
+        given = [(rank, of_rank[name]) for rank, of_rank in enumerate(of_ranks) if of_rank[name] is not None]
+        same = len({reason for _, reason in given}) == 1 and len(given) == job.size
+        joined[name] = None if not given else given[0][1] if same else f"rank {given[0][0]}: {given[0][1]}"
     return joined

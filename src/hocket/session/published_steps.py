@@ -1,8 +1,8 @@
-"""The traffic of one training step of published models, from their shapes alone.
+"""The traffic of one training step of published models, computed from their shapes.
 
-Bytes follow from the shapes in the papers. Computation, where wanted, is a count of floating-point operations over a
-rate that the caller states: two per parameter and token forward, four backward. Gradients are summed: the average is
-taken by scaling the loss, as DeepSpeed does with 16-bit floats. Nothing here was measured.
+Bytes follow from the shapes in the papers. The time of computation is a count of floating-point operations divided by
+a rate that the caller gives: two operations per parameter and token forward, four backward. Gradients are summed; the
+loss is scaled to average them, as DeepSpeed does with 16-bit floats. Nothing here was measured.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import pairwise
 from hocket.errors import InvalidArgument
 from hocket.trace.traffic import Traffic, TrafficStep
 
-_BACKWARD = 2.0  # times the forward pass: one product for the input's gradient, one for the weights'
+_BACKWARD = 2.0  # times the forward pass: one product for the input's gradient, one for that of the weights
 
 
 def gpt_345m(num_ranks: int, *, scale: int = 1, flops_per_s: float | None = None) -> Traffic:
@@ -23,16 +23,16 @@ def gpt_345m(num_ranks: int, *, scale: int = 1, flops_per_s: float | None = None
 
     24 layers of hidden size 1,024 and 1,024 tokens a sequence: Shoeybi et al., Megatron-LM, arXiv 1909.08053, section 5
     (GPT-2's 50,257 tokens not padded); 8 sequences a rank. Optimizer state and gradients sharded as in Rajbhandari et
-    al., ZeRO, arXiv 1910.02054, section 7.1: every layer's gradients are reduce-scattered as the backward pass yields
-    them, the embeddings' last; then every shard is updated and gathered.
+    al., ZeRO, arXiv 1910.02054, section 7.1: the backward pass reduce-scatters the gradients of each layer when they
+    are ready, those of the embeddings last; then every shard is updated and gathered.
 
     Args:
         num_ranks: ranks that share the optimizer.
         scale: divides the layers and the rows of the token embedding, rounded up.
-        flops_per_s: rate of one rank, in floating-point operations a second; None: no computation.
+        flops_per_s: rate of one rank, in floating-point operations a second; None: no time for computation.
 
     Raises:
-        InvalidArgument: an argument is not above zero.
+        InvalidArgument: an argument is zero or negative.
     """
     _check(num_ranks, scale, flops_per_s)
     hidden, sequence, num_layers, vocabulary = 1024, 1024, math.ceil(24 / scale), math.ceil(50257 / scale)
@@ -66,17 +66,17 @@ def moe_350m(num_ranks: int, *, scale: int = 1, flops_per_s: float | None = None
     24 layers of hidden size 1,024, in every other one 128 experts instead of the feed-forward layer, top-1 gating with
     capacity factor 1 as in the Switch Transformer (Fedus et al., arXiv 2101.03961, section 2.2): Rajbhandari et al.,
     arXiv 2201.05596, table 1; four sequences of 2,048 tokens a rank, as in Megatron-DeepSpeed's
-    ds_pretrain_gpt_350M_MoE128.sh. The tokens, padded to the experts' capacity, travel by all_to_all to the experts and
-    back, forward and backward; a rank holds 128 / num_ranks experts, rounded up. Gradients of all else are all-reduced,
-    a bucket for every two layers, as the backward pass yields them.
+    ds_pretrain_gpt_350M_MoE128.sh. An all_to_all sends the tokens, padded to the experts' capacity, to the experts and
+    another sends them back, forward and backward; a rank holds 128 / num_ranks experts, rounded up. All other gradients
+    are all-reduced when they are ready, in one bucket for every two layers.
 
     Args:
         num_ranks: ranks that share the experts.
         scale: divides the pairs of layers, the tokens a rank and the rows of the token embedding, rounded up.
-        flops_per_s: rate of one rank, in floating-point operations a second; None: no computation.
+        flops_per_s: rate of one rank, in floating-point operations a second; None: no time for computation.
 
     Raises:
-        InvalidArgument: an argument is not above zero.
+        InvalidArgument: an argument is zero or negative.
     """
     _check(num_ranks, scale, flops_per_s)
     hidden, num_experts, sequence, dtype = 1024, 128, 2048, "bfloat16"
@@ -115,17 +115,17 @@ def dlrm_criteo(num_ranks: int, *, scale: int = 1, flops_per_s: float | None = N
 
     26 embedding tables of dimension 128, bottom MLP 13-512-256-128, top MLP 1024-1024-512-256-1 on the 351 products of
     pairs and the 128 outputs of the bottom MLP, 2,048 samples: Naumov et al., arXiv 1906.00091, and the configuration
-    of MLPerf in its code (bench/run_and_time.sh). Tables lie whole on ranks, 26 / num_ranks rounded up on each; their
-    rows travel by all_to_all forward, while the bottom MLP computes, and the rows' gradients backward; the gradients of
-    each MLP are one all_reduce.
+    of MLPerf in its code (bench/run_and_time.sh). Each rank holds whole tables, 26 / num_ranks rounded up. An
+    all_to_all sends their rows forward, while the bottom MLP computes, and another sends the rows' gradients backward;
+    the gradients of each MLP are one all_reduce.
 
     Args:
         num_ranks: ranks that share the tables and the samples.
         scale: divides the samples, rounded up.
-        flops_per_s: rate of one rank, in floating-point operations a second; None: no computation.
+        flops_per_s: rate of one rank, in floating-point operations a second; None: no time for computation.
 
     Raises:
-        InvalidArgument: an argument is not above zero.
+        InvalidArgument: an argument is zero or negative.
     """
     _check(num_ranks, scale, flops_per_s)
     num_tables, dimension, dtype = 26, 128, "float32"

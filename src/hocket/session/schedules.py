@@ -1,4 +1,4 @@
-"""The registry of collective algorithms, for communicators; loaded when the first call or table names one."""
+"""The registry of collective algorithms, for communicators; loaded when a call or table first names one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class LazySchedules:
-    """`hocket.collectives.source.Schedules`, which needs NumPy."""
+    """`hocket.collectives.source.Schedules`, imported on first use because it needs NumPy."""
 
     def complete(self, collective: str, algorithm: object, group: Group, nbytes: int) -> object:
         return self._schedules.complete(collective, algorithm, group, nbytes)
@@ -38,7 +38,7 @@ class LazySchedules:
                 from hocket.tune.by_model import best_candidate
 
                 each = best_candidate(op, nbytes, group, each.backend, policy) or each
-            completed.setdefault(each.carrier, each)  # what was measured comes before what is modelled
+            completed.setdefault(each.carrier, each)  # measured candidates come before modelled ones
         return list(completed.values())
 
     @cached_property

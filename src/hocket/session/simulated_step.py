@@ -1,4 +1,4 @@
-"""A step of traffic on virtual ranks: what it would take on links that one has not got."""
+"""A step of traffic on virtual ranks: its predicted time on links that you do not have."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class SimulatedOperations:
     Args:
         kind: name of the operation.
         nbytes: as in `Record.nbytes`.
-        count: of them in a step.
-        seconds: of one, from its issue to its end; the mean on rank 0, of the last 4,096 operations of the step.
-        algorithm: by which its time was found.
+        count: number of these operations in the step.
+        seconds: mean time of one operation from issue to end, on rank 0, over the last 4,096 operations of the step.
+        algorithm: name of the algorithm that gave the time.
     """
 
     kind: str
@@ -39,12 +39,12 @@ class SimulatedOperations:
 
 @dataclass(frozen=True)
 class SimulatedStep:
-    """What a step would take. Simulated, not measured.
+    """The predicted times of a step. Simulated, not measured.
 
     Args:
-        seconds: of the step.
-        compute_s: of computation in it, on each rank; the rest waits for communication.
-        operations: of it, in the order in which they come first.
+        seconds: time of the step.
+        compute_s: time of computation in it, on each rank; the rest is waiting for communication.
+        operations: the operations of the step, in order of first occurrence.
     """
 
     seconds: float
@@ -57,12 +57,12 @@ def simulate_step(
     fabric: Uniform | Hosts | Link,
     on_rank: Callable[[int], object] = lambda num_done: None,
 ) -> SimulatedStep:
-    """Run a step on virtual ranks, without its data.
+    """Run a step on virtual ranks, without moving data.
 
     Args:
-        traffic: of as many ranks as are wanted.
-        fabric: as of `simulate`.
-        on_rank: called with the number of ranks that have ended, whenever one has.
+        traffic: the operations of the step; has the number of ranks.
+        fabric: as for `simulate`.
+        on_rank: called after each rank ends, with the number of ranks that have ended.
     """
     made: list[Replay] = []
     records: list[Record] = []
@@ -90,7 +90,7 @@ def simulate_step(
     operations = [
         SimulatedOperations(kind, nbytes, count, fmean(seconds_of[kind, nbytes]), algorithm)
         for (kind, nbytes), count in counts.items()
-        if (kind, nbytes) in seconds_of  # of very many operations a rank remembers the last ones
+        if (kind, nbytes) in seconds_of  # a rank keeps only its last records
         for algorithm in [ran.algorithms.get((kind, nbytes, traffic.num_ranks), "")]
     ]
     computed_s = sum(step.compute_s for step in traffic.steps)

@@ -1,4 +1,4 @@
-"""Run a function on several fresh processes and collect what it returns; for notebooks and tests."""
+"""Run a function in several new processes and collect its results; for notebooks and tests."""
 
 from __future__ import annotations
 
@@ -29,19 +29,27 @@ def spawn(fn: Callable[..., Any], n: int, *args: Any, timeout: float = 600.0, ov
     """Run ``fn(comm, *args)`` on `n` ranks and return their results in rank order.
 
     Args:
-        fn: any function that cloudpickle can carry; a lambda or one made in a notebook as well. Modules are found
-            where this process finds them.
-        n: ranks to start, each in a fresh interpreter.
+        fn: a function that cloudpickle can pickle, also a lambda or a function defined in a notebook. The ranks import
+            modules from this process's `sys.path`.
+        n: number of ranks to start, each in a new interpreter.
         args: further arguments, the same on every rank.
-        timeout: seconds for the whole; also the default of the communicator's operations.
-        oversubscribe: start more than 16 ranks for each CPU, or more than free memory seems to allow.
+        timeout: seconds for the whole run; also the default timeout of operations.
+        oversubscribe: allow more than 16 ranks per CPU, or more ranks than fit into free memory by estimate.
 
     Raises:
-        InvalidArgument, InvalidType: `n`, `timeout` or `fn` cannot work.
-        CommTimeout: not all ranks had ended in time; they have been ended.
-        Exception: what `fn` raised on the first rank that failed, with the remote traceback as a note; `RemoteError`
-            where it cannot be carried here, or where a rank was killed.
-        KeyboardInterrupt: Ctrl-C was pressed; all ranks have ended. Any other signal has its usual effect here as well.
+        InvalidArgument, InvalidType: `n`, `timeout` or `fn` is invalid.
+        CommTimeout: some ranks had not ended after `timeout`; all ranks were stopped.
+        Exception: the exception of the first rank that failed, with the remote traceback as a note; `RemoteError` if it
+            cannot be pickled, or if a rank was killed.
+        KeyboardInterrupt: Ctrl-C was pressed; all ranks have ended. Other signals also have their usual effect here.
+
+    Examples:
+        >>> def program(comm, factor):
+        ...     x = np.array([factor * (comm.rank + 1.0)])
+        ...     comm.all_reduce(x)
+        ...     return comm.rank, x[0].item()
+        >>> hk.spawn(program, 2, 10.0)
+        [(0, 30.0), (1, 30.0)]
     """
     if not callable(fn):
         raise InvalidType(f"fn must be a function, not {fn!r}")
@@ -53,8 +61,8 @@ def spawn(fn: Callable[..., Any], n: int, *args: Any, timeout: float = 600.0, ov
         check_room(n, "oversubscribe=True")
     try:
         task = _pickled((fn, args))
-    except Exception as why:  # whatever the __reduce__ of some object raises
-        raise InvalidType(f"fn and its arguments must be such that cloudpickle can carry them: {why}") from why
+    except Exception as why:  # the __reduce__ of an object may raise anything
+        raise InvalidType(f"cloudpickle cannot pickle fn or its arguments: {why}") from why
     with tempfile.TemporaryDirectory(prefix="hocket-spawn-") as name:
         folder = Path(name)
         (folder / "task").write_bytes(task)
@@ -68,12 +76,12 @@ def spawn(fn: Callable[..., Any], n: int, *args: Any, timeout: float = 600.0, ov
         )
         if result.interrupted_by is None:
             return _collect(result, folder, timeout)
-    signal.raise_signal(result.interrupted_by)  # has its usual effect: KeyboardInterrupt, for one
+    signal.raise_signal(result.interrupted_by)  # has its usual effect, such as KeyboardInterrupt
     raise RemoteError(summarise(result).strip())
 
 
 def _pickled(task: object) -> bytes:
-    """Pickle with cloudpickle; code keeps its file, which tracebacks name, and which cloudpickle 3.1.3 leaves out."""
+    """Pickle with cloudpickle, and keep the file name of code for tracebacks (cloudpickle 3.1.3 drops it)."""
     import cloudpickle
 
     reduce_code = cloudpickle.CloudPickler.dispatch_table[CodeType]
@@ -91,10 +99,10 @@ def _pickled(task: object) -> bytes:
 
 
 def _collect(result: JobResult, folder: Path, timeout: float) -> list[Any]:
-    """Return the results that the ranks wrote to the task's folder, or raise the error of the first that failed.
+    """Return the results that the ranks wrote to the task's folder, or raise the error of the first failed rank.
 
-    Unpickling is safe here: the folder was made for this task, with mode 700, so only this user's processes can write
-    to it. How large a result is depends on the caller's own function.
+    Unpickling is safe here: the folder was created for this task with mode 700, so only this user's processes can write
+    to it. The caller's function determines the size of a result.
     """
     import cloudpickle
 
@@ -113,5 +121,5 @@ def _collect(result: JobResult, folder: Path, timeout: float) -> list[Any]:
             raise RemoteError(summarise(result).strip()) from error  # a rank ended without an exception
         raise error
     if result.timed_out:
-        raise CommTimeout(f"spawn: not all of the {num_ranks} ranks had ended after {timeout:g} s")
+        raise CommTimeout(f"spawn timed out after {timeout:g} s: not all of the {num_ranks} ranks had ended")
     raise RemoteError(summarise(result).strip())

@@ -1,4 +1,4 @@
-"""The environment variables that hocket reads; docs/configuration.md lists the same."""
+"""The environment variables that hocket reads; docs/configuration.md has the same list."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hocket.suggestions import did_you_mean
 
 SWITCHES = ("HOCKET_COMPETE", "HOCKET_INSECURE", "HOCKET_LEARN", "HOCKET_SINGLE_COPY")
 VALUES = dict.fromkeys(SWITCHES, ("0", "1")) | {"HOCKET_PROGRESS": ("auto", "caller", "thread")}
-"""The values that some variables can have; an empty variable counts as not set."""
+"""Allowed values of some variables; an empty variable counts as not set."""
 KNOWN = (
     *VALUES, "HOCKET_BACKENDS", "HOCKET_CONTROL", "HOCKET_HOST", "HOCKET_ISA", "HOCKET_JOB", "HOCKET_LOG",
     "HOCKET_MEASURE_ADDRESS", "HOCKET_MEASURE_JOB", "HOCKET_PMI_FD", "HOCKET_READY_FD", "HOCKET_RECORD_DIR",
@@ -22,19 +22,19 @@ _PREFIX = "HOCKET_"
 _OF_TESTS = "HOCKET_TEST_"
 
 
-def check_variables(environment: Mapping[str, str] = os.environ, *, is_told: bool = True) -> None:
+def check_variables(environment: Mapping[str, str] = os.environ, *, warns: bool = True) -> None:
     """Check hocket's environment variables.
 
     Args:
         environment: the variables.
-        is_told: whether to warn of unknown variables, which are most likely misspelt.
+        warns: whether to warn about unknown variables, which are most likely misspelt.
 
     Raises:
-        InvalidArgument: a variable of `VALUES` has another value.
+        InvalidArgument: a variable of `VALUES` has a value that is not allowed.
     """
     for name, values in VALUES.items():
-        if (told := environment.get(name, "")) and told not in values:
-            raise InvalidArgument(f"{name} must be {' or '.join(values)}, not {told!r}")
-    for name in environment if is_told else ():
+        if (value := environment.get(name, "")) and value not in values:
+            raise InvalidArgument(f"{name} must be {' or '.join(values)}, not {value!r}")
+    for name in environment if warns else ():
         if name.startswith(_PREFIX) and name not in KNOWN and not name.startswith(_OF_TESTS):
             warnings.warn(f"hocket has no environment variable {name}{did_you_mean(name, KNOWN)}", stacklevel=4)

@@ -1,4 +1,4 @@
-"""The world communicator of this process, from its start to the end of the process."""
+"""The world communicator of this process, from `init` to the end of the process."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ from hocket.errors import (
     PeerFailure,
 )
 from hocket.session.learning import is_learning_asked_for, learn_until_finalized
-from hocket.session.libraries import Libraries, agree_on_policy, bring_up
+from hocket.session.libraries import Libraries, agree_on_policy, start_libraries
 from hocket.session.schedules import LazySchedules
 from hocket.session.variables import check_variables
 from hocket.suggestions import names_wrong_keywords
 from hocket.trace import logger, start_log, write_failure_record
 
-_EXIT_DRAIN_S = 1.0  # the others are to learn of our end within two seconds
+_EXIT_DRAIN_S = 1.0  # so that other ranks are notified of our exit within two seconds
 _WORLD_KEY = derive_key("world")
 
 
 class _Session:
-    """The state of this process: its one world communicator, and how many it had before."""
+    """The state of this process: its world communicator, and the number of earlier ones."""
 
     def __init__(self) -> None:
         self.world: Communicator | None = None
         self.generation = 0
-        self.open: list[Communicator] = []  # roots of communicators, also those of torch process groups
+        self.open: list[Communicator] = []  # root communicators, including those of torch process groups
 
 
 _session = _Session()
@@ -64,46 +64,55 @@ def init(
     progress: Literal["auto", "caller", "thread"] = "auto",
     deterministic: bool = False,
 ) -> Communicator:
-    """Join the job that this process was started in and return the world communicator.
+    """Join the job of this process and return its world communicator.
 
-    With HOCKET_LEARN=1 a `hocket.tune.Learner` corrects the tuning table while the program runs.
-
-    Works under ``hocket run``, torchrun, mpirun, mpiexec and srun, on one host and several, and alone as a world of
-    one. May be called again after ``comm.finalize()``.
+    Works under ``hocket run``, torchrun, mpirun, mpiexec and srun, on one host and several. Without a launcher it
+    returns a world of one rank. May be called again after ``comm.finalize()``. With HOCKET_LEARN=1 a
+    `hocket.tune.Learner` corrects the tuning table while the program runs.
 
     Args:
-        backends: names of libraries that must be there, and that operations may use, such as "shm", "gloo" and "mpi"
-            (``hocket bench list`` has all); two with a plus between them, as in "mpi+gloo", carry parts of one
-            operation at the same time. None: those that HOCKET_BACKENDS names (``shm,mpi``); without it all that are
-            installed and worth it, but for those that are used only when requested by name: shm, mpi, and gloo if torch
-            is imported already or the job spans hosts; ``comm.backends.left_out`` says why one is not there.
-        policy: how a library is chosen for an operation that names none: "auto", or a `Policy`.
-        timeout: seconds after which an operation, or this call, gives up.
-        progress: who drives asynchronous operations: "caller" (every call into hocket does), "thread" (a native thread
-            does as well), or "auto": as HOCKET_PROGRESS says; without it a thread only where there are more
+        backends: names of libraries that must start, and that operations may use, such as "shm", "gloo" and "mpi"
+            (``hocket bench list`` shows all); two names with a plus, as in "mpi+gloo", carry parts of one operation at
+            the same time. None: the libraries that HOCKET_BACKENDS names (``shm,mpi``). If HOCKET_BACKENDS is not set:
+            shm, mpi if it can start, and gloo if torch is already imported or the job spans hosts; other libraries
+            are used only when requested by name. ``comm.backends.left_out`` has the reason for each missing one.
+        policy: how a library is chosen for an operation that does not name one: "auto", or a `Policy`.
+        timeout: default timeout of operations, and timeout of this call, in seconds.
+        progress: what drives asynchronous operations: "caller" (every call into hocket), "thread" (also a native
+            thread), or "auto": the value of HOCKET_PROGRESS; if that is not set, a thread only if there are more
             processors than local ranks.
-        deterministic: freeze library and algorithm (nothing is learned); the shm backend is deterministic in any case.
+        deterministic: keep library and algorithm fixed (no learning); the shm backend is always deterministic.
+
+    Returns:
+        The communicator of all ranks. Use it in a ``with`` statement, or call its `finalize()`.
 
     Raises:
         InvalidArgument: an argument or one of hocket's environment variables has an invalid value.
-        InvalidState: there is a world already.
-        BackendUnavailable: a backend asked for by name is not there, or the job spans hosts and nothing connects them.
-        BootstrapMismatch: the launcher's variables, or the ranks, contradict each other.
-        CommTimeout: some rank never arrived; the error names it.
+        InvalidState: the world communicator of this process already exists.
+        BackendUnavailable: a requested backend is not available, or no library connects the hosts of the job.
+        BootstrapMismatch: the launcher's variables, or those of the ranks, contradict each other.
+        CommTimeout: some rank never arrived; the message names it.
         TableError: the tuning table of some rank is malformed.
         TableMismatch: the ranks have different tuning tables.
+
+    Examples:
+        >>> with hk.init() as comm:
+        ...     x = np.full(3, comm.rank + 1.0)
+        ...     comm.all_reduce(x, op="sum")
+        ...     print(comm.size, x)
+        1 [1. 1. 1.]
     """
-    wanted = _read_backends(backends)
+    requested = _read_backends(backends)
     _check_arguments(policy, timeout, progress, deterministic)
     learns = is_learning_asked_for() and not deterministic
     if _session.world is not None:
         raise InvalidState("hocket.init() was called already; use that communicator, or finalize() it first")
     world = read_world()
-    check_variables(is_told=world.rank == 0)
+    check_variables(warns=world.rank == 0)
     start_log(world.rank)
-    job = _meet(world, wanted, timeout)
+    job = _meet(world, requested, timeout)
     host = job.host
-    communicator = _join(job, world, wanted, policy, timeout, learns)
+    communicator = _join(job, world, requested, policy, timeout, learns)
     driver = (os.environ.get("HOCKET_PROGRESS") or "auto") if progress == "auto" else progress
     if driver == "thread" or (driver == "auto" and world.local_size < host.num_cpus):
         _native.start_progress_thread()
@@ -129,17 +138,17 @@ def connect_ranks(
     backends: str | Sequence[str] | None = "shm",
     policy: str | Policy = "auto",
 ) -> Communicator:
-    """Meet other ranks, of which no launcher has told, and make the communicator of all of them.
+    """Connect to other ranks without a launcher, and return the communicator of all of them.
 
     Args:
-        name: of the meeting, equal on all ranks and used once; names the folder of failure records, too.
-        rank: number of this process.
+        name: name of the meeting, equal on all ranks, used only once; also the name of the folder of failure records.
+        rank: rank of this process.
         hosts: identity of each rank's host (`hocket.boot.joining.host_identity`), by rank.
-        timeout: seconds, for this call and as default of the operations.
-        server: where `hocket.boot.joining.start_server` was called with this name; None on one host.
-        backends, policy: as of `init`.
+        timeout: timeout of this call and default timeout of operations, in seconds.
+        server: address and port of the server started by `hocket.boot.joining.start_server`; None on one host.
+        backends, policy: as for `init`.
     """
-    wanted = _read_backends(backends)
+    requested = _read_backends(backends)
     _check_arguments(policy, timeout, "auto", False)
     learns = is_learning_asked_for()
     start_log(rank)
@@ -152,21 +161,22 @@ def connect_ranks(
         address, port = server
         control = connect_to(address, [port], name, world, timeout, version("hocket"))
         meeting = _meet_on_hosts(control, world, timeout)
-    return _join(meeting, world, wanted, policy, timeout, learns)
+    return _join(meeting, world, requested, policy, timeout, learns)
 
 
 def _join(
-    meeting: _Meeting, world: World, wanted: Sequence[str] | None, policy: str | Policy, timeout: float, learns: bool
+    meeting: _Meeting, world: World, requested: Sequence[str] | None, policy: str | Policy, timeout: float, learns: bool
 ) -> Communicator:
-    """Bring up what is wanted between ranks that have met, and make the communicator of all of them."""
-    libraries, domains, object_key = _bring_up(meeting, world, wanted, policy, timeout)
-    failures = _FailureRecorder(world, libraries.up)
+    """Start the requested libraries between ranks that have met, and return the communicator of all ranks."""
+    libraries, domains, object_key = _connect_libraries(meeting, world, requested, policy, timeout)
+    started = ["shm", *(library.name for library in libraries.started)]
+    failures = _FailureRecorder(world, libraries.started)
     fabric = JobFabric(
         meeting.host,
         replace(meeting.layout, domains=domains),
         None if meeting.control is None else meeting.control.native,
-        libraries.up,
-        allowed=[name for name in ("shm", *(each.name for each in libraries.up)) if wanted is None or name in wanted],
+        libraries.started,
+        allowed=[name for name in started if requested is None or name in requested],
         left_out=libraries.left_out,
         policy=libraries.policy,
         schedules=LazySchedules(),
@@ -183,56 +193,56 @@ def _join(
     for name, reason in backends.left_out.items():
         logger.info("backend %s is left out: %s", name, reason)
     if learns:
-        learn_until_finalized(root, keeps=policy == "auto")
+        learn_until_finalized(root, saves=policy == "auto")
     return root
 
 
 def _connect(name: str, rank: int, size: int, timeout: float) -> _native.Host:
     host = _native.Host(name, rank, size, timeout)
-    if size > host.num_cpus:  # also for smaller groups of the same processes that come later
+    if size > host.num_cpus:  # also counts for later, smaller groups of the same processes
         _native.set_num_sharing(size)
     return host
 
 
 @dataclass(frozen=True)
 class _Meeting:
-    """The ranks of this host, and how the ranks of all hosts hear of each other; no control where there is one host."""
+    """The ranks of this host, and the control connection to the ranks of other hosts; None on one host."""
 
     host: _native.Host
     layout: JobLayout
     control: ControlConnection | None = None
 
 
-def _meet(world: World, wanted: Sequence[str] | None, timeout: float) -> _Meeting:
+def _meet(world: World, requested: Sequence[str] | None, timeout: float) -> _Meeting:
     generation = _session.generation
     name = meeting_name(world, generation)
     if world.local_size == world.size:
         host = _connect(name, world.rank, world.size, timeout)
         _session.generation += 1
         return _Meeting(host, JobLayout.on_one_host(world.size))
-    if wanted == ["shm"]:
+    if requested == ["shm"]:
         raise BackendUnavailable(_too_far(world.local_size, world.size))
     control = connect(world, generation, timeout, version("hocket"))
-    _session.generation += 1  # all ranks have come so far, whatever becomes of it
+    _session.generation += 1  # all ranks have come this far, even if the rest fails
     return _meet_on_hosts(control, world, timeout)
 
 
 def check_reach(backends: str | Sequence[str] | None, hosts: Sequence[str]) -> None:
-    """Check that what is asked for, as of `init`, can connect ranks on these hosts; of `connect_ranks`.
+    """Check that the backends given to `connect_ranks` can connect ranks on these hosts.
 
     Raises:
-        BackendUnavailable: it is shared memory alone, and there are several; or a name is not known.
+        BackendUnavailable: the only backend is shared memory and there are several hosts; or a name is unknown.
     """
     if len(set(hosts)) > 1 and _read_backends(backends) == ["shm"]:
         raise BackendUnavailable(_too_far(hosts.count(hosts[0]), len(hosts)))
 
 
 def _too_far(num_local: int, num_ranks: int) -> str:
-    return f"backend 'shm' connects the ranks of one host, and only {num_local} of {num_ranks} are on this one"
+    return f"backend 'shm' connects ranks of one host, but only {num_local} of {num_ranks} ranks are on this host"
 
 
 def _meet_on_hosts(control: ControlConnection, world: World, timeout: float) -> _Meeting:
-    """Meet the ranks of this host, when those of all hosts have met."""
+    """Meet the ranks of this host, after the ranks of all hosts have met."""
     try:
         own_host = control.members[world.rank].host
         host = _connect(control.meeting_name(own_host), world.local_rank, world.local_size, timeout)
@@ -246,11 +256,15 @@ def _meet_on_hosts(control: ControlConnection, world: World, timeout: float) -> 
     return _Meeting(host, layout, control)
 
 
-def _bring_up(
-    meeting: _Meeting, world: World, wanted: Sequence[str] | None, policy: str | Policy, timeout: float
+def _connect_libraries(
+    meeting: _Meeting, world: World, requested: Sequence[str] | None, policy: str | Policy, timeout: float
 ) -> tuple[Libraries, Sequence[str], bytes]:
-    """Start libraries, settle the policy and find out which ranks are near each other, while the ranks agree: over a
-    communicator of shared memory alone, or over the control connection. The bytes are a key that only the ranks have.
+    """Start libraries, choose the policy and find the domain of each rank.
+
+    The ranks agree over a communicator of shared memory, or over the control connection.
+
+    Returns:
+        The libraries; the domain of each rank (see `find_domain`), by rank; a key that only the ranks of the job have.
     """
     if meeting.control is not None:
         control = meeting.control
@@ -258,16 +272,16 @@ def _bring_up(
         exchange = partial(control.exchange, timeout=timeout)
         job = BackendJob(*_place(world), own, timeout, exchange, control.gather, connect_pmi=control.connect_pmi)
         try:
-            libraries = _start_libraries(job, wanted, policy, meeting.layout.num_hosts(range(world.size)))
-            if not libraries.up:
+            libraries = _start_all(job, requested, policy, meeting.layout.num_hosts(range(world.size)))
+            if not libraries.started:
                 reasons = "; ".join(f"{name}: {reason}" for name, reason in libraries.left_out.items())
-                raise BackendUnavailable(f"this job spans several hosts, and no library connects them: {reasons}")
+                raise BackendUnavailable(f"this job spans several hosts, but no library connects them: {reasons}")
             return libraries, job.exchange(find_domain()), control.object_key
         except BaseException as error:
             control.close(error)
             raise
-    if wanted == ["shm"]:
-        left_out = dict.fromkeys(backends_among(wanted), NOT_ASKED_FOR)
+    if requested == ["shm"]:
+        left_out = dict.fromkeys(backends_among(requested), NOT_ASKED_FOR)
         return Libraries(left_out=left_out, policy=policy if isinstance(policy, Policy) else DefaultPolicy()), (), b""
     start_up = Communicator(
         JobFabric(meeting.host, meeting.layout),
@@ -281,9 +295,9 @@ def _bring_up(
     try:
         gather = partial(_gather_here, meeting, world.rank)
         job = BackendJob(*_place(world), "127.0.0.1", timeout, start_up.all_gather_object, gather)
-        libraries = _start_libraries(job, wanted, policy, 1)
-        told = [text.split(" ", 1) for text in job.exchange(f"{os.urandom(32).hex()} {find_domain()}")]
-        return libraries, [domain for _, domain in told], bytes.fromhex(told[0][0])
+        libraries = _start_all(job, requested, policy, 1)
+        answers = [text.split(" ", 1) for text in job.exchange(f"{os.urandom(32).hex()} {find_domain()}")]
+        return libraries, [domain for _, domain in answers], bytes.fromhex(answers[0][0])
     finally:
         start_up._leave(0.0)
 
@@ -291,7 +305,7 @@ def _bring_up(
 def _gather_here(
     meeting: _Meeting, rank: int, members: Sequence[int], name: str, text: str, timeout: float
 ) -> list[str]:
-    """Hand a text to some ranks of this host and return the texts of all of them, through a communicator of its own."""
+    """Gather a text from some ranks of this host, over a temporary communicator."""
     members = list(members)
     fabric, place = JobFabric(meeting.host, meeting.layout), members.index(rank)
     comm = Communicator(fabric, members, place, derive_key(name), "start-up", timeout, timeout)
@@ -305,8 +319,8 @@ def _place(world: World) -> tuple[int, int, int, int]:
     return world.rank, world.size, world.local_rank, world.local_size
 
 
-def _start_libraries(job: BackendJob, wanted: Sequence[str] | None, policy: str | Policy, num_hosts: int) -> Libraries:
-    libraries = bring_up(job, wanted)
+def _start_all(job: BackendJob, requested: Sequence[str] | None, policy: str | Policy, num_hosts: int) -> Libraries:
+    libraries = start_libraries(job, requested)
     libraries.policy = policy if isinstance(policy, Policy) else agree_on_policy(job, libraries, num_hosts)
     return libraries
 
@@ -314,7 +328,7 @@ def _start_libraries(job: BackendJob, wanted: Sequence[str] | None, policy: str 
 def _make_root(
     fabric: JobFabric, rank: int, size: int, timeout: float, control: ControlConnection | None = None
 ) -> Communicator:
-    """Make a communicator of all ranks that lives until it is finalized or the process ends."""
+    """Create a communicator of all ranks; it is left open until it is finalized or the process ends."""
     communicator = Communicator(fabric, list(range(size)), rank, _WORLD_KEY, "world", timeout, timeout)
     if not _session.open:
         atexit.register(_finalize_all)
@@ -337,9 +351,9 @@ def _make_root(
 
 
 class _FailureRecorder:
-    """Writes this rank's records when a communicator broke: once, for the first failure is the one that matters."""
+    """Writes this rank's records at the first failure of a communicator; later failures follow from the first."""
 
-    # Weak: the communicator has this object, in a place where the garbage collector does not look.
+    # Weak: the communicator holds this object in native code, which the garbage collector does not traverse.
     root: Callable[[], Communicator | None] = staticmethod(lambda: None)
 
     def __init__(self, world: World, libraries: Sequence[Backend] = ()) -> None:
@@ -367,24 +381,24 @@ class _FailureRecorder:
                 records=communicator.records(),
             )
             (self.root() or communicator).dump_flight_record(folder / "flight")
-        except OSError as why:  # the user is to see the failure itself, not this
-            logger.error("its records could not be written: %s", why)
+        except OSError as why:  # must not hide the failure itself
+            logger.error("the failure records could not be written: %s", why)
         else:
-            logger.error("its records are in %s", folder)
+            logger.error("the failure records are in %s", folder)
 
 
 def _read_backends(backends: str | Sequence[str] | None) -> list[str] | None:
     if not isinstance(backends, (str, Iterable, NoneType)):
-        raise InvalidArgument(f"backends must be a name, several names or None, not {backends!r}")
+        raise InvalidArgument(f"backends must be a name, a list of names or None, not {backends!r}")
     origin = ""
     if backends is None:
-        told = os.environ.get("HOCKET_BACKENDS")
-        if not told:
+        setting = os.environ.get("HOCKET_BACKENDS")
+        if not setting:
             return None
-        backends, origin = told.split(","), f"HOCKET_BACKENDS={told!r}: "
+        backends, origin = setting.split(","), f"HOCKET_BACKENDS={setting!r}: "
     names = [backends] if isinstance(backends, str) else list(backends)
     if isinstance(backends, str) and "," in backends:
-        raise InvalidArgument(f"backends must be a list of several names, such as {backends.split(',')!r}")
+        raise InvalidArgument(f"backends must be a list, such as {backends.split(',')!r}, not {backends!r}")
     try:
         backends_among(names)
     except BackendUnavailable as error:
@@ -404,15 +418,15 @@ def _check_arguments(policy: object, timeout: float, progress: str, deterministi
 
 
 def _finalize_all() -> None:
-    """At exit: leave, so that the others learn at once that this rank takes part in nothing any more."""
+    """Leave all communicators at exit, so that other ranks are notified at once."""
     if _native.is_forked_child():
         return
-    # After an uncaught exception operations in flight may wait for ever.
+    # After an uncaught exception, operations in flight may never complete.
     failed = getattr(sys, "last_value", None) is not None
     for communicator in list(_session.open):
         unseen = communicator._leave(0.0 if failed else _EXIT_DRAIN_S)
         if unseen is not None:
             rank, kind = communicator.rank, type(unseen).__name__
-            print(f"hocket: rank {rank} ends with a failure: {kind}: {unseen}", file=sys.stderr, flush=True)
+            print(f"hocket: rank {rank} exits after a failure: {kind}: {unseen}", file=sys.stderr, flush=True)
             _native.fail_at_exit()
     _native.stop_progress_thread()

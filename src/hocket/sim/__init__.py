@@ -1,6 +1,6 @@
-"""The project's one discrete-event engine, and what connects the ranks in it: links and hosts.
+"""The project's only discrete-event engine, and the models of what connects ranks: links and hosts.
 
-Names are loaded when they are asked for: a program that simulates nothing does without NumPy.
+Names are loaded on first use, so a program that simulates nothing does not need NumPy.
 """
 
 from __future__ import annotations

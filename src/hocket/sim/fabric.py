@@ -1,4 +1,4 @@
-"""What connects the ranks: links between any two, or hosts whose ranks share an uplink."""
+"""Models of what connects ranks: a link between any two, or hosts whose ranks share an uplink."""
 
 from __future__ import annotations
 
@@ -15,12 +15,24 @@ from hocket.sim.link import Link
 
 @dataclass(frozen=True, eq=False)
 class Messages:
-    """What a fabric carries, in the order in which ranks send.
+    """The messages that a fabric carries, in the order in which ranks send them.
 
     Args:
-        sources, destinations, nbytes: of every message; between a rank and itself nothing is sent.
-        num_ranks: of the schedule.
-        ports: messages that a rank sends, and receives, at a time.
+        sources, destinations, nbytes: one item per message. A message from a rank to itself costs nothing.
+        num_ranks: number of ranks of the schedule.
+        ports: number of messages that a rank can send, and receive, at the same time.
+
+    Examples:
+        >>> messages = hk.sim.Messages(
+        ...     sources=np.array([0, 1], np.int32), destinations=np.array([1, 0], np.int32),
+        ...     nbytes=np.array([1000.0, 1000.0]), num_ranks=2, ports=1,
+        ... )
+        >>> graph = hk.sim.TaskGraph()
+        >>> fabric = hk.sim.Uniform(hk.sim.Link(alpha_s=1e-6, beta_s=1e-9))
+        >>> fabric.add_messages(graph, messages).tolist()  # one task per message
+        [0, 1]
+        >>> f"{graph.simulate().makespan_s:.1e} s"
+        '2.0e-06 s'
     """
 
     sources: NDArray[np.int32]
@@ -31,12 +43,18 @@ class Messages:
 
 
 class MessageCost(NamedTuple):
-    """What a message takes that is alone on its way.
+    """The cost of a message without contention.
 
-    Args:
+    Attributes:
         latency_s: seconds until its bytes flow.
-        occupied_s: seconds in which they do.
-        shared: numbers of links that it holds meanwhile, and that only one message holds at a time.
+        occupied_s: seconds during which its bytes flow.
+        shared: numbers of the links that it occupies during this time; a link carries one message at a time.
+
+    Examples:
+        >>> fabric = hk.sim.Uniform(hk.sim.Link.of(latency_us=1, bandwidth_gb_s=10))
+        >>> cost = fabric.message_cost(0, 1, nbytes=10_000)
+        >>> f"{cost.latency_s:.1e} s + {cost.occupied_s:.1e} s"
+        '1.0e-06 s + 1.0e-06 s'
     """
 
     latency_s: float
@@ -45,28 +63,46 @@ class MessageCost(NamedTuple):
 
 
 class Fabric(Protocol):
-    """What connects the ranks; see `Uniform` and `Hosts`."""
+    """The interface of a model of what connects ranks; `Uniform` and `Hosts` implement it.
+
+    Examples:
+        A fabric of your own can wrap another one, here to make every message twice as slow:
+
+        >>> class Slow(hk.sim.Uniform):
+        ...     def message_cost(self, source, destination, nbytes):
+        ...         cost = super().message_cost(source, destination, nbytes)
+        ...         return cost._replace(occupied_s=2 * cost.occupied_s)
+        >>> Slow(hk.sim.Link(alpha_s=0.0, beta_s=1.0)).message_cost(0, 1, nbytes=3).occupied_s
+        6.0
+    """
 
     def add_messages(self, graph: TaskGraph, messages: Messages) -> NDArray[np.int32]:
-        """Add a task for every message and return their numbers."""
+        """Add a task for every message, and return the numbers of the tasks."""
         ...
 
     def connections(self, sources: NDArray[np.int32], destinations: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return over which of its connections, 0 or 1, a rank sends each message, and receives it."""
+        """Return, for each message, the number (0 or 1) of the ranks' connection that carries it."""
         ...
 
     def reduce_s(self, nbytes: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the seconds of reductions."""
+        """Return the seconds that reductions of these sizes take."""
         ...
 
     def message_cost(self, source: int, destination: int, nbytes: int) -> MessageCost:
-        """Return what one message between two ranks takes."""
+        """Return the cost of one message between two ranks."""
         ...
 
 
 @dataclass(frozen=True)
 class Uniform:
-    """The same link between any two ranks, and nothing shared but the ranks' own connections to it."""
+    """The same link between any two ranks. Messages share only the connections of their own two ranks.
+
+    Examples:
+        >>> fabric = hk.sim.Uniform(hk.sim.Link(alpha_s=1e-6, beta_s=1e-9))
+        >>> cost = fabric.message_cost(0, 1, nbytes=4000)
+        >>> f"{cost.latency_s + cost.occupied_s:.1e} s"
+        '5.0e-06 s'
+    """
 
     link: Link
 
@@ -92,14 +128,22 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Hosts:
-    """Hosts of as many ranks each, one after the other, each with one full-duplex uplink that its ranks share.
+    """Hosts with equal numbers of consecutive ranks; the ranks of a host share one full-duplex uplink.
 
-    A rank sends to others of its host while it sends to another host.
+    A rank can send to a rank of its host and to another host at the same time.
 
     Args:
-        inner: between two ranks of a host.
-        outer: between two hosts; its bandwidth is that of a host's uplink.
-        ranks_per_host: of every host.
+        inner: link between two ranks of a host.
+        outer: link between two hosts; its bandwidth is the bandwidth of a host's uplink.
+        ranks_per_host: number of ranks of every host.
+
+    Examples:
+        >>> fast, slow = hk.sim.Link.of(1, 10), hk.sim.Link.of(20, 1)
+        >>> fabric = hk.sim.Hosts(inner=fast, outer=slow, ranks_per_host=2)
+        >>> fabric.message_cost(0, 1, nbytes=1000).shared  # ranks 0 and 1 are on one host
+        ()
+        >>> fabric.message_cost(0, 2, nbytes=1000).shared  # uplinks of host 0 and host 1
+        (0, 3)
     """
 
     inner: Link
@@ -136,11 +180,17 @@ class Hosts:
 
 @dataclass(frozen=True)
 class Among:
-    """Some of the ranks of a fabric.
+    """A fabric of some ranks of another fabric.
 
     Args:
-        fabric: of all of them.
-        ranks: of it, in the order in which they are counted here.
+        fabric: the fabric of all ranks.
+        ranks: ranks of that fabric, in the order of their new numbers.
+
+    Examples:
+        >>> fabric = hk.sim.Hosts(inner=hk.sim.Link.of(1, 10), outer=hk.sim.Link.of(20, 1), ranks_per_host=2)
+        >>> pair = hk.sim.Among(fabric, ranks=(0, 2))  # one rank of each host
+        >>> pair.message_cost(0, 1, nbytes=1000) == fabric.message_cost(0, 2, nbytes=1000)
+        True
     """
 
     fabric: Fabric

@@ -1,4 +1,4 @@
-"""A graph of tasks on resources and links, and its run on a virtual clock."""
+"""A graph of tasks on resources and links, and its simulation on a virtual clock."""
 
 from __future__ import annotations
 
@@ -14,12 +14,20 @@ from hocket.errors import InvalidArgument, SimulationDeadlock
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """What happened when.
+    """The result of a simulation.
 
     Args:
-        begin_s, end_s: of every task, in seconds of the virtual clock.
-        link_nbytes: that each link has carried.
-        busy_s: seconds that each resource was held, summed over the tasks that it held at once.
+        begin_s, end_s: begin and end of every task, in seconds of the virtual clock.
+        link_nbytes: bytes that each link has carried.
+        busy_s: seconds that each resource was in use, summed over the tasks that used it.
+
+    Examples:
+        >>> graph = hk.sim.TaskGraph()
+        >>> first, second = graph.add_tasks([2.0, 3.0])
+        >>> graph.add_order(second, first)  # second starts after first
+        >>> timeline = graph.simulate()
+        >>> timeline.begin_s.tolist(), timeline.makespan_s
+        ([0.0, 2.0], 5.0)
     """
 
     begin_s: NDArray[np.float64]
@@ -29,15 +37,27 @@ class Timeline:
 
     @property
     def makespan_s(self) -> float:
-        """When the last task ends."""
+        """End of the last task, in seconds."""
         return float(self.end_s.max(initial=0.0))
 
 
 class TaskGraph:
-    """Tasks, what each of them waits for, and what it holds meanwhile. Everything is added in whole columns.
+    """Tasks with their dependencies, resources and links. All methods take arrays and so add many items at once.
 
-    A task begins once all tasks it comes after are over and all its resources have room; it takes its duration, and
-    then as long as its bytes need over its links, which are shared max-min fairly.
+    A task begins when all its predecessors have ended and all its resources are free. It takes its duration, and then
+    the time that its bytes need on its links. Links are shared max-min fairly.
+
+    Examples:
+        Two tasks of 2 s on one processor, then a message of 1000 bytes over a link of 500 B/s:
+
+        >>> graph = hk.sim.TaskGraph()
+        >>> tasks = graph.add_tasks([2.0, 2.0])
+        >>> graph.use(tasks, graph.add_resources(1))
+        >>> message = graph.add_tasks(0.0, nbytes=1000)
+        >>> graph.cross(message, graph.add_links(500.0))
+        >>> graph.add_order(message, tasks[-1])
+        >>> graph.simulate().end_s.tolist()
+        [2.0, 4.0, 6.0]
     """
 
     def __init__(self) -> None:
@@ -50,18 +70,22 @@ class TaskGraph:
         """Add tasks and return their numbers.
 
         Args:
-            duration_s: seconds of each.
-            nbytes: that each then carries over its links, if it has any.
+            duration_s: duration of each task in seconds.
+            nbytes: bytes that each task carries over its links after its duration.
 
         Raises:
-            InvalidArgument: a duration or a size is negative or no number.
+            InvalidArgument: a duration or a size is negative or not finite.
+
+        Examples:
+            >>> hk.sim.TaskGraph().add_tasks([1.0, 0.5]).tolist()
+            [0, 1]
         """
         durations, sizes = (np.atleast_1d(np.asarray(each, np.float64)) for each in (duration_s, nbytes))
         durations, sizes = np.broadcast_arrays(durations, sizes)
         for name, values in (("duration_s", durations), ("nbytes", sizes)):
             wrong = values[~((values >= 0) & (values < np.inf))]
             if len(wrong):
-                raise InvalidArgument(f"{name} of a task is 0 or more, not {wrong[0]}")
+                raise InvalidArgument(f"{name} of a task must be 0 or more, not {wrong[0]}")
         self._add("duration_s", durations)
         self._add("nbytes", sizes)
         numbers = np.arange(self.num_tasks, self.num_tasks + len(durations), dtype=np.int32)
@@ -72,43 +96,66 @@ class TaskGraph:
         """Add resources and return their numbers.
 
         Args:
-            num: how many.
-            capacity: tasks that each holds at a time.
-            in_order: its tasks begin in the order of their numbers; otherwise who has waited longest goes first.
+            num: number of resources.
+            capacity: number of tasks that can use a resource at the same time.
+            in_order: whether tasks get a resource in the order of their numbers; otherwise the task that has waited
+                longest gets it.
+
+        Examples:
+            >>> graph = hk.sim.TaskGraph()
+            >>> tasks = graph.add_tasks([1.0, 1.0, 1.0])
+            >>> graph.use(tasks, graph.add_resources(1, capacity=2))
+            >>> graph.simulate().makespan_s
+            2.0
         """
         if capacity < 1:
-            raise InvalidArgument(f"capacity of a resource is 1 or more, not {capacity}")
+            raise InvalidArgument(f"capacity of a resource must be 1 or more, not {capacity}")
         self._add("capacity", np.full(num, capacity))
         self._add("in_order", np.full(num, in_order))
         self.num_resources += num
         return np.arange(self.num_resources - num, self.num_resources, dtype=np.int32)
 
     def add_links(self, bandwidth: ArrayLike) -> NDArray[np.int32]:
-        """Add links, each with its bandwidth in bytes per second, and return their numbers."""
+        """Add links, each with its bandwidth in bytes per second, and return their numbers.
+
+        Examples:
+            >>> graph = hk.sim.TaskGraph()
+            >>> graph.cross(graph.add_tasks([0.0, 0.0], nbytes=100.0), graph.add_links(100.0))
+            >>> graph.simulate().makespan_s  # two tasks share the link
+            2.0
+        """
         values = np.atleast_1d(np.asarray(bandwidth, np.float64))
         if not ((values > 0) & (values < np.inf)).all():
-            raise InvalidArgument(f"bandwidth of a link is above 0 B/s, not {values[~(values > 0)][:1]}")
+            raise InvalidArgument(f"bandwidth of a link must be above 0 B/s, not {values[~(values > 0)][:1]}")
         self._add("bandwidth", values)
         self.num_links += len(values)
         return np.arange(self.num_links - len(values), self.num_links, dtype=np.int32)
 
     def add_order(self, tasks: ArrayLike, others: ArrayLike) -> None:
-        """Each of `tasks` comes after the one of `others` beside it."""
+        """Make each of `tasks` start after the corresponding one of `others`."""
         self._add_pairs("after_task", tasks, "after_other", others)
 
     def use(self, tasks: ArrayLike, resources: ArrayLike) -> None:
-        """Each of `tasks` holds the resource beside it."""
+        """Make each of `tasks` use the corresponding resource while it runs."""
         self._add_pairs("uses_task", tasks, "uses_resource", resources)
 
     def cross(self, tasks: ArrayLike, links: ArrayLike) -> None:
-        """Each of `tasks` carries its bytes over the link beside it."""
+        """Make each of `tasks` carry its bytes over the corresponding link."""
         self._add_pairs("crosses_task", tasks, "crosses_link", links)
 
     def simulate(self) -> Timeline:
-        """Run the tasks on a virtual clock.
+        """Simulate the tasks on a virtual clock.
 
         Raises:
-            SimulationDeadlock: tasks wait for each other; names the first that never began.
+            SimulationDeadlock: tasks wait for each other; the error names the first task that never began.
+
+        Examples:
+            >>> graph = hk.sim.TaskGraph()
+            >>> tasks = graph.add_tasks([1.0, 1.0])
+            >>> graph.add_order(tasks, tasks[::-1])  # each waits for the other
+            >>> graph.simulate()
+            Traceback (most recent call last):
+            hocket.errors.SimulationDeadlock: 2 of 2 tasks wait for each other; the first is task 0
         """
         *columns, num_over = _native.simulate(
             self._column("duration_s", np.float64),

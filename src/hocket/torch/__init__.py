@@ -1,7 +1,7 @@
-"""hocket under torch: the "hocket" backend of torch.distributed.
+"""The "hocket" backend of torch.distributed.
 
-``torch.distributed.init_process_group("hocket")`` works without importing anything: torch calls `autoload` at its own
-import, through the entry point group ``torch.backends``.
+``torch.distributed.init_process_group("hocket")`` works without importing hocket: ``import torch`` calls `autoload`,
+through the entry point group ``torch.backends``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,16 @@ __getattr__ = lazy(__name__, {"Options": "options", "dist": "", "use_symmetric_b
 
 
 def autoload() -> None:
-    """Register the backend; called by ``import torch``, which an exception here would break (so it only warns)."""
+    """Register the "hocket" backend; ``import torch`` calls it.
+
+    A failure only warns, since an exception would break ``import torch``.
+
+    Examples:
+        >>> import torch.distributed
+        >>> hk.torch.autoload()  # import torch has called it already; further calls change nothing
+        >>> torch.distributed.Backend.HOCKET
+        'hocket'
+    """
     try:
         import torch.distributed as dist
 
@@ -36,10 +45,20 @@ def communicator(group: Any = None) -> Communicator:
     """Return the communicator under a process group whose backend is "hocket".
 
     Args:
-        group: a process group; None for the default one.
+        group: a process group; None: the default group.
 
     Raises:
         InvalidArgument: the group has another backend.
+
+    Examples:
+        >>> import torch
+        >>> store = torch.distributed.FileStore("communicator", 2)
+        >>> torch.distributed.init_process_group("hocket", store=store, rank=comm.rank, world_size=2)
+        >>> x = torch.ones(3)
+        >>> torch.distributed.all_reduce(x)
+        >>> [(record.op, record.nbytes) for record in hk.torch.communicator().records()]
+        [('all_reduce', 12)]
+        >>> torch.distributed.destroy_process_group()
     """
     from hocket.torch.process_group import process_group_of
 
@@ -47,7 +66,7 @@ def communicator(group: Any = None) -> Communicator:
 
 
 def _create_process_group(options: Any, backend_options: Any) -> Any:
-    # Imported at first use: `import torch` must stay as fast as it was.
+    # Imported at first use, so that `import torch` stays as fast as without hocket.
     from hocket.torch.creation import create_process_group
 
     return create_process_group(options, backend_options)

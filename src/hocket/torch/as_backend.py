@@ -1,4 +1,4 @@
-"""torch's `Backend` interface, as far as it moves no data. A process group written in Python is its own backend."""
+"""The part of torch's `Backend` interface that moves no data. A process group written in Python is its own backend."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hocket.errors import UnsupportedCall
 class AsBackend:
     """Stateless methods of torch's `Backend` and `ProcessGroup`: capabilities, and calls that hocket refuses."""
 
-    supports_coalescing = False  # torch then calls the coalesced operations, which do the same
+    supports_coalescing = False  # torch then calls the coalesced operations, which have the same effect
     supports_shrinking = False
     supports_splitting = True
     supports_time_estimate = False
@@ -23,7 +23,7 @@ class AsBackend:
         self.use_pg_for_symm_mem_rendezvous = value
 
     def eager_connect_single_device(self, device: torch.device) -> None:
-        """Nothing to do: ranks are connected when the group is made."""
+        """Do nothing: ranks are connected when the group is made."""
 
     @property
     def mem_allocator(self) -> NoReturn:
@@ -39,7 +39,7 @@ class AsBackend:
         raise _refusal("resume()", "a group cannot be suspended either")
 
     def shrink(self, ranks_to_exclude: Sequence[int], shrink_flags: int = 0, opts_override: Any = None) -> NoReturn:
-        raise _refusal("shrink()", "shrink() of its communicator goes on without ranks that were lost")
+        raise _refusal("shrink()", "shrink() of its communicator makes a communicator without the lost ranks")
 
     def _register_on_completion_hook(self, hook: object) -> NoReturn:
         raise _refusal("completion hooks", "records() of its communicator say when operations began and ended")

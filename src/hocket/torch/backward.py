@@ -1,4 +1,4 @@
-"""Backward passes: the operations that are issued in them, and who completes those."""
+"""Completion of the operations that are issued in backward passes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import torch
 from hocket.torch.untraced import untraced
 
 _PATIENCE_S = 0.05
-_ROUNDS_WITHOUT = 20  # of that length
+_MOST_IDLE_ROUNDS = 20  # rounds of that length without a work, after which the thread ends
 _LONGEST_END_S = 5.0
 
 
 class IssuedWork(Protocol):
-    """What the end of a backward pass has to know of an operation that was issued in it.
+    """The interface of an operation that was issued in a backward pass.
 
     Attributes:
         is_drained: whether the end of the pass raises the error of the operation.
@@ -29,26 +29,26 @@ class IssuedWork(Protocol):
     is_drained: bool
 
     def wait(self) -> bool:
-        """Block until the result is in place; raises what the operation raised."""
+        """Block until the result is in place; raise the error of the operation."""
 
     def is_completed(self) -> bool:
         """Return whether the operation is over."""
 
     def _settle(self) -> None:
-        """Bring work and future to their end without raising; the operation is over."""
+        """Complete work and future without raising; called when the operation is over."""
 
     def _hand_over(self) -> None:
         """Have the progress thread complete the operation."""
 
 
 def in_backward() -> bool:
-    """Whether this thread runs a backward pass right now."""
+    """Return whether this thread is running a backward pass."""
     task: int = torch._C._current_graph_task_id()
     return task != -1
 
 
 def accumulates_gradient() -> bool:
-    """Whether this thread has just accumulated the gradient of a leaf, within a backward pass: hooks run there."""
+    """Return whether this thread has just accumulated a leaf's gradient in a backward pass, as in the hooks there."""
     node = torch._C._current_autograd_node() if in_backward() else None
     return node is not None and node.name() == "torch::autograd::AccumulateGrad"
 
@@ -59,16 +59,16 @@ class BackwardDrain:
 
     DistributedDataParallel waits for the futures of its buckets in a callback at the end of the pass that accumulates
     the last gradient. Callbacks run in the order in which they were queued, and ours is queued with the first operation
-    of a pass, before any bucket is complete. That pass may be one within another (checkpoints that are reentrant),
-    which issued some of them: so each pass ends with all operations.
+    of a pass, before any bucket is complete. With reentrant checkpoints, passes are nested, and the outer pass may have
+    issued some of the operations: so each pass completes the operations of all passes.
     """
 
     def __init__(self) -> None:
-        # by the id of the pass; the reference tells that torch has dropped the callback of a pass that raised
+        # By the id of the pass. If a pass raises, torch drops the callback, and the weak reference calls `_abandon`.
         self._passes: dict[int, tuple[list[IssuedWork], weakref.ref[_EndOfPass]]] = {}
 
     def add(self, work: IssuedWork) -> None:
-        """Take in a work that was issued during backward."""
+        """Add a work that was issued in the present backward pass."""
         task = torch._C._current_graph_task_id()
         if task not in self._passes:
             end = _EndOfPass(self._drain)
@@ -84,20 +84,20 @@ class BackwardDrain:
             try:
                 work.wait()
             except BaseException:
-                _let_go(works[index:])
+                _complete_later(works[index:])
                 raise
 
     def _abandon(self, task: int) -> None:
         works, _ = self._passes.pop(task, ([], None))
-        _let_go(works)
+        _complete_later(works)
 
 
 @untraced
 class _EndOfPass:
-    """What torch calls at the end of a pass, and forgets if the pass raises.
+    """The callback that torch calls at the end of a pass, and drops if the pass raises.
 
     Args:
-        drain: is called.
+        drain: the function to call.
     """
 
     def __init__(self, drain: Callable[[], None]) -> None:
@@ -107,7 +107,8 @@ class _EndOfPass:
         self._drain()
 
 
-def _let_go(works: Sequence[IssuedWork]) -> None:
+def _complete_later(works: Sequence[IssuedWork]) -> None:
+    """Settle works that are over; have the progress thread complete the others."""
     for work in works:
         if work.is_completed():
             work._settle()
@@ -116,11 +117,12 @@ def _let_go(works: Sequence[IssuedWork]) -> None:
 
 
 class LastResort:
-    """Hands operations to the progress thread whose future nobody has completed a moment after it was asked for.
+    """Hands operations to the progress thread if their futures are incomplete some time after they were requested.
 
-    Something in C++ may wait for such a future before the pass ends that would complete it. The progress thread ends
-    each operation at its deadline; it is not told of all of them at once, as it takes time from those who compute. For
-    the same reason the thread that looks is not woken for each operation; it ends when there has been none for a while.
+    C++ code may wait for such a future before the end of the pass, which would complete it. The progress thread ends
+    each operation at its deadline. It does not get all operations at once, since it takes time from computing threads.
+    For the same reason, this class's thread polls instead of being woken for each operation; it ends after some time
+    without operations.
     """
 
     def __init__(self) -> None:
@@ -130,28 +132,28 @@ class LastResort:
         self._thread: threading.Thread | None = None
 
     def watch(self, work: IssuedWork) -> None:
-        """Look at a work after `_PATIENCE_S` or little more."""
+        """Hand a work to the progress thread after `_PATIENCE_S` or little more, if it is incomplete then."""
         with self._lock:
             self._watched.append((time.monotonic() + _PATIENCE_S, weakref.ref(work)))
-            if self._thread is None or not self._thread.is_alive():  # a forked process has none
-                self._thread = threading.Thread(target=self._look, name="hocket last resort", daemon=True)
+            if self._thread is None or not self._thread.is_alive():  # a forked process does not have the thread
+                self._thread = threading.Thread(target=self._poll, name="hocket last resort", daemon=True)
                 self._thread.start()
 
     def end(self) -> None:
-        """Stop looking, before the interpreter stops threads in the midst of native code."""
+        """Stop the thread, before the interpreter stops threads within native code."""
         self._ended.set()
         if (thread := self._thread) is not None and thread.is_alive():
             thread.join(_LONGEST_END_S)
 
-    def _look(self) -> None:
-        rounds_without = 0
+    def _poll(self) -> None:
+        idle_rounds = 0
         while not self._ended.wait(_PATIENCE_S):
             due: list[weakref.ref[IssuedWork]] = []
             with self._lock:
                 while self._watched and self._watched[0][0] <= time.monotonic():
                     due.append(self._watched.popleft()[1])
-                rounds_without = 0 if due or self._watched else rounds_without + 1
-                if rounds_without == _ROUNDS_WITHOUT:
+                idle_rounds = 0 if due or self._watched else idle_rounds + 1
+                if idle_rounds == _MOST_IDLE_ROUNDS:
                     self._thread = None
                     return
             for reference in due:

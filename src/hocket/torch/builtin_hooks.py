@@ -1,7 +1,7 @@
-"""DistributedDataParallel's built-in communication hooks for groups of hocket's.
+"""DistributedDataParallel's built-in communication hooks for hocket's process groups.
 
-The one that sends gradients as float16 takes a list of tensors out of the future of its all_reduce, in C++, and the
-future of a group that is written in Python holds an object of Python's. torch has the same hook in Python, too.
+The hook that sends gradients as float16 reads a list of tensors from the future of its all_reduce in C++; the future of
+a process group written in Python holds a Python object. torch has the same hook in Python, which is used instead.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from torch.nn.parallel import DistributedDataParallel
 
 
-def take_part_in_builtin_hooks(kind: type[dist.ProcessGroup]) -> None:
-    """Have models whose group is of a class use the hook of that name in Python.
+def replace_builtin_hooks(kind: type[dist.ProcessGroup]) -> None:
+    """Make models whose process group is of a class use the Python hook of the same name.
 
     Args:
-        kind: the class; groups of all others are left to torch.
+        kind: the class; models with other groups use torch's own hooks.
     """
     original: Any = DistributedDataParallel._register_builtin_comm_hook
-    if getattr(original, "_takes_part", None) is kind:
+    if getattr(original, "_replaced_for", None) is kind:
         return
 
     @functools.wraps(original)
@@ -33,5 +33,5 @@ def take_part_in_builtin_hooks(kind: type[dist.ProcessGroup]) -> None:
         self.register_comm_hook(self.process_group, fp16_compress_hook)
         self.logger._set_comm_hook_name(str(comm_hook_type))
 
-    register_builtin_comm_hook._takes_part = kind  # type: ignore[attr-defined]
+    register_builtin_comm_hook._replaced_for = kind  # type: ignore[attr-defined]
     DistributedDataParallel._register_builtin_comm_hook = register_builtin_comm_hook  # type: ignore[method-assign]

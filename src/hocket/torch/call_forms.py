@@ -1,8 +1,8 @@
-"""The forms in which torch lets a process group be called.
+"""The forms in which programs may call torch's process groups.
 
-torch.distributed calls the methods of a group by position, with an object of options at the end; so do ours. Programs
-that call a group themselves may name the parameters, and most operations have a short form with single tensors, a root,
-a reduction and a timeout. Both are brought into the first form here, by torch's own names of the parameters.
+torch.distributed calls the methods of a group by position, with an options object at the end; hocket's methods take
+this form. Programs that call a group directly may name the parameters, and most operations have a short form with
+single tensors, a root, a reduction and a timeout. This file converts both into the first form.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ _PAIR = ("output", "input", "opts")
 _HALVES = ("outputTensor", "inputTensor", "opts")
 _COALESCED = ("outputs", "inputs", "opts")
 _SPLITS = ("output", "input", "output_split_sizes", "input_split_sizes", "opts")
-# torch's names of the parameters of the form with options
+# torch's names of the parameters, in the form with options
 _NAMES: Mapping[str, Sequence[str]] = {
     "_allgather_base": _PAIR,
     "_reduce_scatter_base": _HALVES,
@@ -126,11 +126,11 @@ _OPTIONS = {
     AllgatherOptions, AllreduceCoalescedOptions, AllreduceOptions, AllToAllOptions, BarrierOptions, BroadcastOptions,
     GatherOptions, ReduceOptions, ReduceScatterOptions, ScatterOptions,
 }  # fmt: skip
-_OF_SHORT = {"op", "root", "timeout"}  # parameters that no form with options has
+_SHORT_ONLY = {"op", "root", "timeout"}  # parameters that only short forms have
 
 
 def in_all_forms(group: _Group) -> _Group:
-    """Have the operations of a class of groups take all of torch's forms."""
+    """Make the operations of a class of groups accept all of torch's forms."""
     for name, names in _NAMES.items():
         setattr(group, name, _in_all_forms(getattr(group, name), name, names))
     return group
@@ -156,7 +156,7 @@ def _in_all_forms(own: Callable[..., Any], name: str, names: Sequence[str]) -> C
 
 
 def _is_short(args: Sequence[Any], named: Mapping[str, Any], takes_tensors: bool) -> bool:
-    if named and not _OF_SHORT.isdisjoint(named):
+    if named and not _SHORT_ONLY.isdisjoint(named):
         return True
     for each in (*args, *named.values()) if named else args:
         if isinstance(each, torch.Tensor):
@@ -175,5 +175,5 @@ def _in_order(name: str, names: Sequence[str], args: _Arguments, named: dict[str
             break
         ordered.append(named.pop(each))
     if named:
-        raise TypeError(f"{name}() takes {', '.join(names)}: {', '.join(named)} cannot be given")
+        raise TypeError(f"{name}() takes {', '.join(names)}, not {', '.join(named)}")
     return tuple(ordered)

@@ -1,12 +1,12 @@
 """torch.distributed's names and forms, with ``backend=`` for each call: ``import hocket.torch.dist as dist``.
 
     dist.init_process_group(backends=("shm", "mpi"))
-    dist.all_reduce(x)                  # the fastest one, as the policy says
-    dist.all_reduce(x, backend="mpi")   # this one
+    dist.all_reduce(x)                  # the policy chooses the backend
+    dist.all_reduce(x, backend="mpi")   # MPI carries this call
 
-Every operation of torch.distributed is here with its own arguments, and takes ``backend=``, the name of one of
-``hocket.torch.communicator(group).backends``; None lets the policy choose. Everything else (`get_rank`, `new_group`,
-`ReduceOp`, ...) is torch.distributed's own object.
+This module has every operation of torch.distributed with its own arguments and a further one, ``backend=``: the name of
+one of ``hocket.torch.communicator(group).backends``; None lets the policy choose. All other names (`get_rank`,
+`new_group`, `ReduceOp`, ...) are torch.distributed's own objects.
 """
 
 from __future__ import annotations
@@ -21,17 +21,13 @@ import torch.distributed
 
 from hocket.comm import Policy
 from hocket.errors import BackendUnavailable, InvalidArgument
+from hocket.torch.dist_examples import EXAMPLES, docstring_of
 from hocket.torch.options import Options, on_backend
 from hocket.torch.process_group import process_group_of
 
-_NAMES = (
-    "all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object", "all_gather_single",
-    "all_reduce", "all_reduce_coalesced", "all_to_all", "all_to_all_single", "barrier", "batch_isend_irecv",
-    "broadcast", "broadcast_object_list", "gather", "gather_object", "irecv", "isend", "recv", "recv_object_list",
-    "reduce", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_tensor", "scatter", "scatter_object_list",
-    "send", "send_object_list",
-)  # fmt: skip
-OPERATIONS = tuple(name for name in _NAMES if hasattr(torch.distributed, name))  # some came with later versions
+OPERATIONS = tuple(name for name in EXAMPLES if hasattr(torch.distributed, name))  # old versions of torch lack some
+__all__ = ["P2POp", "init_process_group", "monitored_barrier"]
+__all__ += list(OPERATIONS)
 
 
 def init_process_group(
@@ -41,21 +37,30 @@ def init_process_group(
     policy: str | Policy = "auto",
     **options: Any,
 ) -> None:
-    """Make the default process group, as ``torch.distributed.init_process_group``.
+    """Make the default process group, as ``torch.distributed.init_process_group`` does.
 
     Args:
-        backend: "hocket".
-        args, options: torch's.
+        backend: must be "hocket".
+        args, options: further arguments of torch's function.
         backends, policy: see `hocket.torch.Options`.
 
     Raises:
-        InvalidArgument: another backend than "hocket", or torch's own `pg_options`.
-        BackendUnavailable: one of `backends` cannot be had.
+        InvalidArgument: `backend` is not "hocket", or `pg_options` is given.
+        BackendUnavailable: one of `backends` is not available.
+
+    Examples:
+        >>> dist = hk.torch.dist
+        >>> dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1, backends=("shm", "gloo"))
+        >>> list(hk.torch.communicator().backends)
+        ['shm', 'gloo']
+        >>> dist.destroy_process_group()
     """
     if backend != "hocket":
-        raise InvalidArgument(f"the backend must be 'hocket', not {backend!r}; others are torch.distributed's")
+        raise InvalidArgument(
+            f"backend must be 'hocket', not {backend!r}; use torch.distributed.init_process_group for other backends"
+        )
     if "pg_options" in options:
-        raise InvalidArgument("give backends= and policy= instead of pg_options=")
+        raise InvalidArgument("pass backends= and policy= instead of pg_options=")
     options["pg_options"] = Options(backends, policy)
     torch.distributed.init_process_group(backend, *args, **options)
 
@@ -67,18 +72,24 @@ def monitored_barrier(
     *,
     backend: str | None = None,
 ) -> None:
-    """Wait for all ranks; every rank that waited in vain learns which others did not come.
+    """Wait for all ranks; after the timeout, the error on every waiting rank names the missing ranks.
 
-    torch.distributed's own asks for gloo by name.
+    torch.distributed's own function accepts gloo groups only.
 
     Args:
-        group: a process group of backend "hocket"; None: the default one. Who is not in it returns at once.
-        timeout: a number is one of seconds; None: that of the group.
-        wait_all_ranks: whatever it says, the error names all ranks that are missing.
-        backend: the library that carries it.
+        group: a process group of backend "hocket"; None: the default group. Ranks outside of it return at once.
+        timeout: a timedelta, or seconds; None: the timeout of the group.
+        wait_all_ranks: has no effect: the error always names all missing ranks.
+        backend: name of the library that carries the barrier.
 
     Raises:
-        CommTimeout: naming them.
+        CommTimeout: some ranks did not call the barrier in time; the error names them.
+
+    Examples:
+        >>> dist = hk.torch.dist
+        >>> dist.init_process_group(store=dist.FileStore("monitored", 2), rank=comm.rank, world_size=2)
+        >>> dist.monitored_barrier(timeout=20.0)
+        >>> dist.destroy_process_group()
     """
     if torch.distributed.distributed_c10d._rank_not_in_group(group):
         return
@@ -89,54 +100,66 @@ def monitored_barrier(
 
 
 class P2POp(torch.distributed.P2POp):
-    """torch.distributed's, which takes `isend` and `irecv` of this module as well."""
+    """torch.distributed's P2POp, which also accepts `isend` and `irecv` of this module.
+
+    Examples:
+        >>> import torch
+        >>> dist = hk.torch.dist
+        >>> dist.init_process_group(store=dist.FileStore("P2POp", 2), rank=comm.rank, world_size=2)
+        >>> x = torch.empty(1)
+        >>> send = dist.P2POp(dist.isend, torch.ones(1), 1 - comm.rank)
+        >>> receive = dist.P2POp(dist.irecv, x, 1 - comm.rank)
+        >>> [work.wait() for work in dist.batch_isend_irecv([send, receive])], x
+        ([True, True], tensor([1.]))
+        >>> dist.destroy_process_group()
+    """
 
     def __new__(cls, op: Callable[..., Any], *args: Any, **options: Any) -> P2POp:
-        made: P2POp = super().__new__(cls, _own(op), *args, **options)
-        return made
+        operation: P2POp = super().__new__(cls, _own(op), *args, **options)
+        return operation
 
     def __init__(self, op: Callable[..., Any], *args: Any, **options: Any) -> None:
         super().__init__(_own(op), *args, **options)
 
 
 def _own(op: Callable[..., Any]) -> Callable[..., Any]:
-    """Return torch.distributed's function of the same name, by which it knows what a message is."""
+    """Return torch.distributed's function of the same name: torch compares by identity what kind of message it is."""
     return getattr(op, "__wrapped__", op) if op in (globals()["isend"], globals()["irecv"]) else op
 
 
 def _with_backend(function: Callable[..., Any]) -> Callable[..., Any]:
-    own = inspect.signature(function)
+    signature = inspect.signature(function)
     keyword = inspect.Parameter("backend", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="str | None")
 
     @functools.wraps(function)
     def call(*args: Any, backend: str | None = None, **options: Any) -> Any:
         if backend is None:
             return function(*args, **options)
-        _check(backend, _groups(own.bind(*args, **options).arguments))
+        _check(backend, _groups(signature.bind(*args, **options).arguments))
         with on_backend(backend):
             return function(*args, **options)
 
-    call.__signature__ = own.replace(parameters=[*own.parameters.values(), keyword])  # type: ignore[attr-defined]
+    parameters = [*signature.parameters.values(), keyword]
+    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     call.__module__ = __name__
-    summary = f"``torch.distributed.{function.__name__}``, with ``backend=``: the library that carries it."
-    call.__doc__ = f"{summary}\n\n{function.__doc__}"
+    call.__doc__ = docstring_of(function)
     return call
 
 
 def _check(backend: str | None, groups: Iterable[Any]) -> None:
-    """Raise before anything is sent if the backend is in none of the groups."""
+    """Check, before anything is sent, that the groups have hocket's backend, and the named library in it."""
     for group in groups:
         backends = process_group_of(group).communicator.backends
         if backend is not None and backend not in backends:
             reason = backends.left_out.get(backend)
             raise BackendUnavailable(
-                f"backend {backend!r} is not in this process group, which has {', '.join(backends)}"
-                + (f"; it was left out: {reason}" if reason else "")
+                f"backend {backend!r} is not in this process group; it has {', '.join(backends)}"
+                + (f". {backend!r} was left out: {reason}" if reason else "")
             )
 
 
 def _groups(arguments: dict[str, Any]) -> list[Any]:
-    """The process groups of a call; None for the default one."""
+    """Return the process groups of a call; None stands for the default group."""
     if "p2p_op_list" in arguments:
         return [each.group for each in arguments["p2p_op_list"]]
     return [arguments.get("group")]
@@ -154,4 +177,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *(name for name in dir(torch.distributed) if not name.startswith("_"))})
+    return sorted({"OPERATIONS", *__all__, *(name for name in dir(torch.distributed) if not name.startswith("_"))})

@@ -1,4 +1,4 @@
-"""Futures of operations as torch's C++ code and Python hooks use them: who drives them, and what a failed one holds."""
+"""Futures of operations, for torch's C++ code and for Python hooks; a failed future holds a `Failure`."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from hocket.torch.untraced import untraced
 
 @untraced
 class DrivenFuture(torch.futures.Future[Any]):
-    """A future that drives its operation when it, or one that follows from it, is waited for.
+    """A future that drives its operation while a thread waits for it, or for a future that `then` returned.
 
-    Communication hooks of DDP wait inside of backward, where no other thread would.
+    Communication hooks of DDP wait within a backward pass, where no other thread drives the operation.
 
     Args:
         drive: completes the future of the operation.
-        note_told: as of `Failure`.
+        note_raised: see `Failure`.
     """
 
-    def __init__(self, drive: Callable[[], None], note_told: Callable[[], object]) -> None:
+    def __init__(self, drive: Callable[[], None], note_raised: Callable[[], object]) -> None:
         super().__init__()
-        self._drive, self._note_told = drive, note_told
+        self._drive, self._note_raised = drive, note_raised
 
     def wait(self) -> Any:
         if not self.done():
@@ -32,48 +32,48 @@ class DrivenFuture(torch.futures.Future[Any]):
         return super().wait()
 
     def then(self, callback: Callable[[Any], Any]) -> torch.futures.Future[Any]:
-        following = DrivenFuture(self._drive, self._note_told)
+        following = DrivenFuture(self._drive, self._note_raised)
 
         def follow(future: torch.futures.Future[Any]) -> None:
-            heard, _callback.heard = _callback.heard, []
+            outer, _callback.raised = _callback.raised, []
             try:
                 following.set_result(callback(future))
-                for note_told in _callback.heard:
-                    note_told()
-            except Exception as error:  # whoever waits for what follows hears of it
-                fail(following, Failure(error, note_told=self._note_told))
+                for note_raised in _callback.raised:
+                    note_raised()
+            except Exception as error:  # a wait for the following future raises it
+                fail(following, Failure(error, note_raised=self._note_raised))
             finally:
-                _callback.heard = heard
+                _callback.raised = outer
 
         self.add_done_callback(follow)
         return following
 
 
 class Failure:
-    """What a future has in the place of tensors where the operation failed.
+    """The value of a future whose operation failed, in place of tensors.
 
-    Python that waits for the future gets the error. DistributedDataParallel takes the value in C++ and looks for
-    tensors by pickling it; of an exception, as torch's `set_exception` has it, it would read the first of no tensors.
-    Pickling raises the error, but for an operation of a backward pass, whose end raises it, with its type, a moment
-    later (`BackwardDrain`).
+    Python code that waits for the future gets the error. DistributedDataParallel reads the value in C++, and pickles it
+    to find tensors; of an exception, which torch's `set_exception` would store, it would read the first of no tensors.
+    Pickling raises the error, except for an operation of a backward pass: the end of that pass raises it shortly after,
+    with its type (`BackwardDrain`).
 
     Args:
-        error: of the operation.
-        tensors: for DistributedDataParallel meanwhile; None: pickling raises.
-        note_told: is called when the program hears of the error.
+        error: error of the operation.
+        tensors: tensors for DistributedDataParallel until then; None: pickling raises.
+        note_raised: called when the program gets the error.
     """
 
     def __init__(
         self,
         error: BaseException,
         tensors: list[torch.Tensor] | None = None,
-        note_told: Callable[[], object] = lambda: None,
+        note_raised: Callable[[], object] = lambda: None,
     ) -> None:
-        self.error, self.tensors, self.note_told = error, tensors, note_told
+        self.error, self.tensors, self.note_raised = error, tensors, note_raised
 
     def __reduce__(self) -> tuple[type, tuple[list[torch.Tensor]]]:
         if self.tensors is None:
-            self.note_told()
+            self.note_raised()
             raise self.error
         return list, (self.tensors,)
 
@@ -82,20 +82,22 @@ class Failure:
 
 
 class _Callback(threading.local):
-    """Of which failures the callback that runs in this thread has heard; None outside of callbacks."""
+    """The failures that the running callback of this thread got, by their `note_raised`; None outside of callbacks."""
 
-    heard: list[Callable[[], object]] | None = None
+    raised: list[Callable[[], object]] | None = None
 
 
 _callback = _Callback()
 
 
 def fail(future: torch.futures.Future[Any], failure: Failure) -> None:
+    """Complete a future with a failure, which a wait in Python raises."""
+
     def unwrap(failure: Failure) -> NoReturn:
-        if _callback.heard is None:
-            failure.note_told()
+        if _callback.raised is None:
+            failure.note_raised()
         else:
-            _callback.heard.append(failure.note_told)
+            _callback.raised.append(failure.note_raised)
         raise failure.error
 
     future._set_unwrap_func(unwrap)

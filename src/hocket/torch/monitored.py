@@ -1,32 +1,32 @@
-"""A barrier that says who did not come, in the words that programs written for gloo look for."""
+"""A barrier whose error names the missing ranks, in the words that programs written for gloo search for."""
 
 from __future__ import annotations
 
 from hocket.comm import Communicator
 from hocket.errors import CommTimeout
-from hocket.torch.options import wanted_backend
+from hocket.torch.options import requested_backend
 
-LEAST_LIMIT_S = 0.001  # a limit of zero seconds is that of one look
+LEAST_LIMIT_S = 0.001  # stands for a limit of zero seconds: the operation is polled once
 
 
 def monitored_barrier(communicator: Communicator, limit_s: float | None) -> None:
-    """Wait for all ranks; every rank that waited in vain learns which others did not come.
+    """Wait for all ranks; after the timeout, the error on every waiting rank names the missing ranks.
 
     Args:
-        communicator: of the ranks.
-        limit_s: seconds; None: those of the communicator.
+        communicator: the communicator of the ranks.
+        limit_s: timeout in seconds; None: the timeout of the communicator.
 
     Raises:
-        CommTimeout: naming them, in gloo's words and in ours.
+        CommTimeout: ranks are missing; the message has gloo's words and hocket's.
     """
     try:
-        communicator.barrier(timeout=limit_s, backend=wanted_backend())
+        communicator.barrier(timeout=limit_s, backend=requested_backend())
     except CommTimeout as error:
-        raise CommTimeout(f"{_as_gloo_says(communicator.rank, error, limit_s)}: {error}", error.ranks) from error
+        raise CommTimeout(f"{_words_of_gloo(communicator.rank, error, limit_s)}: {error}", error.ranks) from error
 
 
-def _as_gloo_says(rank: int, error: CommTimeout, limit_s: float | None) -> str:
-    """gloo's rank 0 asks the others, one by one."""
+def _words_of_gloo(rank: int, error: CommTimeout, limit_s: float | None) -> str:
+    """Return gloo's message. In gloo, rank 0 waits for a message of every other rank, one rank after the other."""
     if rank != 0:
         waited = "successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0"
         return f"Rank {rank} {waited}"

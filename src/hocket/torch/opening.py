@@ -13,27 +13,27 @@ from hocket.torch.options import Options
 
 
 def open_communicator(
-    store: Store, rank: int, size: int, timeout_s: float, *, told: Options | None, is_at_master: bool
+    store: Store, rank: int, size: int, timeout_s: float, *, chosen: Options | None, is_at_master: bool
 ) -> Communicator:
-    """Meet the other ranks and make the communicator of all of them.
+    """Connect to the other ranks and make the communicator of all of them.
 
     Args:
-        store, rank, size, timeout_s: as `arrange_meeting` takes them.
-        told: the libraries that the caller named; None: shared memory, and gloo where there are several hosts.
+        store, rank, size, timeout_s: see `arrange_meeting`.
+        chosen: the libraries that the caller named; None: shared memory, and gloo with several hosts.
         is_at_master: whether rank 0 is on the host that MASTER_ADDR names.
     """
     meeting = arrange_meeting(
         *(store, rank, size, timeout_s),
         is_at_master=is_at_master,
-        check=lambda hosts: check_reach(None if told is None else told.backends, hosts),
+        check=lambda hosts: check_reach(None if chosen is None else chosen.backends, hosts),
     )
-    # Told nothing, the library that every torch has does between hosts what shared memory cannot.
-    chosen = told or Options("shm" if meeting.server is None else ("shm", "gloo"))
+    # By default gloo, which every torch has, connects hosts: shared memory cannot.
+    options = chosen or Options("shm" if meeting.server is None else ("shm", "gloo"))
     with meeting.started or nullcontext():
         return connect_ranks(
             *(meeting.name, rank, meeting.hosts),
             timeout=timeout_s,
             server=meeting.server,
-            backends=chosen.backends,
-            policy=chosen.policy,
+            backends=options.backends,
+            policy=options.policy,
         )

@@ -1,4 +1,4 @@
-"""What a process group is made of, and which backend the present call wants."""
+"""The options of a process group, and the backend that the present call names."""
 
 from __future__ import annotations
 
@@ -14,12 +14,22 @@ _backend: ContextVar[str | None] = ContextVar("hocket_backend", default=None)
 
 @dataclass(frozen=True)
 class Options:
-    """For ``torch.distributed.init_process_group("hocket", pg_options=Options(...))``.
+    """Options for ``torch.distributed.init_process_group("hocket", pg_options=Options(...))``.
 
     Args:
-        backends: names of the libraries that may carry operations, such as "shm" and "mpi"; None: all that can be
-            had. Groups that are made later have those of the first one.
-        policy: how one is chosen for an operation that names none: "auto", or a `hocket.Policy`.
+        backends: names of the libraries that may carry operations, such as "shm" and "mpi"; None: all that are
+            available. Groups that are made later have the libraries of the first group.
+        policy: chooses the library of each operation that names none: "auto", or a `hocket.Policy`.
+
+    Examples:
+        >>> import torch
+        >>> options = hk.torch.Options(backends=("shm", "gloo"), policy=hk.Policy.fixed({"*": "gloo"}))
+        >>> torch.distributed.init_process_group(
+        ...     "hocket", store=torch.distributed.HashStore(), rank=0, world_size=1, pg_options=options
+        ... )
+        >>> hk.torch.communicator().explain("all_reduce", nbytes=1024, dtype="float32").chosen
+        'gloo'
+        >>> torch.distributed.destroy_process_group()
     """
 
     backends: str | Sequence[str] | None = "shm"
@@ -28,7 +38,7 @@ class Options:
 
 @contextmanager
 def on_backend(name: str | None) -> Iterator[None]:
-    """Let a backend carry what this thread issues on process groups in a ``with`` block."""
+    """Have a backend carry the operations that this thread issues on process groups in a ``with`` block."""
     token = _backend.set(name)
     try:
         yield
@@ -36,6 +46,6 @@ def on_backend(name: str | None) -> Iterator[None]:
         _backend.reset(token)
 
 
-def wanted_backend() -> str | None:
-    """Return the name of the backend that the present call asks for; None: the policy chooses."""
+def requested_backend() -> str | None:
+    """Return the backend that the present call names; None: the policy chooses."""
     return _backend.get()

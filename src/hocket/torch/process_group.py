@@ -1,6 +1,6 @@
 """torch.distributed's process group over a hocket communicator."""
 
-# torch calls these methods in one of the several forms that its stubs declare as overloads.
+# torch calls these methods in one of the forms that its stubs declare as overloads.
 # mypy: disable-error-code="override, assignment"
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from hocket.errors import HocketError, InvalidArgument
 from hocket.torch.as_backend import AsBackend
 from hocket.torch.backward import BackwardDrain, in_backward
 from hocket.torch.call_forms import in_all_forms
-from hocket.torch.carried import bring_back, movable, reducible
+from hocket.torch.carried import copier_back, movable, reducible
 from hocket.torch.devices import dispatched_by_device
 from hocket.torch.monitored import LEAST_LIMIT_S, monitored_barrier
-from hocket.torch.options import wanted_backend
+from hocket.torch.options import requested_backend
 from hocket.torch.profile import profiled
 from hocket.torch.reductions import reduction_of
 from hocket.torch.regrouping import merge_remote_group, split_group
@@ -51,13 +51,13 @@ from hocket.torch.work import AnySourceWork, HocketWork, JoinedWork
 @dispatched_by_device
 @in_all_forms
 class HocketProcessGroup(AsBackend, dist.ProcessGroup):
-    """The "hocket" backend. Operations are asynchronous unless torch asked for a blocking one.
+    """The "hocket" backend. Operations are asynchronous unless torch requests a blocking one.
 
     Args:
-        communicator: of the ranks of the group.
-        elsewhere: groups of torch's own for what is on other devices, by device.
-        timeout_s: of operations whose call names none; None: that of the communicator.
-        store: through which the ranks found each other, for those who ask the group for it.
+        communicator: communicator of the ranks of the group.
+        elsewhere: torch's own groups for tensors on other devices, by device.
+        timeout_s: default timeout of operations in seconds; None: the timeout of the communicator.
+        store: the store through which the ranks found each other, for `get_group_store`.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class HocketProcessGroup(AsBackend, dist.ProcessGroup):
     ) -> None:
         # Only the form without a store makes a group that Python can extend.
         super().__init__(communicator.rank, communicator.size)  # type: ignore[call-arg]
-        # torch asks a group which devices it is for (`_device_types`), as when checkpoints are loaded or saved.
+        # torch reads the devices of a group (`_device_types`), for example to load or save checkpoints.
         kinds = dist.ProcessGroup.BackendType
         self._register_backend(torch.device("cpu"), kinds.CUSTOM, None)
         self._elsewhere = dict(elsewhere or {})
@@ -97,7 +97,7 @@ class HocketProcessGroup(AsBackend, dist.ProcessGroup):
     def options(self) -> Backend.Options:
         return Backend.Options("hocket", timedelta(seconds=self._timeout_s or self.communicator.timeout))
 
-    # What FSDP2 asks for, to have its buffers where collectives skip copies.
+    # FSDP2 calls these to allocate its buffers in shared memory, where collectives need no copies.
     def supports_tensor_alloc(self, device: torch.device) -> bool:
         return device.type == "cpu"
 
@@ -105,7 +105,7 @@ class HocketProcessGroup(AsBackend, dist.ProcessGroup):
         tensor: torch.Tensor = self.communicator.empty(size, dtype)
         return tensor
 
-    # torch keeps these in the C++ backends of a group, and a Python one has none.
+    # torch stores names in the C++ backends of a group, which a Python group does not have.
     def getGroupName(self) -> str:
         return self._group_name
 
@@ -125,7 +125,7 @@ class HocketProcessGroup(AsBackend, dist.ProcessGroup):
             return self._issue("sparse_all_reduce", opts, [x], [x], call)
         carried = reducible([x])
         call = partial(self.communicator.all_reduce, carried[0], reduction_of(opts, x.dtype))
-        return self._issue("all_reduce", opts, [x], [x], call, finish=bring_back([x], carried))
+        return self._issue("all_reduce", opts, [x], [x], call, finish=copier_back([x], carried))
 
     def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> HocketWork:
         opts, xs = opts or AllreduceCoalescedOptions(), list(tensors)
@@ -133,7 +133,7 @@ class HocketProcessGroup(AsBackend, dist.ProcessGroup):
         call = partial(
             self.communicator.all_reduce_coalesced, carried, reduction_of(opts, xs[0].dtype) if xs else "sum"
         )
-        return self._issue("all_reduce_coalesced", opts, xs, xs, call, finish=bring_back(xs, carried))
+        return self._issue("all_reduce_coalesced", opts, xs, xs, call, finish=copier_back(xs, carried))
 
     def broadcast(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> HocketWork:
         opts, x = opts or BroadcastOptions(), _one(tensors)
@@ -143,13 +143,13 @@ class HocketProcessGroup(AsBackend, dist.ProcessGroup):
         opts, x = opts or ReduceOptions(), _one(tensors)
         carried = reducible([x])
         call = partial(self.communicator.reduce, carried[0], opts.rootRank, reduction_of(opts, x.dtype))
-        return self._issue("reduce", opts, [x], [x], call, finish=bring_back([x], carried))
+        return self._issue("reduce", opts, [x], [x], call, finish=copier_back([x], carried))
 
     def barrier(self, opts: Any = None) -> HocketWork:
         return self._issue("barrier", opts or BarrierOptions(), [], [], self.communicator.barrier)
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """Wait for all ranks; an error names all that did not come, whatever `wait_all_ranks` says."""
+        """Wait for all ranks; the error names all missing ranks, whatever the value of `wait_all_ranks`."""
         limit_s = self._timeout_s if timeout is None else max(timeout.total_seconds(), LEAST_LIMIT_S)
         monitored_barrier(self.communicator, limit_s)
 
@@ -170,7 +170,7 @@ class HocketProcessGroup(AsBackend, dist.ProcessGroup):
         outputs, x = self._one_per_rank(_one(output_lists), "all_gather", "outputs"), _one(inputs)
         counts = [output.numel() for output in outputs]
         flat = movable(x).new_empty(sum(counts))
-        # Every rank has the same list of shapes, so all take the same of the two.
+        # Every rank has the same list of shapes, so all ranks take the same branch.
         if len(set(counts)) == 1:
             call = partial(self.communicator.all_gather, flat, movable(x))
         else:
@@ -187,7 +187,7 @@ class HocketProcessGroup(AsBackend, dist.ProcessGroup):
     def allgather_coalesced(
         self, output_lists: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any = None
     ) -> HocketWork:
-        """Gather several tensors; `output_lists` has for each rank a list of as many."""
+        """Gather several tensors; `output_lists` has, for each rank, a list of equally many tensors."""
         xs, opts = list(inputs), opts or AllgatherOptions()
         flats = [movable(x).new_empty(self.size() * x.numel()) for x in xs]
         by_input = list(zip(*output_lists, strict=True))
@@ -256,7 +256,7 @@ class HocketProcessGroup(AsBackend, dist.ProcessGroup):
         opts = opts or ReduceScatterOptions()
         out, x = reducible([output, input])
         call = partial(self.communicator.reduce_scatter, out, x, reduction_of(opts, input.dtype))
-        return self._issue("reduce_scatter", opts, [input], [output], call, finish=bring_back([output], [out]))
+        return self._issue("reduce_scatter", opts, [input], [output], call, finish=copier_back([output], [out]))
 
     reduce_scatter_single = _reduce_scatter_base
 
@@ -271,7 +271,7 @@ class HocketProcessGroup(AsBackend, dist.ProcessGroup):
             call = partial(self.communicator.reduce_scatter, out, packed, reduction)
         else:
             call = partial(self.communicator.reduce_scatterv, out, packed, counts, reduction)
-        return self._issue("reduce_scatter", opts, inputs, [output], call, finish=bring_back([output], [out]))
+        return self._issue("reduce_scatter", opts, inputs, [output], call, finish=copier_back([output], [out]))
 
     def reduce_scatter_tensor_coalesced(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
@@ -287,7 +287,7 @@ class HocketProcessGroup(AsBackend, dist.ProcessGroup):
                 partial(self.communicator.reduce_scatter, out, x, reduction_of(opts, x.dtype))
                 for out, x in zip(carried, reducible(inputs), strict=True)
             ],
-            finish=bring_back(outputs, carried),
+            finish=copier_back(outputs, carried),
         )
 
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
@@ -300,7 +300,7 @@ class HocketProcessGroup(AsBackend, dist.ProcessGroup):
         input_split_sizes: Sequence[int],
         opts: Any = None,
     ) -> HocketWork:
-        # Always with counts: that this rank leaves its sizes out, as they are equal, says nothing of the others'.
+        # Always with counts: other ranks may have unequal sizes even if this rank's sizes are equal.
         opts = opts or AllToAllOptions()
         out_counts = items_of_splits(output, output_split_sizes, self.size())
         in_counts = items_of_splits(input, input_split_sizes, self.size())
@@ -315,7 +315,7 @@ class HocketProcessGroup(AsBackend, dist.ProcessGroup):
     all_to_all_single = alltoall_base
 
     def alltoall(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None) -> HocketWork:
-        # Always with counts: whether this rank's tensors have one shape says nothing of the others'.
+        # Always with counts: other ranks may have unequal shapes even if this rank's shapes are equal.
         outputs = self._one_per_rank(outputs, "all_to_all", "outputs")
         inputs = self._one_per_rank(inputs, "all_to_all", "inputs")
         out_counts, in_counts = [x.numel() for x in outputs], [x.numel() for x in inputs]
@@ -332,28 +332,28 @@ class HocketProcessGroup(AsBackend, dist.ProcessGroup):
 
     def send(self, tensors: Sequence[torch.Tensor], dst: int, tag: int = 0) -> HocketWork:
         with profiled("send", tensors) as event:
-            native = self.communicator.isend(movable(_one(tensors)), dst, tag, backend=wanted_backend())
+            native = self.communicator.isend(movable(_one(tensors)), dst, tag, backend=requested_backend())
         return HocketWork(native, list(tensors), event=event)
 
     def recv(self, tensors: Sequence[torch.Tensor], src: int, tag: int = 0) -> HocketWork:
         with profiled("recv", tensors) as event:
-            native = self.communicator.irecv(movable(_one(tensors)), src, tag, backend=wanted_backend())
+            native = self.communicator.irecv(movable(_one(tensors)), src, tag, backend=requested_backend())
         return HocketWork(native, list(tensors), source=src, event=event)
 
     def recv_anysource(self, tensors: Sequence[torch.Tensor], tag: int = 0) -> AnySourceWork:
         x = _one(tensors)
-        carrier = wanted_backend() or self.communicator.explain("recv", x.nbytes, str(x.dtype).split(".")[-1]).chosen
+        carrier = requested_backend() or self.communicator.explain("recv", x.nbytes, str(x.dtype).split(".")[-1]).chosen
         if carrier != "shm":
             raise InvalidArgument(
-                f"a message from any source can be received over shm alone, and this one would travel over {carrier}; "
-                "name the source, or give backend='shm' at both ends (hocket.torch.dist)"
+                f"a message from any source can be received over shm only, and {carrier} would carry this one: name "
+                "the source, or pass backend='shm' on both ranks (hocket.torch.dist)"
             )
-        with profiled("recvAnySource", tensors) as event:  # gloo's name of it
+        with profiled("recvAnySource", tensors) as event:  # gloo's name for it
             return AnySourceWork(self.communicator, movable(x), tag, event)
 
     recv_any_source = recv_anysource
 
-    # Operations between these two are issued side by side; all that torch's manager does not collect by itself.
+    # Operations between these two calls are issued without waiting: those that torch's manager does not collect itself.
     def _start_coalescing(self, device: torch.device) -> None:
         self._coalescing = []
 
@@ -362,7 +362,7 @@ class HocketProcessGroup(AsBackend, dist.ProcessGroup):
         return JoinedWork(works) if works else None
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Set the time that operations have whose call names none."""
+        """Set the default timeout of operations."""
         self._timeout_s = timeout.total_seconds()
         for backend in self._backends_elsewhere:
             backend.set_timeout(timeout)
@@ -374,7 +374,7 @@ class HocketProcessGroup(AsBackend, dist.ProcessGroup):
         return max((record.seq for record in records if record.op not in ("send", "recv")), default=0)
 
     def _set_sequence_number_for_group(self) -> None:
-        """gloo and NCCL agree on a first number here; ours begin at one on every rank."""
+        """Do nothing: hocket's numbers begin at one on every rank; gloo and NCCL agree on a first number here."""
 
     def get_group_store(self) -> Store | None:
         return self._store
@@ -386,7 +386,7 @@ class HocketProcessGroup(AsBackend, dist.ProcessGroup):
         self.communicator.synchronize()
 
     def shutdown(self) -> None:
-        """Wait for operations in flight and leave; called by ``dist.destroy_process_group()``."""
+        """Wait for operations in flight and close the communicator; called by ``dist.destroy_process_group()``."""
         for backend in self._backends_elsewhere:
             backend.shutdown()
         self.communicator.finalize()
@@ -406,12 +406,12 @@ class HocketProcessGroup(AsBackend, dist.ProcessGroup):
         call: Callable[..., _native.Work | None],
         finish: Callable[[], object] | None = None,
     ) -> HocketWork:
-        """Make the call, blocking if torch asked for that; it is called as ``call(async_op=, timeout=, backend=)``."""
+        """Call ``call(async_op=, timeout=, backend=)``; wait for the operation if torch requests a blocking one."""
         backward = in_backward()
         is_async = backward or self._coalescing is not None or getattr(opts, "asyncOp", True)
         with profiled(name, inputs) as event:
-            asynchronously = is_async or event is not None  # so that its end is an event of its own
-            native = call(async_op=asynchronously, timeout=self._limit_s(opts), backend=wanted_backend())
+            asynchronously = is_async or event is not None  # a profiled operation must end in the progress thread
+            native = call(async_op=asynchronously, timeout=self._limit_s(opts), backend=requested_backend())
         work = HocketWork(native, outputs, finish, event=event)
         if asynchronously and not is_async:
             work.wait()
@@ -426,9 +426,9 @@ class HocketProcessGroup(AsBackend, dist.ProcessGroup):
         calls: Sequence[Callable[..., _native.Work | None]],
         finish: Callable[[], object] | None = None,
     ) -> HocketWork:
-        """Make several calls side by side, under one work."""
+        """Issue several operations without waiting, as one work."""
         with profiled(name, inputs) as event:
-            options = {"async_op": True, "timeout": self._limit_s(opts), "backend": wanted_backend()}
+            options = {"async_op": True, "timeout": self._limit_s(opts), "backend": requested_backend()}
             works = [HocketWork(call(**options), []) for call in calls]
         work = self._keep(JoinedWork(works, outputs, finish, event), in_backward())
         if not getattr(opts, "asyncOp", True):
@@ -436,15 +436,15 @@ class HocketProcessGroup(AsBackend, dist.ProcessGroup):
         return work
 
     def _one_per_rank(self, tensors: Sequence[torch.Tensor], name: str, what: str) -> list[torch.Tensor]:
-        """Return a list that has to have a tensor for each rank.
+        """Return the tensors as a list, after checking that it has one tensor for each rank.
 
-        Where it has not, the others, who cannot know, are told by something that does not fit to what they issue.
+        If it does not, issue a barrier, which the other ranks' operations do not match, so that these fail, too.
         """
         if len(tensors) != self.size():
             with suppress(HocketError):
                 self.communicator.barrier(timeout=self._timeout_s)
             raise InvalidArgument(
-                f"{name} takes as {what} one tensor for each of {self.size()} ranks, not {len(tensors)}"
+                f"{what} of {name} must be one tensor for each of {self.size()} ranks, not {len(tensors)}"
             )
         return list(tensors)
 
@@ -460,7 +460,7 @@ class HocketProcessGroup(AsBackend, dist.ProcessGroup):
 
 
 def process_group_of(group: Any = None) -> HocketProcessGroup:
-    """Return a process group, the default one for None.
+    """Return a process group; None: the default group.
 
     Raises:
         InvalidArgument: its backend is not "hocket".
@@ -468,17 +468,17 @@ def process_group_of(group: Any = None) -> HocketProcessGroup:
     group = group if group is not None else dist.group.WORLD
     if not isinstance(group, HocketProcessGroup):
         backend = dist.get_backend(group) if group is not None else None
-        raise InvalidArgument(f"the process group has backend {backend!r}, not 'hocket'")
+        raise InvalidArgument(f"the process group must have backend 'hocket', not {backend!r}")
     return group
 
 
 def _one(items: Sequence[Any]) -> Any:
     if len(items) != 1:
-        raise InvalidArgument(f"one tensor per process, not {len(items)}")
+        raise InvalidArgument(f"the list must have one tensor for this process, not {len(items)}")
     return items[0]
 
 
 def _seconds(opts: Any) -> float | None:
     timeout = getattr(opts, "timeout", None)
-    # torch writes -1 ms, or nothing, where the group's default is meant
+    # torch sets -1 ms, or None, for the group's default
     return timeout.total_seconds() if timeout is not None and timeout > timedelta(0) else None

@@ -1,4 +1,4 @@
-"""Operations in torch's profiler: from their issue to their end, with the shapes of their inputs."""
+"""Events of operations in torch's profiler: from issue to end, with the shapes of the inputs."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ _nothing = nullcontext()
 
 
 class ProfiledOperation(AbstractContextManager["ProfiledOperation"]):
-    """An asynchronous event of torch's profiler, as gloo's operations are.
+    """An asynchronous event of torch's profiler, as for gloo's operations.
 
-    To torch an event is asynchronous if it ends in another thread than it began in; its time counts as that of no
-    function then. So the progress thread ends it when the operation is over, also where the program waits for it.
+    For torch, an event is asynchronous if it ends in another thread than it began in; its time is then not added to the
+    time of a function. So the progress thread ends the event when the operation is over, even if the program waits for
+    the operation.
 
-    As a context it is the issue of the operation: if that raises, the event ends.
+    The operation is issued within the context; if that raises, the event ends.
 
     Args:
-        name: of the operation.
-        inputs: tensors whose shapes are shown.
+        name: name of the operation.
+        inputs: tensors whose shapes are recorded.
     """
 
     def __init__(self, name: str, inputs: Sequence[torch.Tensor]) -> None:
         self._over: torch.futures.Future[Any] = torch.futures.Future()
         self._has_ended = threading.Event()
         record = _record_function_with_args_enter(f"hocket:{name}", *inputs)
-        # Ends the record with the state of this thread, whichever one completes the future: the profiler is part of it.
+        # Whichever thread completes the future, the record ends with this thread's state, which has the profiler.
         self._recorded = torch.ops.profiler._call_end_callbacks_on_jit_fut._RecordFunction(record, self._over)
 
     def __exit__(self, exception: type[BaseException] | None, *_: object) -> None:
@@ -43,7 +44,7 @@ class ProfiledOperation(AbstractContextManager["ProfiledOperation"]):
             self.end_with(None)
 
     def end_with(self, native: _native.Work | None) -> None:
-        """Have it end with an operation; None: now."""
+        """Make the event end with an operation; None: end it now."""
         if native is None:
             threading.Thread(target=self._end, name="hocket end of event").start()
             self.wait()
@@ -51,7 +52,7 @@ class ProfiledOperation(AbstractContextManager["ProfiledOperation"]):
             native._on_finished(self._end)
 
     def wait(self) -> None:
-        """Wait until it has ended, once the operation is over: the program may stop the profiler next."""
+        """Wait until the event has ended, once the operation is over: the program may stop the profiler next."""
         self._has_ended.wait(_LONGEST_END_S)
 
     def _end(self) -> None:
@@ -60,5 +61,5 @@ class ProfiledOperation(AbstractContextManager["ProfiledOperation"]):
 
 
 def profiled(name: str, inputs: Sequence[torch.Tensor]) -> AbstractContextManager[ProfiledOperation | None]:
-    """Return the context to issue an operation in, which gives its event; None where no profiler runs here."""
+    """Return a context for issuing an operation; its value is the event, or None if no profiler runs in this thread."""
     return ProfiledOperation(name, inputs) if _profiler_enabled() else _nothing

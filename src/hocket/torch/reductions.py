@@ -1,4 +1,4 @@
-"""torch's reductions by hocket's names."""
+"""hocket's names of torch's reductions."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _NAMES = {
     dist.ReduceOp.BOR: "bor",
     dist.ReduceOp.BXOR: "bxor",
 }
-_OF_BOOL = {"sum": "lor", "prod": "land"}  # torch adds and multiplies bool as the numbers 0 and 1, up to 1
+_OF_BOOL = {"sum": "lor", "prod": "land"}  # torch sums and multiplies bool as 0 and 1, limited to 1
 
 
 def reduction_of(opts: Any, dtype: torch.dtype) -> str:
-    """Return the name of the reduction that torch's options ask for, of tensors of a type.
+    """Return hocket's name of the reduction in torch's options, for tensors of a type.
 
     Raises:
         UnsupportedDtype: hocket has no such reduction.
     """
     name = _NAMES.get(opts.reduceOp.op if hasattr(opts.reduceOp, "op") else opts.reduceOp)
     if name is None:
-        raise UnsupportedDtype(f"{opts.reduceOp} is not supported; supported are {', '.join(_NAMES.values())}")
+        raise UnsupportedDtype(f"{opts.reduceOp} is not supported; use one of {', '.join(_NAMES.values())}")
     return _OF_BOOL.get(name, name) if dtype == torch.bool else name

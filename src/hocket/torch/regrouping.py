@@ -15,12 +15,12 @@ from hocket.comm import Communicator
 from hocket.errors import InvalidArgument, UnsupportedCall
 from hocket.torch.opening import open_communicator
 
-_MERGE_TIMEOUT = timedelta(minutes=30)  # torch's own
-_COUNTER = "mergeGroupRank"  # torch's key: ranks of a merged group are numbered as they come
+_MERGE_TIMEOUT = timedelta(minutes=30)  # torch's default
+_COUNTER = "mergeGroupRank"  # torch's key; ranks of a merged group are numbered in the order of their calls
 
 
 class Regroupable(Protocol):
-    """What groups are made of here."""
+    """The members of a process group that this file uses."""
 
     communicator: Communicator
     _elsewhere: dict[str, ProcessGroup]
@@ -78,15 +78,15 @@ def split_group(
     """
     members = sorted(operator.index(rank) for rank in ranks)
     if not members or len(set(members)) != len(members):
-        raise InvalidArgument(f"split_group takes ranks, each once, not {list(ranks)}")
+        raise InvalidArgument(f"ranks of split_group must be 1 or more ranks, each once, not {list(ranks)}")
     if members[0] < 0 or members[-1] >= group.size():
-        raise InvalidArgument(f"split_group takes ranks between 0 and {group.size() - 1}, not {list(ranks)}")
+        raise InvalidArgument(f"ranks of split_group must be between 0 and {group.size() - 1}, not {list(ranks)}")
     if opts is not None and not isinstance(opts, Backend.Options):
         raise InvalidArgument(f"opts must be torch's Backend.Options or None, not {opts!r}")
     kinds = None if device_types is None else {device.type for device in device_types}
     if kinds is not None and "cpu" not in kinds:
         raise InvalidArgument(
-            f"a group of hocket is for cpu, and device_types has {', '.join(sorted(kinds)) or 'none'}"
+            f"device_types must include cpu for a hocket group; it has {', '.join(sorted(kinds)) or 'none'}"
         )
     name = GroupName(group_name or f"{group.group_name}:split:{members}")
     limit = timeout or (None if opts is None else opts._timeout)
@@ -114,7 +114,7 @@ def merge_remote_group(
     group_name: str | None = None,
     group_desc: str | None = None,
 ) -> Group:
-    """Make a group of the members of this one and of others that know the same store.
+    """Make a group of the members of this group and of other ranks with the same store.
 
     Args:
         group: the group that this rank brings along.
@@ -133,15 +133,15 @@ def merge_remote_group(
         CommTimeout: some rank never called.
     """
     if group._elsewhere:
-        raise UnsupportedCall(f"a group that has another backend for {', '.join(group._elsewhere)} cannot be merged")
+        raise UnsupportedCall(f"a group with another backend for {', '.join(group._elsewhere)} cannot be merged")
     if size < group.size():
-        raise InvalidArgument(f"a group of {group.size()} ranks cannot become one of {size}")
+        raise InvalidArgument(f"size must be {group.size()}, the size of the group, or more, not {size}")
     rank = store.add(_COUNTER, 1) - 1
     if rank >= size:
         raise InvalidArgument(
             f"more than {size} ranks called merge_remote_group with this store; use a new store for each merge"
         )
-    communicator = open_communicator(store, rank, size, timeout.total_seconds(), told=None, is_at_master=False)
+    communicator = open_communicator(store, rank, size, timeout.total_seconds(), chosen=None, is_at_master=False)
     made = type(group)(communicator, None, timeout.total_seconds(), store)
     return _named(made, group_name or f"{group.group_name}:merge", group_desc or f"{group.group_desc}:merge")
 

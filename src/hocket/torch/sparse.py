@@ -1,4 +1,4 @@
-"""all_reduce of sparse tensors (COO): every rank gathers the entries of all, and sums them."""
+"""all_reduce of sparse tensors (COO): every rank gathers the entries of all ranks, and sums them."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ def reduce_sparse(comm: Communicator, x: torch.Tensor, reduction: str, async_op:
     Args:
         comm: communicator.
         x: sparse COO tensor, of the same shape and number of sparse dimensions on every rank.
-        reduction: "sum" is the only one.
-        async_op: has no effect: what is sent second depends on what came first.
-        how: timeout and backend of each of the three operations that it takes.
+        reduction: must be "sum".
+        async_op: has no effect: later messages depend on the result of earlier ones.
+        how: timeout and backend of each of the three operations that it consists of.
 
     Raises:
-        UnsupportedDtype: another reduction.
-        InvalidArgument: shapes or types differ between the ranks; on all of them.
+        UnsupportedDtype: `reduction` is not "sum".
+        InvalidArgument: shapes or types differ between ranks; raised on every rank.
     """
     if reduction != "sum":
-        raise UnsupportedDtype(f"{reduction} of sparse tensors is not defined; they have sum")
+        raise UnsupportedDtype(f"the reduction of sparse tensors must be sum, not {reduction}")
     x_own = x.coalesce()
     indices, values = x_own.indices(), x_own.values()
     facts = (indices.shape[1], tuple(x.shape), indices.shape[0], str(x.dtype))
     all_facts = comm.all_gather_object(facts, **how)
     if len({each[1:] for each in all_facts}) > 1:
-        raise InvalidArgument(f"sparse tensors must have one shape and type on all ranks, not {all_facts}")
+        raise InvalidArgument(f"sparse tensors must have equal shapes and types on all ranks, not {all_facts}")
     entries = [each[0] for each in all_facts]
     dense_shape = values.shape[1:]
     items = dense_shape.numel()

@@ -1,6 +1,7 @@
 """Gradient buckets of DistributedDataParallel in memory that the ranks of a host share.
 
-FSDP2 asks the process group for its buffers: ``model.set_allocate_memory_from_process_group_for_comm(True)``.
+For FSDP2, call ``model.set_allocate_memory_from_process_group_for_comm(True)``: it then takes its buffers from the
+process group.
 """
 
 from typing import Any
@@ -15,17 +16,28 @@ from hocket.torch.process_group import HocketProcessGroup, process_group_of
 
 
 def use_symmetric_buckets(model: DistributedDataParallel) -> None:
-    """Have the gradient buckets of a model lie in shared memory, so that reducing them skips the copies.
+    """Put the gradient buckets of a model into shared memory, so that the reductions need no copies.
 
-    A communication hook of the model, so it can have no other one; gradients are averaged, as without it. A bucket is
-    moved when it is reduced for the first time.
+    This registers a communication hook, and a model can have one hook only. Gradients are averaged, as without the
+    hook. A bucket is moved when it is reduced for the first time.
 
     Args:
-        model: whose process group has the backend "hocket".
+        model: a model whose process group has the backend "hocket".
 
     Raises:
-        InvalidType: it is no DistributedDataParallel.
+        InvalidType: `model` is not a DistributedDataParallel.
         InvalidArgument: its process group has another backend.
+
+    Examples:
+        >>> import torch
+        >>> store = torch.distributed.FileStore("buckets", 2)
+        >>> torch.distributed.init_process_group("hocket", store=store, rank=comm.rank, world_size=2)
+        >>> model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
+        >>> hk.torch.use_symmetric_buckets(model)
+        >>> model(torch.full((1, 1), float(comm.rank))).sum().backward()
+        >>> model.module.weight.grad  # the mean of 0 and 1
+        tensor([[0.5000]])
+        >>> torch.distributed.destroy_process_group()
     """
     if not isinstance(model, DistributedDataParallel):
         raise InvalidType(f"model must be a DistributedDataParallel, not {type(model).__name__}")
@@ -35,13 +47,13 @@ def use_symmetric_buckets(model: DistributedDataParallel) -> None:
 class _Buckets:
     def __init__(self, group: HocketProcessGroup) -> None:
         self._group = group
-        self._moved: dict[int, int] = {}  # index of the bucket -> address
+        self._moved: dict[int, int] = {}  # addresses of buckets in shared memory, by the bucket's index
         self._options = AllreduceOptions()
         self._options.reduceOp = dist.ReduceOp.AVG  # type: ignore[assignment]
 
     def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         buffer = bucket.buffer()
-        if self._moved.get(bucket.index()) != buffer.data_ptr():  # DDP makes its buckets anew after the first step
+        if self._moved.get(bucket.index()) != buffer.data_ptr():  # DDP makes new buckets after the first step
             self._group.communicator.symmetric_storage([buffer])
             self._moved[bucket.index()] = buffer.data_ptr()
         future: Any = self._group.allreduce([buffer], self._options).get_future()

@@ -1,7 +1,7 @@
-"""`torch.distributed.distributed_c10d._set_pg_timeout` for groups of hocket's.
+"""`torch.distributed.distributed_c10d._set_pg_timeout` for hocket's process groups.
 
-Trainers call it to shorten the timeout after the first step (torchtitan does). torch sets it for gloo's and NCCL's own
-classes only, and warns otherwise; another backend has no way to be asked. So the function is wrapped, once.
+Trainers call it to shorten the timeout after the first step (torchtitan does). torch supports the classes of gloo and
+NCCL only, and warns for others; other backends cannot register for it. So the function is wrapped, once.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 
-def take_part_in_set_pg_timeout(kind: type[dist.ProcessGroup]) -> None:
-    """Have torch's function set the timeout of groups of a class by their method `set_timeout`.
+def wrap_set_pg_timeout(kind: type[dist.ProcessGroup]) -> None:
+    """Make torch's function set the timeout of groups of a class through their method `set_timeout`.
 
     Args:
-        kind: the class; groups of all others are left to torch.
+        kind: the class; for groups of other classes torch's function is unchanged.
     """
     original: Any = distributed_c10d._set_pg_timeout
-    if getattr(original, "_takes_part", None) is kind:
+    if getattr(original, "_wrapped_for", None) is kind:
         return
 
     @functools.wraps(original)
     def set_pg_timeout(timeout: timedelta, group: dist.ProcessGroup | None = None) -> None:
-        found: Any = dist.group.WORLD if group is None else group
-        if isinstance(found, kind):
-            found.set_timeout(timeout)
+        target: Any = dist.group.WORLD if group is None else group
+        if isinstance(target, kind):
+            target.set_timeout(timeout)
         else:
             original(timeout, group)
 
-    set_pg_timeout._takes_part = kind  # type: ignore[attr-defined]
+    set_pg_timeout._wrapped_for = kind  # type: ignore[attr-defined]
     distributed_c10d._set_pg_timeout = set_pg_timeout

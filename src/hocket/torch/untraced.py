@@ -1,4 +1,4 @@
-"""What torch.compile is to leave alone."""
+"""Exclusion of classes from torch.compile."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _Class = TypeVar("_Class", bound=type)
 
 
 def untraced(cls: _Class) -> _Class:
-    """Have torch.compile run the methods of a class, and all that they call, as they are.
+    """Make torch.compile skip the methods of a class, and all functions that they call.
 
-    Where a compiled function runs a part of itself as it is, torch would compile every Python function that its C++
-    code calls meanwhile, such as the operations of a process group that `DistributedDataParallel` asks for.
-    `torch.compiler.disable` would say the same, but imports the compiler for it.
+    While an uncompiled part of a compiled function runs, torch would compile every Python function that its C++ code
+    calls, such as a process group's operations for `DistributedDataParallel`. `torch.compiler.disable` has the same
+    effect, but imports the compiler.
     """
     frames = torch._C._dynamo.eval_frame
     if hasattr(frames, "set_code_exec_strategy"):  # since torch 2.7

@@ -1,4 +1,4 @@
-"""torch's view of an operation in flight, and who completes its future."""
+"""torch's interface to an operation in flight, and the completion of its future."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _LONGEST_PAUSE_S = 0.001
 
 @untraced
 class HocketWork(dist.Work):
-    """A `torch.distributed.Work` over a native one.
+    """A `torch.distributed.Work` over a native work.
 
     Args:
         native: the operation; None if it is over already.
-        tensors: the result, as torch's futures give it.
-        finish: what is left to do once the operation is over, e.g. copies into a list of tensors.
-        source: rank that a message is from.
-        event: of torch's profiler, which ends with the operation.
+        tensors: the result, which is the value of the future.
+        finish: called once when the operation is over, e.g. to copy into a list of tensors.
+        source: the sender of a message.
+        event: event of torch's profiler, which ends with the operation.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class HocketWork(dist.Work):
             self._complete()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Block until the result is in place; raises what the operation raised."""
+        """Block until the result is in place; raise the error of the operation."""
         if self._native is not None:
-            # torch passes a timeout of zero where the caller gave none
+            # torch passes a timeout of zero if the caller passed none
             self._native.wait(timeout.total_seconds() if timeout else None)
         if self._event is not None:
             self._event.wait()
@@ -70,7 +70,7 @@ class HocketWork(dist.Work):
         return True
 
     def is_completed(self) -> bool:
-        """Whether the operation is over; also drives it."""
+        """Return whether the operation is over; also drive it."""
         is_over = self._native is None or self._native.done or self._native._drive()
         if is_over and self._event is not None:
             self._event.wait()
@@ -83,7 +83,7 @@ class HocketWork(dist.Work):
         return None if self._native is None else self._native.exception()
 
     def _peek(self) -> BaseException | None:
-        """Return the same, where the program does not hear of it."""
+        """Return the error like `exception`, without marking it as raised in the program."""
         return None if self._native is None else self._native._peek()
 
     def _source_rank(self) -> int:
@@ -99,10 +99,10 @@ class HocketWork(dist.Work):
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """Return a future of the result tensors.
 
-        torch's C++ code waits for futures in a way that drives nothing. Where a gradient has just been accumulated,
-        the end of the backward pass completes them (`BackwardDrain`), or who waits for them in Python before, or, at
-        last, `LastResort`. Anywhere else the progress thread does, which this starts: callbacks at the end of a pass
-        wait for what they have just issued themselves, as DistributedDataParallel with `static_graph` does.
+        torch's C++ code waits for futures without driving operations. If a gradient has just been accumulated, the
+        future is completed by a wait in Python, by the end of the backward pass (`BackwardDrain`), or at last by
+        `LastResort`. In all other cases the progress thread completes it, since callbacks at the end of a pass may wait
+        for operations that they have just issued, as DistributedDataParallel with `static_graph` does.
         """
         if self._future is None:
             self._future = DrivenFuture(self._drive, self.exception)
@@ -116,27 +116,27 @@ class HocketWork(dist.Work):
         return self._future
 
     def _hand_over(self) -> None:
-        """Have the progress thread complete the operation, within its deadline, unless its future is settled."""
+        """Have the progress thread complete the operation, within its deadline, unless its future is complete."""
         if self._native is not None and self._unsettled:
             self._native._on_finished(self._settle)
 
     def _drive(self) -> None:
-        """Bring the future to its end, however the operation ends."""
+        """Wait for the operation, and complete the future with its result or its error."""
         try:
             self.wait()
         except Exception:
             self._settle_future()
 
     def _settle(self) -> None:
-        """Bring work and future to their end without raising; the operation is over."""
+        """Complete work and future without raising; called when the operation is over."""
         if self._peek() is None:
             self._complete()
         else:
             self._settle_future()
 
     def _complete(self) -> None:
-        """Do what is left once the operation is over. The progress thread may come here as well as who waits: both go
-        on when it is done."""
+        """Call `finish` once, and complete the future. The progress thread and a waiting thread may both call this;
+        each returns when `finish` is done."""
         if self._finishing is not None:
             with self._finishing, torch.no_grad():
                 finish, self._finish = self._finish, None
@@ -148,7 +148,7 @@ class HocketWork(dist.Work):
         try:
             future = self._unsettled.pop()
         except IndexError:
-            return  # there is none, or another thread settles it
+            return  # no future was requested, or another thread completes it
         error = self._peek()
         if error is None:
             future.set_result(self._tensors)
@@ -158,12 +158,12 @@ class HocketWork(dist.Work):
 
 @untraced
 class JoinedWork(HocketWork):
-    """Several works as one; over when all of them are.
+    """Several works as one work, which is over when all of them are.
 
     Args:
-        works: that it is made of.
-        tensors: the result; None: those of all works.
-        finish, event: as of `HocketWork`.
+        works: the works.
+        tensors: the result; None: the results of all works.
+        finish, event: see `HocketWork`.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class JoinedWork(HocketWork):
         event: ProfiledOperation | None = None,
     ) -> None:
         self._works = list(works)
-        # One lane carries them in order: the last one tells a future, and the others are over by then.
+        # One lane carries the works in order: when the last one is over, all are.
         last = next((work._native for work in reversed(self._works) if work._native is not None), None)
         self._joined = [tensor for work in self._works for tensor in work._tensors]
         super().__init__(last, self._joined if tensors is None else tensors, finish, event=event)
@@ -194,20 +194,20 @@ class JoinedWork(HocketWork):
         return next((error for work in self._works if (error := work._peek()) is not None), None)
 
     def _complete(self) -> None:
-        for work in self._works:  # the future of the last one may be told before the others are over
+        for work in self._works:  # the future of the last work may be complete before the other works are finished
             work.wait()
         super()._complete()
 
 
 @untraced
 class AnySourceWork(dist.Work):
-    """A receive from whichever rank sends first; it is matched when it is asked about.
+    """A receive from the rank that sends first; every wait or poll tries to match it.
 
     Args:
-        comm: communicator of one host.
-        x: that is received into.
-        tag: of the message.
-        event: as of `HocketWork`.
+        comm: a communicator of one host.
+        x: the tensor that is received into.
+        tag: tag of the message.
+        event: see `HocketWork`.
     """
 
     def __init__(self, comm: Communicator, x: torch.Tensor, tag: int, event: ProfiledOperation | None = None) -> None:
@@ -227,7 +227,7 @@ class AnySourceWork(dist.Work):
                     f"rank {self._comm.rank}: no rank has sent a message with tag {self._tag} within {limit_s:g} s"
                 )
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)  # nobody rings where nobody is known to send
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)  # with an unknown sender, no rank wakes this one
         assert self._native is not None
         self._native.wait(max(0.0, deadline - time.monotonic()))
         if self._event is not None:
@@ -259,7 +259,7 @@ class AnySourceWork(dist.Work):
     def _is_matched(self) -> bool:
         if self._native is None and (source := self._comm.probe(self._tag)) is not None:
             self._source = source
-            self._native = self._comm.irecv(self._x, source, self._tag, backend="shm")  # where it was seen
+            self._native = self._comm.irecv(self._x, source, self._tag, backend="shm")  # `probe` sees shm's messages
             if self._event is not None:
                 self._event.end_with(self._native)
         return self._native is not None

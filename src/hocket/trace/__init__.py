@@ -1,4 +1,4 @@
-"""What was done: records of operations, and what a failing rank leaves."""
+"""Records of operations, and the files that a failing rank writes."""
 
 from hocket.trace.failure import write_failure_record
 from hocket.trace.flight import GroupRecords, write_flight_record

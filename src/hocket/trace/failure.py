@@ -1,4 +1,4 @@
-"""The file that a rank leaves behind when a communicator failed under it."""
+"""The file that a rank writes when one of its communicators fails."""
 
 from __future__ import annotations
 
@@ -22,15 +22,25 @@ def write_failure_record(
     """Write ``rank-N.json`` with the error and the last operations; return its path.
 
     Args:
-        folder: made if it is not there.
-        rank: of the world, names the file.
-        size: of the world.
-        communicator: label of the one that failed.
-        error: what is about to be raised.
-        records: operations of the communicator, oldest first; the last 512 are kept.
+        folder: for the file; created if it does not exist.
+        rank: rank of this process in the world; the file name has it.
+        size: number of ranks of the world.
+        communicator: label of the communicator that failed.
+        error: the exception that will be raised.
+        records: operations of the communicator, oldest first; the last 512 are written.
 
     Raises:
         OSError: the file could not be written.
+
+    Examples:
+        >>> import json
+        >>> from pathlib import Path
+        >>> error = hk.CommTimeout("timed out after 1 s", ranks=(1,))
+        >>> path = hk.trace.write_failure_record(
+        ...     Path("records"), rank=0, size=2, communicator="world", error=error, records=[]
+        ... )
+        >>> path.name, json.loads(path.read_text())["error"]["ranks"]
+        ('rank-0.json', [1])
     """
     folder.mkdir(parents=True, exist_ok=True)
     content = {

@@ -1,14 +1,14 @@
-"""The flight record: what torch's analyser `torchfrtrace` reads.
+"""The flight record: files for torch's analyser `torchfrtrace`.
 
-One file a rank, ``rank-N`` in a folder of its own, so that ``torchfrtrace FOLDER`` finds all of them. The form is that
-of torch.distributed's flight recorder, version 2.10 (torch/distributed/flight_recorder/components in torch 2.13): a
-pickled dict of plain values. Where it knows less than we do:
+Each rank writes one file, ``rank-N``, into a folder that holds nothing else; ``torchfrtrace FOLDER`` reads all of them.
+The format is that of torch.distributed's flight recorder, version 2.10 (torch/distributed/flight_recorder/components in
+torch 2.13): a pickled dict of plain values. Its limits, and how they are met:
 
-- The analyser takes no other library's names than those of torch's; every operation stands there as "gloo:...", and the
-  backend that carried it under "hocket_backend".
-- It has no scan, dup and group; they appear as a reduce and as splits.
-- It matches a message among all ranks of a group; each pair of ranks therefore has a group of its own.
-- It knows shapes; a record has sizes in bytes, so every array has one axis.
+- The analyser accepts only the names of torch's own backends: every operation is named "gloo:...", and
+  "hocket_backend" has the backend that carried it.
+- It has no scan, dup and group: they are written as a reduce and as splits.
+- It matches a message among all ranks of a group: each pair of ranks has its own group.
+- It expects shapes; a record has sizes in bytes, so every array has one axis.
 """
 
 from __future__ import annotations
@@ -36,20 +36,27 @@ _NAMES = {
     "all_to_allv": "all_to_all_v_single",
 }
 _STATES = {"issued": "scheduled", "waited": "started", "failed": "started"}
-_UNKNOWN: list[int] = []  # a shape that the analyser compares with nothing
+_UNKNOWN: list[int] = []  # the analyser does not compare an empty shape
 _MESSAGES = ("send", "recv")
 
 
 @dataclass(frozen=True)
 class GroupRecords:
-    """What one communicator did.
+    """The operations of one communicator.
 
     Args:
-        name: unlike those of other communicators of the job, equal on all members.
-        label: what it is, for readers.
-        ranks: of the world, by rank of the communicator.
-        rank: of this process in it.
-        records: oldest first.
+        name: equal on all members; differs from the names of the job's other communicators.
+        label: a description for readers.
+        ranks: rank in the world of each member, by its rank in the communicator.
+        rank: rank of this process in the communicator.
+        records: its operations, oldest first.
+
+    Examples:
+        >>> with hk.init() as comm:
+        ...     comm.barrier()
+        ...     group = hk.trace.GroupRecords("0", "world", ranks=[0], rank=0, records=comm.records())
+        >>> [record.op for record in group.records]
+        ['barrier']
     """
 
     name: str
@@ -62,13 +69,25 @@ class GroupRecords:
 def write_flight_record(folder: Path, *, rank: int, groups: Sequence[GroupRecords]) -> Path:
     """Write ``rank-N`` for ``torchfrtrace``; return its path.
 
+    `Communicator.dump_flight_record` calls it for all communicators of a rank.
+
     Args:
-        folder: made if it is not there; should hold nothing else.
-        rank: of the world, names the file.
+        folder: created if it does not exist; should hold nothing else.
+        rank: rank of this process in the world; the file name has it.
         groups: the communicators of this process.
 
     Raises:
         OSError: the file could not be written.
+
+    Examples:
+        >>> import pickle
+        >>> from pathlib import Path
+        >>> with hk.init() as comm:
+        ...     comm.all_reduce(np.ones(4))
+        ...     group = hk.trace.GroupRecords("0", "world", ranks=[0], rank=0, records=comm.records())
+        >>> path = hk.trace.write_flight_record(Path("flight"), rank=0, groups=[group])
+        >>> [entry["profiling_name"] for entry in pickle.loads(path.read_bytes())["entries"]]
+        ['gloo:all_reduce']
     """
     config: dict[str, dict[str, str]] = {}
     entries: list[tuple[int, dict[str, Any]]] = []
@@ -83,7 +102,7 @@ def write_flight_record(folder: Path, *, rank: int, groups: Sequence[GroupRecord
                 config[name] = {"name": name, "desc": f"{group.label}, messages", "ranks": str(pair)}
                 entries.append((record.begin_ns, _message(group, record, name, pair)))
     entries.sort(key=lambda entry: entry[0])
-    # The analyser drops what some ranks have forgotten by these numbers; each group has counted what it did.
+    # The analyser drops entries below the largest first record_id of all ranks: other ranks no longer have them.
     forgotten = sum(_first_number(group) - 1 for group in groups)
     content = {
         "version": _VERSION,
@@ -93,7 +112,7 @@ def write_flight_record(folder: Path, *, rank: int, groups: Sequence[GroupRecord
     }
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"rank-{rank}"
-    # Beside the folder first, for the analyser reads all that is in it.
+    # Written beside the folder first: the analyser reads every file in the folder.
     beside = folder.parent / f".flight-{rank}.{os.urandom(8).hex()}"
     write_whole(beside, lambda part: part.write_bytes(pickle.dumps(content, protocol=2)))
     beside.replace(path)
@@ -123,7 +142,7 @@ def _message(group: GroupRecords, record: Record, name: str, pair: Sequence[int]
     own, peer = pair.index(group.ranks[group.rank]), pair.index(group.ranks[record.peer])
     is_send = record.op == "send"
     arrow = f"send {own}->{peer}" if is_send else f"recv {own}<-{peer}"
-    # Messages are numbered for each direction, and the analyser has one order for the pair.
+    # hocket numbers messages by direction; the analyser has one order for both directions of a pair.
     number = 2 * record.seq + (own if is_send else peer)
     size = [record.nbytes // _native.ITEM_NBYTES[record.dtype]]
     return {

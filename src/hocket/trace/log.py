@@ -1,7 +1,7 @@
-"""What hocket does besides operations, told to the logger "hocket" of Python's `logging`.
+"""The logger "hocket" of Python's `logging`: events other than operations.
 
-``HOCKET_LOG=info`` writes it to standard error, ``HOCKET_LOG=debug:run-%r.log`` to a file a rank. Without it nothing is
-set up, and what the program does with that logger holds.
+``HOCKET_LOG=info`` writes it to standard error, ``HOCKET_LOG=debug:run-%r.log`` to one file a rank. Without HOCKET_LOG
+the logger is left as the program configures it.
 """
 
 from __future__ import annotations
@@ -19,45 +19,58 @@ _LEVELS = ("debug", "info", "warning", "error")
 
 
 def start_log(rank: int) -> None:
-    """Do what HOCKET_LOG says; called when this process has learned its rank. Once is enough, twice does no harm.
+    """Configure the logger as HOCKET_LOG says. A second call has no effect.
+
+    `hocket.init` calls it.
+
+    Args:
+        rank: rank of this process; each line, and ``%r`` in the file name, has it.
 
     Raises:
-        InvalidArgument: HOCKET_LOG has no known meaning, or its file cannot be written.
+        InvalidArgument: HOCKET_LOG is invalid, or its file cannot be written.
+
+    Examples:
+        >>> import os
+        >>> from unittest import mock
+        >>> with mock.patch.dict(os.environ, HOCKET_LOG="verbose"):
+        ...     hk.trace.start_log(rank=0)
+        Traceback (most recent call last):
+        hocket.errors.InvalidArgument: HOCKET_LOG='verbose' must be one of debug, info, warning, error, ...
     """
-    wanted = os.environ.get("HOCKET_LOG")
-    if not wanted or any(each.name == wanted for each in logger.handlers):
+    setting = os.environ.get("HOCKET_LOG")
+    if not setting or any(each.name == setting for each in logger.handlers):
         return
-    level, _, path = wanted.partition(":")
+    level, _, path = setting.partition(":")
     if level not in _LEVELS:
-        raise InvalidArgument(f"HOCKET_LOG={wanted!r} must be one of {', '.join(_LEVELS)}, or one of them with :FILE")
+        raise InvalidArgument(f"HOCKET_LOG={setting!r} must be one of {', '.join(_LEVELS)}, or LEVEL:FILE")
     handler: logging.Handler
     try:
         handler = logging.FileHandler(path.replace("%r", str(rank))) if path else logging.StreamHandler()
     except OSError as error:
-        raise InvalidArgument(f"HOCKET_LOG={wanted!r}: the file cannot be written: {error}") from error
-    handler.name = wanted
+        raise InvalidArgument(f"HOCKET_LOG={setting!r}: the file cannot be written: {error}") from error
+    handler.name = setting
     handler.setFormatter(logging.Formatter(f"%(asctime)s hocket rank {rank} %(levelname)s: %(message)s"))
     logger.addHandler(handler)
     logger.setLevel(level.upper())
 
 
 def report_stall(report: str) -> None:
-    """Tell who is waited for, once a wait takes long: a warning of the logger. Where no handler takes warnings, or one
-    fails, it is a line on standard error.
+    """Log a warning that names the ranks which a long wait is for.
 
-    Called by the native core.
+    If no handler accepts warnings, or a handler fails, the report is printed to standard error. Called by the native
+    core.
     """
-    is_told = False
+    is_logged = False
     try:
         logger.warning(report)
-        is_told = _is_heard()
+        is_logged = _has_warning_handler()
     finally:
-        if not is_told and sys.stderr is not None:
+        if not is_logged and sys.stderr is not None:
             print(f"hocket: {report}", file=sys.stderr, flush=True)
 
 
-def _is_heard() -> bool:
-    """Whether a handler gets warnings of the logger."""
+def _has_warning_handler() -> bool:
+    """Return whether a handler receives warnings of the logger."""
     if not logger.isEnabledFor(logging.WARNING):
         return False
     level: logging.Logger | None = logger

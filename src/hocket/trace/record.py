@@ -1,4 +1,4 @@
-"""The events of the native core as values."""
+"""The events of the native core as Python values."""
 
 from __future__ import annotations
 
@@ -32,24 +32,31 @@ class Record:
     """One operation of a communicator.
 
     Args:
-        op: kind, e.g. "all_reduce".
-        seq: its number in the issue order of the communicator; point-to-point counts per peer and direction.
-        nbytes: bytes of the array; of one block where there is one for every rank; of all blocks together where counts
-            were given (of all_to_allv, those that this rank sends).
+        op: kind of the operation, e.g. "all_reduce".
+        seq: its number in the communicator's issue order; point-to-point operations count per peer and direction.
+        nbytes: bytes of the array; bytes of one block for operations with one block per rank; bytes of all blocks for
+            operations with counts (of all_to_allv, the blocks that this rank sends).
         dtype: name of the element type.
         reduction: "sum" or another name of a reduction, or None.
-        peer: root of a rooted operation, peer of a point-to-point one, or None.
-        tag: of a point-to-point operation, else 0.
+        peer: root of a rooted operation, peer of a point-to-point operation, or None.
+        tag: tag of a point-to-point operation, else 0.
         backend: name of the library that carried it.
-        state: "issued", "started", "completed" or "failed".
+        state: "issued", "started", "waited", "completed" or "failed".
         is_async: whether it was issued with ``async_op=True``.
-        begin_ns: when it was issued, in nanoseconds of the monotonic clock.
-        seconds: from issue to completion; None while it is in flight.
-        algorithm: name of the schedule by which it was executed, with its parameters; empty: the library's own way.
-        sent_nbytes: bytes that this rank sent to others by that schedule; None without one.
-        blocked_s: seconds that the program lost to it: all of `seconds` where it was blocking; else the time in the
-            call that issued it and in waits for it. None while it is in flight.
-        in_place: whether it was done on arrays in shared memory (`Communicator.empty`) where they are.
+        begin_ns: time of issue, in nanoseconds of the monotonic clock.
+        seconds: time from issue to completion; None while it is in flight.
+        algorithm: name of the executed schedule, with its parameters; empty for the library's own algorithm.
+        sent_nbytes: bytes that this rank sent under that schedule; None without a schedule.
+        blocked_s: seconds that the program was blocked: all of `seconds` for a blocking operation; else the time in the
+            issuing call and in waits. None while it is in flight.
+        in_place: whether it worked directly on arrays in shared memory (`Communicator.empty`).
+
+    Examples:
+        >>> with hk.init() as comm:
+        ...     comm.all_reduce(np.ones(1000, np.float32))
+        ...     record = comm.records()[-1]
+        >>> record.op, record.nbytes, record.reduction, record.state
+        ('all_reduce', 4000, 'sum', 'completed')
     """
 
     op: str
@@ -72,7 +79,7 @@ class Record:
 
 @dataclass(frozen=True)
 class _Clock:
-    """Turns raw ticks into nanoseconds of the monotonic clock."""
+    """Converts raw ticks to nanoseconds of the monotonic clock."""
 
     ticks: int
     ns: int
@@ -96,20 +103,28 @@ def _clock() -> _Clock:
 
 
 def seconds_per_tick() -> float:
-    """Return the length of a tick of the clock that events are stamped by."""
+    """Return the length of one tick of the events' clock."""
     return _clock().ns_per_tick * 1e-9
 
 
 def decode_events(
     events: bytes, backends: Sequence[str], algorithms: Sequence[str] = (), *, in_ns: bool = False
 ) -> list[Record]:
-    """Decode the bytes of native events, oldest first.
+    """Decode native events, oldest first.
+
+    `Communicator.records` calls it.
 
     Args:
-        events: 64 bytes each.
-        backends: names by the numbers that stand in the events.
-        algorithms: likewise, from 1.
-        in_ns: their times are nanoseconds of a virtual clock.
+        events: 64 bytes per event.
+        backends: names of backends; an event has the index.
+        algorithms: names of algorithms; an event has the index plus 1, and 0 for no algorithm.
+        in_ns: whether the times are nanoseconds of a virtual clock.
+
+    Examples:
+        >>> event = bytearray(64)  # of kind 0, by backend 0, issued and not yet completed
+        >>> (record,) = hk.trace.decode_events(bytes(event), ["shm"], in_ns=True)
+        >>> record.backend, record.state, record.seconds
+        ('shm', 'issued', None)
     """
     clock = _Clock(0, 0, 1.0) if in_ns else _clock()
     return [_decode(clock, backends, algorithms, *fields) for fields in _EVENT.iter_unpack(events)]

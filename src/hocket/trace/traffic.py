@@ -1,4 +1,4 @@
-"""The communication of one step of a program as a value: what a replay issues, and the file that holds it."""
+"""The communication of one step of a program as a value, and its file format. A replay issues its operations."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from hocket.versioned_json import Head, read_text
 
 _HEAD = Head("hocket-traffic-", 1, InvalidArgument, title="of format 'hocket-traffic-1'")
 _REDUCING = frozenset(_native.REDUCING_OPS) - _native.WITH_COUNTS.keys()
-_ROOTED = frozenset({"reduce", "broadcast", "gather", "scatter"})
+WITH_ROOT = frozenset({"reduce", "broadcast", "gather", "scatter"})
 WITH_BLOCKS = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
-"""The kinds of which `nbytes` counts one block of several."""
-_KINDS = _REDUCING | _ROOTED | {"all_gather", "all_to_all", "barrier"}
+"""The kinds whose `nbytes` is the size of one block of several."""
+_KINDS = _REDUCING | WITH_ROOT | {"all_gather", "all_to_all", "barrier"}
 assert _KINDS.issubset(_native.OP_NAMES)
 
 
@@ -28,18 +28,18 @@ assert _KINDS.issubset(_native.OP_NAMES)
 class TrafficStep:
     """One collective operation of a step, the same on all ranks.
 
-    A replay first waits for the operations in `waits`, then computes for `compute_s`, then issues this one: what a
-    program computed before such a wait is not overlapped any more.
+    A replay first waits for the operations in `waits`, then computes for `compute_s`, then issues this operation. So
+    computation that the program did before such a wait is no longer overlapped.
 
     Args:
         kind: name of a collective operation of the communicator.
-        nbytes: bytes of the array; of one block where there is one for every rank, as in `Record`.
+        nbytes: bytes of the array; bytes of one block for operations with one block per rank, as in `Record`.
         dtype: name of the element type.
-        reduction: name of the reduction where the kind reduces, else None.
-        root: rank of the root of an operation that has one, else None.
-        is_async: issued with ``async_op=True``.
-        compute_s: seconds of computation before it is issued.
-        waits: indices of earlier asynchronous operations of the step that are waited for before it.
+        reduction: name of the reduction if the kind reduces, else None.
+        root: rank of the root if the kind has a root, else None.
+        is_async: whether it is issued with ``async_op=True``.
+        compute_s: seconds of computation before the issue.
+        waits: indices of the step's earlier asynchronous operations to wait for first.
 
     Raises:
         InvalidArgument: a field contradicts its description, or another field.
@@ -60,19 +60,19 @@ class TrafficStep:
         if not isinstance(self.dtype, str) or self.dtype not in _native.ITEM_NBYTES:
             raise InvalidArgument(f"dtype must be one of {', '.join(_native.ITEM_NBYTES)}, not {self.dtype!r}")
         if not _is_count(self.nbytes) or self.nbytes % _native.ITEM_NBYTES[self.dtype]:
-            raise InvalidArgument(f"nbytes must be a whole number of {self.dtype} elements, not {self.nbytes!r}")
+            raise InvalidArgument(f"nbytes must be a multiple of the size of {self.dtype}, not {self.nbytes!r}")
         if self.kind == "barrier" and self.nbytes:
             raise InvalidArgument(f"nbytes of a barrier must be 0, not {self.nbytes}")
         reductions = _native.REDUCE_NAMES if self.kind in _REDUCING else (None,)
         if self.reduction not in reductions:
             raise InvalidArgument(f"reduction of {self.kind} must be one of {reductions}, not {self.reduction!r}")
-        if not (_is_count(self.root) if self.kind in _ROOTED else self.root is None):
-            rule = "a rank" if self.kind in _ROOTED else "None"
+        if not (_is_count(self.root) if self.kind in WITH_ROOT else self.root is None):
+            rule = "a rank" if self.kind in WITH_ROOT else "None"
             raise InvalidArgument(f"root of {self.kind} must be {rule}, not {self.root!r}")
         if not isinstance(self.is_async, bool):
             raise InvalidArgument(f"is_async must be true or false, not {self.is_async!r}")
         if not _is_number(self.compute_s) or not 0 <= self.compute_s < math.inf:
-            raise InvalidArgument(f"compute_s must be a number of seconds of 0 or more, not {self.compute_s!r}")
+            raise InvalidArgument(f"compute_s must be 0 or more seconds, not {self.compute_s!r}")
         if not isinstance(self.waits, tuple) or not all(_is_count(index) for index in self.waits):
             raise InvalidArgument(f"waits must be indices of earlier operations, not {self.waits!r}")
 
@@ -81,16 +81,16 @@ class TrafficStep:
 class Traffic:
     """The operations of one step of a program, in issue order.
 
-    Asynchronous operations that no step waits for are waited for at the end.
+    A replay waits at the end for asynchronous operations that no step waits for.
 
     Args:
-        name: short, for tables and file names.
+        name: short name for tables and file names.
         num_ranks: size of the communicator; 1 or more.
-        source: where the numbers are from, and what was changed in them.
+        source: origin of the numbers, and changes made to them.
         steps: the operations.
 
     Raises:
-        InvalidArgument: num_ranks, a root or a wait does not fit.
+        InvalidArgument: num_ranks, a root or a wait is invalid.
     """
 
     name: str
@@ -106,10 +106,10 @@ class Traffic:
         in_flight: set[int] = set()
         for index, step in enumerate(self.steps):
             if step.root is not None and step.root >= self.num_ranks:
-                raise InvalidArgument(f"step {index}: there is no root {step.root} among {self.num_ranks} ranks")
+                raise InvalidArgument(f"step {index}: root {step.root} does not exist among {self.num_ranks} ranks")
             for waited in step.waits:
                 if waited not in in_flight:
-                    raise InvalidArgument(f"step {index}: nothing asynchronous is in flight as operation {waited}")
+                    raise InvalidArgument(f"step {index}: operation {waited} is not asynchronous and in flight")
                 in_flight.remove(waited)
             if step.is_async:
                 in_flight.add(index)
@@ -125,25 +125,25 @@ class Traffic:
         since_ns: int | None = None,
         waited: Sequence[tuple[int, int]] = (),
     ) -> Traffic:
-        """Make the traffic of a step out of what one rank recorded.
+        """Make the traffic of a step from the records of one rank.
 
-        `compute_s` is the time between the end of one operation and the issue of the next, less the waiting known from
-        `waited`. A record does not say when its operation was waited for: without `waited`, all asynchronous
-        operations are waited for at the end of the step. Of an operation with counts a record knows no more than the
-        sum: it becomes the one with equal blocks.
+        `compute_s` is the time between the end of one operation and the issue of the next, minus the waits in `waited`.
+        A record does not say when the program waited for its operation: without `waited`, the traffic waits for all
+        asynchronous operations at the end of the step. A record of an operation with counts has only their sum: it
+        becomes the same operation with equal blocks.
 
         Args:
-            records: of one communicator, oldest first; all of them completed collectives.
-            name: of the traffic.
+            records: records of one communicator, oldest first; all of completed collectives.
+            name: name of the traffic.
             num_ranks: size of the communicator.
             source: where it was recorded.
-            since_ns: begin of the step, of `time.monotonic_ns`; earlier records are left out. None: all records, the
-                first of them without computation before it.
+            since_ns: start of the step, by `time.monotonic_ns`; earlier records are left out. None: use all records;
+                the first then has no computation before it.
             waited: (`time.monotonic_ns` at the call, `Work.seq`) of every wait of the step, in order of time.
 
         Raises:
-            InvalidArgument: a record is of a message, of a split, or of an operation that did not complete; a wait
-                names no asynchronous record.
+            InvalidArgument: a record is of a message, of a split, or of an operation that did not complete; or a wait
+                names an operation without an asynchronous record.
         """
         kept = [record for record in records if since_ns is None or record.begin_ns >= since_ns]
         index_of = {record.seq: index for index, record in enumerate(kept) if record.is_async}
@@ -162,7 +162,7 @@ class Traffic:
             pending = pending[len(due) :]
             compute_ns = record.begin_ns - (record.begin_ns if free_ns is None else free_ns)
             compute_ns -= sum(_waiting_ns(at_ns, kept[index]) for at_ns, index in due)
-            root = record.peer if record.op in _ROOTED else None
+            root = record.peer if record.op in WITH_ROOT else None
             steps.append(
                 TrafficStep(
                     *(record.op, record.nbytes, record.dtype, record.reduction, root),
@@ -176,14 +176,14 @@ class Traffic:
 
     @classmethod
     def from_json(cls, text: str, *, where: str = "traffic") -> Traffic:
-        """Read what `to_json` wrote.
+        """Read the output of `to_json`.
 
         Args:
             text: one JSON object.
-            where: what the text is, for error messages.
+            where: name of the text, for error messages.
 
         Raises:
-            InvalidArgument: the text is no JSON, not of this format, or a value in it cannot be.
+            InvalidArgument: the text is not JSON, not of this format, or has an invalid value.
         """
         _, content = _HEAD.parse(text, where)
         place = where
@@ -205,12 +205,12 @@ class Traffic:
         """Read a file that `save` wrote.
 
         Raises:
-            InvalidArgument: there is no such file, or it does not hold a traffic; the message names it.
+            InvalidArgument: the file does not exist, or is not a traffic file; the message names it.
         """
         return cls.from_json(read_text(path, InvalidArgument), where=str(path))
 
     def to_json(self) -> str:
-        """Return the traffic as one JSON object, an operation a line; fields at their default are left out."""
+        """Return the traffic as one JSON object, one operation per line; fields with default values are left out."""
         head = {"format": _HEAD.text, "name": self.name, "num_ranks": self.num_ranks, "source": self.source}
         lines = [json.dumps(_short(step)) for step in self.steps]
         return json.dumps(head)[:-1] + ', "steps": [\n' + ",\n".join(lines) + "\n]}\n"
@@ -224,11 +224,11 @@ class Traffic:
         Path(path).write_text(self.to_json(), encoding="utf-8")
 
     def scaled(self, *, nbytes: float = 1.0, compute: float = 1.0) -> Traffic:
-        """Return the same operations with other sizes; `source` says so.
+        """Return the same operations with scaled sizes; `source` states the factors.
 
         Args:
-            nbytes: factor of the bytes, rounded to whole elements and at least one where there was one.
-            compute: factor of the seconds of computation.
+            nbytes: factor for the bytes; rounded to whole elements, at least one element if there was one before.
+            compute: factor for the seconds of computation.
 
         Raises:
             InvalidArgument: a factor is not a number of 0 or more.
@@ -241,17 +241,17 @@ class Traffic:
         return replace(self, source=f"{self.source}; bytes x {nbytes:g}, computation x {compute:g}", steps=steps)
 
     def between(self, num_ranks: int) -> Traffic:
-        """Return the same operations between another number of ranks; `source` says so.
+        """Return the same operations between another number of ranks; `source` states the old number.
 
-        Every rank's arrays stay as long as they were, as when a model is trained on more ranks with as much work for
-        each: where there is a block for every rank, blocks become as many times smaller as there are more of them. What
-        follows from the number of ranks otherwise (fewer experts or shards a rank) does not change.
+        The arrays of every rank keep their lengths, as in training on more ranks with the same work per rank: blocks
+        per rank shrink by the factor by which their number grows. Other effects of the number of ranks (fewer experts
+        or shards per rank) are not modelled.
 
         Args:
-            num_ranks: 1 or more; roots have to be among them.
+            num_ranks: new number of ranks, 1 or more; must include all roots.
 
         Raises:
-            InvalidArgument: it is not, or a root is not among them.
+            InvalidArgument: num_ranks is below 1, or a root is not below it.
         """
         if not _is_count(num_ranks) or num_ranks < 1:
             raise InvalidArgument(f"num_ranks must be 1 or more, not {num_ranks!r}")
@@ -264,7 +264,7 @@ class Traffic:
         return replace(self, num_ranks=num_ranks, source=source, steps=steps)
 
     def totals(self) -> dict[str, tuple[int, int]]:
-        """Return the number of operations and the sum of their `nbytes`, by kind."""
+        """Return, for each kind, the number of operations and the sum of their `nbytes`."""
         counted: dict[str, tuple[int, int]] = {}
         for step in self.steps:
             count, nbytes = counted.get(step.kind, (0, 0))
@@ -288,7 +288,7 @@ def _with_equal_blocks(record: Record, num_ranks: int) -> Record:
 
 
 def _waiting_ns(at_ns: int, record: Record) -> int:
-    """Time that a wait called at `at_ns` took, to the completion of the operation."""
+    """Return the time from a wait at `at_ns` to the completion of the operation."""
     return max(0, record.begin_ns + round((record.seconds or 0.0) * 1e9) - at_ns)
 
 

@@ -1,6 +1,6 @@
 """Training through pipeline schedules: models split over ranks, with the gradients of one process.
 
-Names are loaded when they are asked for.
+Names are loaded at their first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks of arguments that both kinds of `fit` take."""
+"""Checks of arguments that `hocket.train.fit` and `hocket.keras.fit` share."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ def check_seed(seed: Any) -> None:
     """Check a seed.
 
     Raises:
-        InvalidArgument: it is no whole number that generators take.
+        InvalidArgument: `seed` is not an int between 0 and 2**32 - 1.
     """
     check_count("seed", seed, 0)
     if seed >= 1 << 32:
-        raise InvalidArgument(f"seed is less than 2**32, not {seed}")
+        raise InvalidArgument(f"seed must be less than 2**32, not {seed}")
 
 
 def check_alike(comm: Communicator, **options: Any) -> None:
-    """Check that all ranks have been given the same; called by all of them.
+    """Check that options are equal on all ranks; called by all ranks.
 
     Args:
-        comm: of all ranks.
-        options: numbers, words and the like, by name.
+        comm: a communicator of all ranks.
+        options: picklable values with ``==``, by name.
 
     Raises:
-        InvalidArgument: they have not; raised on every rank.
+        InvalidArgument: an option differs between ranks; raised on every rank.
     """
     of_ranks = comm.all_gather_object(options)
     for name in options:
@@ -35,15 +35,15 @@ def check_alike(comm: Communicator, **options: Any) -> None:
         for rank, value in enumerate(values):
             if value != values[0]:
                 raise InvalidArgument(
-                    f"{name} is {values[0]!r} on rank 0 and {value!r} on rank {rank}: give all the same"
+                    f"{name} must be equal on all ranks; it is {values[0]!r} on rank 0 and {value!r} on rank {rank}"
                 )
 
 
 def check_count(name: str, value: Any, least: int = 1) -> None:
-    """Check an argument that says how many.
+    """Check an argument that is a number of things.
 
     Raises:
-        InvalidArgument: it is no int, or too small.
+        InvalidArgument: `value` is not an int, or less than `least`.
     """
     if type(value) is not int or value < least:
-        raise InvalidArgument(f"{name} is a whole number of {least} or more, not {value!r}")
+        raise InvalidArgument(f"{name} must be an int of {least} or more, not {value!r}")

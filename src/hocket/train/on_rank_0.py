@@ -1,4 +1,4 @@
-"""Work of one rank that all of them wait for."""
+"""Work that rank 0 does while the other ranks wait for its result."""
 
 from __future__ import annotations
 
@@ -12,57 +12,57 @@ from hocket.errors import InvalidState
 T = TypeVar("T")
 
 
-Ask = Callable[[], None]
-_ASKS = "asks"
+CallAllRanks = Callable[[], None]
+_CALL = "call"
 
 
 def on_rank_0(comm: Communicator, work: Callable[[], T]) -> T:
-    """Do something on rank 0, and give all ranks what came out; called by all ranks.
+    """Call a function on rank 0 and return its result on every rank; called by all ranks.
 
     Raises:
-        Exception: what `work` raised, on every rank.
-        InvalidState: it raised what cannot be sent; says what that was.
+        Exception: `work` raised it; raised on every rank.
+        InvalidState: `work` raised an error that cannot be pickled; the message has the type and text of that error.
     """
-    return on_rank_0_asking(comm, lambda _: work(), lambda: None)
+    return on_rank_0_with_calls(comm, lambda _: work(), lambda: None)
 
 
-def on_rank_0_asking(comm: Communicator, work: Callable[[Ask], T], serve: Callable[[], object]) -> T:
-    """Do something on rank 0 that may need the other ranks meanwhile, and give all ranks what came out; called by all
+def on_rank_0_with_calls(comm: Communicator, work: Callable[[CallAllRanks], T], serve: Callable[[], object]) -> T:
+    """Call a function on rank 0 that may need the other ranks, and return its result on every rank; called by all
     ranks.
 
     Args:
-        comm: of all ranks.
-        work: is given a function that has every rank call `serve` once.
-        serve: called by all ranks alike.
+        comm: a communicator of all ranks.
+        work: the function. Its argument is a function that makes every rank call `serve` once.
+        serve: called by all ranks at the same time; may communicate.
 
     Raises:
-        Exception: what `work` raised, on every rank.
-        InvalidState: it raised what cannot be sent; says what that was.
+        Exception: `work` raised it; raised on every rank.
+        InvalidState: `work` raised an error that cannot be pickled; the message has the type and text of that error.
     """
-    found: T | None = None
+    result: T | None = None
     problem: Exception | None = None
 
-    def ask() -> None:
-        comm.broadcast_object(_ASKS, 0)
+    def call_all_ranks() -> None:
+        comm.broadcast_object(_CALL, 0)
         serve()
 
     if comm.rank == 0:
         try:
-            found = work(ask)
-        except Exception as error:  # whatever it is, the others are not to wait for it
+            result = work(call_all_ranks)
+        except Exception as error:  # the other ranks must not wait for a rank that has failed
             problem = as_picklable(error)
-    while (message := comm.broadcast_object((found, problem), 0)) == _ASKS:
+    while (message := comm.broadcast_object((result, problem), 0)) == _CALL:
         serve()
-    found, problem = message
+    result, problem = message
     if problem is not None:
         raise problem
-    return cast(T, found)
+    return cast(T, result)
 
 
 def as_picklable(error: Exception) -> Exception:
-    """Return an error, or one that says the same where the other ranks could not be given it."""
+    """Return the error if it can be pickled, else an InvalidState with its type and text."""
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # whatever its class does
+    except Exception:  # a class of errors may raise anything here
         return InvalidState(f"{type(error).__name__}: {error}")
     return error

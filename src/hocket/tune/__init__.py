@@ -1,4 +1,4 @@
-"""Measures which backend is the fastest for what, keeps that in a table, chooses by it and explains the choice."""
+"""Measure which backend is the fastest for each operation, keep the times in a table, choose by it, and explain."""
 
 from __future__ import annotations
 
@@ -29,4 +29,4 @@ __all__ = [
     "this_machine",
 ]
 
-__getattr__ = lazy(__name__, {"Learner": "learn"})  # needs NumPy, which a program that does not learn may do without
+__getattr__ = lazy(__name__, {"Learner": "learn"})  # needs NumPy, which other programs may not load

@@ -1,4 +1,4 @@
-"""Seconds that measuring a table may take, and what fits in them: what is large is left out first."""
+"""The time limit for measuring a table: cells that do not fit are left out, the largest first."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ SET_UP_ROUNDS = 4  # that a cell's first calls and its calibration take, in roun
 
 
 class Budget:
-    """A number of seconds from now on, which all ranks see alike.
+    """A time limit from now on, equal on all ranks.
 
     Args:
-        seconds: of all stages.
-        agree: gets a number of this rank and returns the largest of all ranks; called by all of them.
-        clock: seconds; tests give their own.
+        seconds: seconds of all stages together.
+        agree: takes this rank's number and returns the largest of all ranks; all ranks call it.
+        clock: returns seconds; tests pass their own.
     """
 
     def __init__(
@@ -28,10 +28,10 @@ class Budget:
         self._clock = clock
         self._began_s = clock()
         self.left_out: list[str] = []
-        """What did not fit, in words."""
+        """Descriptions of the cells that did not fit."""
 
     def left_s(self) -> float:
-        """Return how much is left, 0 at least; called by all ranks."""
+        """Return the seconds left, at least 0; all ranks call it."""
         return max(0.0, self._seconds - self._agree(self._clock() - self._began_s))
 
     def affordable(
@@ -42,14 +42,14 @@ class Budget:
         share: float,
         describe: Callable[[T], str],
     ) -> list[T]:
-        """Return those of some things that can be measured, from the first one on; called by all ranks.
+        """Return the things that fit into the time, from the first one on; all ranks call it.
 
         Args:
-            things: what is the most important first.
-            seconds: that one round of a thing takes, the same on all ranks.
-            rounds: that are wanted.
-            share: of what is left, for all of them.
-            describe: a thing in words, for `left_out`.
+            things: things to measure, the most important first.
+            seconds: returns the seconds of one round of a thing; equal on all ranks.
+            rounds: number of rounds.
+            share: share of the time left that all of them may take together.
+            describe: returns a description of a thing, for `left_out`.
         """
         left_s = share * self.left_s()
         kept = []

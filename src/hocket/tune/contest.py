@@ -126,17 +126,21 @@ class Contest:
 
 
 def candidates(key: Key, group: Group, fits: Sequence[Fit]) -> list[str]:
-    """Return the carriers of the best schedules by the model, over all backends, fastest first.
+    """Return the carriers of the best schedules by the model, over all backends, fastest first; none where schedules
+    are not worth a try.
 
     Args:
         key: operation, class of types, bytes.
         group: the communicator.
         fits: links of the backends.
     """
+    op, dtypes, nbytes = key
+    if op not in OPS or dtypes == "half" or nbytes < LEAST_NBYTES:  # of 16 bits schedules round at every step
+        return []
     predicted = sorted(
         (seconds, join_carrier(fit.backend, name))
         for fit in fits
-        for name, seconds in predict_all(key[0], key[2], group, fit.link)
+        for name, seconds in predict_all(op, nbytes, group, fit.link)
     )
     return [carrier for seconds, carrier in predicted[:_MOST_CANDIDATES] if seconds <= _WORTH_A_TRY * predicted[0][0]]
 

@@ -1,4 +1,4 @@
-"""A table in the formats of other tools: one file a format in `exporters`."""
+"""Export a table in the formats of other tools: one file per format in `exporters`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _found: dict[str, Exporter] = {}
 
 @dataclass(frozen=True)
 class Exporter:
-    """A format.
+    """A format of another tool.
 
     Args:
-        name: by which the command knows it.
-        description: what reads it, and whether that was tried.
-        write: makes the text.
+        name: name of the format in `hocket tune export`.
+        description: the tools that read it, and whether this was tried.
+        write: function that returns the text.
     """
 
     name: str
@@ -37,8 +37,8 @@ def exporter(name: str, description: str) -> Callable[[Write], Write]:
     """Register the decorated function as `Exporter.write`.
 
     Raises:
-        InvalidArgument: there is one of that name.
-        InvalidType: it cannot be called so.
+        InvalidArgument: an exporter of that name exists already.
+        InvalidType: the function does not take a table and numbers of ranks.
     """
 
     def register(write: Write) -> Write:
@@ -63,12 +63,12 @@ def export_table(table: Table, name: str, ranks: Sequence[int] = ()) -> str:
     """Return a table as text of a format.
 
     Args:
-        table: what to write.
-        name: of the format.
+        table: the table to export.
+        name: name of the format.
         ranks: numbers of ranks to write rules for; by default those of the table.
 
     Raises:
-        InvalidArgument: there is no such format.
+        InvalidArgument: the format is unknown; lists the known ones.
     """
     known = exporters()
     if name not in known:

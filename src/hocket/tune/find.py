@@ -1,4 +1,4 @@
-"""Where tables lie, and which policy "auto" stands for."""
+"""The paths of tables, and the policy "auto"."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OF_HOSTS = re.compile(r"table-([1-9]\d*)-hosts\.json")
 
 
 def default_path(num_hosts: int = 1) -> Path:
-    """Return where `hocket tune run` writes and `hocket.init` reads, unless $HOCKET_TABLE names a file."""
+    """Return the table's path for `hocket tune run` and `hocket.init`: $HOCKET_TABLE, or one in the cache folder."""
     named = os.environ.get("HOCKET_TABLE")
     if named:
         return Path(named)
@@ -29,7 +29,15 @@ def default_path(num_hosts: int = 1) -> Path:
 
 
 def find_table(num_hosts: int = 1) -> Path | None:
-    """Return the table that there is, or None; for several hosts that of the nearest number of them."""
+    """Return the path of the user's table, or None; for several hosts, that of the nearest number of hosts.
+
+    Examples:
+        >>> import os
+        >>> from unittest import mock
+        >>> with mock.patch.dict(os.environ, HOCKET_TABLE="table.json"):
+        ...     print(hk.tune.find_table())
+        table.json
+    """
     if os.environ.get("HOCKET_TABLE"):
         return default_path(num_hosts)
     try:
@@ -38,12 +46,12 @@ def find_table(num_hosts: int = 1) -> Path | None:
             return path if path.exists() else None
         others = {int(found[1]): each for each in path.parent.iterdir() if (found := _OF_HOSTS.fullmatch(each.name))}
         return others[min(others, key=lambda each: (abs(math.log(each / num_hosts)), each))] if others else None
-    except (OSError, RuntimeError):  # a cache folder that may not be looked into, or no home
+    except (OSError, RuntimeError):  # an unreadable cache folder, or no home
         return None
 
 
 class PolicyByHosts(Policy):
-    """One policy for communicators within a host, another one for those that span hosts."""
+    """One policy for communicators within a host, and another one across hosts."""
 
     def __init__(self, one_host: Policy, several_hosts: Policy) -> None:
         self.one_host = one_host
@@ -60,10 +68,10 @@ class PolicyByHosts(Policy):
 
 
 def table_of(policy: Policy, num_hosts: int) -> Table | None:
-    """Return the table by which a policy chooses between so many hosts; None where a model does.
+    """Return the table by which a policy chooses on `num_hosts` hosts; None if it chooses by a model.
 
     Raises:
-        InvalidArgument: neither does.
+        InvalidArgument: the policy uses neither a table nor a model.
     """
     if isinstance(policy, PolicyByHosts):
         policy = policy.one_host if num_hosts == 1 else policy.several_hosts
@@ -71,17 +79,27 @@ def table_of(policy: Policy, num_hosts: int) -> Table | None:
         return policy.table
     if isinstance(policy, (ModelPolicy, DefaultPolicy)):
         return None
-    raise InvalidArgument(f"{policy!r} chooses by itself; only the choices of a table or a model can be corrected")
+    raise InvalidArgument(f"policy must choose by a table or a model, whose choices can be corrected, not {policy!r}")
 
 
 def automatic_policy(machine: Machine) -> tuple[Policy, str]:
-    """Return the policy "auto", and a word that is equal on ranks that choose alike.
+    """Return the policy "auto", and a text that is equal on ranks with equal choices.
 
     Args:
-        machine: this one.
+        machine: the machine of this process.
 
     Raises:
-        TableError: there is a table, and it is malformed.
+        TableError: the user's table is malformed.
+
+    Examples:
+        >>> import os
+        >>> from unittest import mock
+        >>> machine = hk.tune.Machine("a processor", 2, 1, {"shm": "shared memory"})
+        >>> hk.tune.save_table(hk.tune.Table(machine, rows=()), "table.json")
+        >>> with mock.patch.dict(os.environ, HOCKET_TABLE="table.json"):
+        ...     policy, word = hk.tune.automatic_policy(machine)
+        >>> type(policy).__name__, word == hk.tune.load_table("table.json").hash
+        ('TablePolicy', True)
     """
     policy, word = _policy_of_table(machine)
     if machine.num_hosts == 1:
@@ -107,12 +125,12 @@ def _policy_of_table(machine: Machine) -> tuple[Policy, str]:
 
 
 def foreign_table(path: Path, difference: str) -> ModelPolicy:
-    """Return the policy where a table is of another machine."""
+    """Return the policy for a table of another machine: the model."""
     return ModelPolicy(f"{path} is of another machine: {difference}")
 
 
 def warn_of_foreign_table(policy: Policy) -> None:
-    """Say once that a table was not used."""
+    """Warn that a table of another machine is not used."""
     if isinstance(policy, PolicyByHosts):
         policy = policy.several_hosts
     if isinstance(policy, ModelPolicy) and policy.reason != ModelPolicy().reason:

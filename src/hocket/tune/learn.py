@@ -1,4 +1,4 @@
-"""Corrects a table by what a running program's operations take."""
+"""Correct a table by the times of a running program's operations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hocket.comm.policy import CHOOSABLE, Choices, Group, Policy, Range, RankedC
 from hocket.errors import InvalidArgument, InvalidType
 from hocket.measure.statistics import MIN_VALUES
 from hocket.trace import logger
-from hocket.tune.contest import LEAST_NBYTES, OPS, candidates
+from hocket.tune.contest import candidates
 from hocket.tune.find import default_path, table_of
 from hocket.tune.fit import Fit
 from hocket.tune.machine import this_machine
@@ -108,45 +108,55 @@ def _all_choices(policy: Policy, group: Group) -> dict[tuple[str, str], Sequence
 
 
 class Learner:
-    """Finds out while a program runs what carries its operations faster, and changes the choice where something does.
+    """Tries other backends and algorithms for a program's operations while it runs, and switches to faster ones.
 
-    Made by all members of a communicator; nothing has to be called afterwards. In a window of so many collectives it
-    sees where time goes; then the present carrier of the slowest operations and another one take turns, window by
-    window. All ranks agree on the times, by an asynchronous all_reduce that has the length of a window to arrive, and
-    so on every change, which comes before the same collective everywhere. Where nothing is left to try it rests, for
-    longer and longer.
+    All members of a communicator make it; no further call is needed. One window of collectives shows which operations
+    take the most time. Then the present carrier of these operations and another one alternate, window by window. All
+    ranks agree on the times by an asynchronous all_reduce, which has one window to arrive. So they agree on every
+    change, and make it before the same collective. When nothing is left to try, it pauses, each time for longer.
 
-    What a time is: that of the rank that waits for no other one; of an asynchronous operation, what its callers lost to
-    it (not in `synchronize`). Learned are blocking and asynchronous collectives that name no backend and no algorithm;
-    those with counts follow the ones with equal blocks; reductions of 16-bit floats stay with the libraries' own ways.
+    The time of an operation is that of the rank that waits for no other rank; for an asynchronous operation, the time
+    that its callers were blocked (not in `synchronize`). Blocking and asynchronous collectives that name no backend and
+    no algorithm are learned. Those with counts use the choice for equal blocks. Reductions of 16-bit floats stay with
+    the libraries' own algorithms.
 
-    Sums may be rounded otherwise after a change, as with any other table. A call that issues a collective may wait for
-    a rank that is more than a window behind on this communicator. All members have to prepare operations between the
-    same collectives. Communicators made from this one have its policy as it was set.
+    After a change, sums may be rounded differently, as with any other table. A call that issues a collective may wait
+    for a rank that is more than a window behind on this communicator. All members must prepare operations between the
+    same collectives. Communicators made from this one have the original policy.
 
     Args:
-        comm: whose policy chooses by a table or by a model.
-        window: collectives in a turn.
-        num_pairs: of turns in a trial.
+        comm: communicator whose policy chooses by a table or by a model.
+        window: number of collectives of a window.
+        num_pairs: number of pairs of windows in a trial.
 
     Attributes:
-        lessons: what was tried, oldest first.
-        table: the times that the communicator's policy goes by, if any, and what was learned, with rules for that.
+        lessons: results of the trials, oldest first.
+        table: times of the communicator's table, if any, and the learned times, with rules for these.
 
     Raises:
-        InvalidArgument: the policy names backends itself; an argument is out of range; the ranks want different things.
+        InvalidArgument: the policy names backends itself, an argument is out of range, or arguments differ between
+            ranks.
+
+    Examples:
+        >>> learner = hk.tune.Learner(comm, window=64)
+        >>> for _ in range(10):
+        ...     comm.barrier()
+        >>> learner.stop()
+        >>> len(learner.lessons), learner.table.path
+        (0, 'what was learned while running')
     """
 
     def __init__(self, comm: Communicator, *, window: int = 256, num_pairs: int = MIN_VALUES) -> None:
         if not isinstance(comm, Communicator):
             raise InvalidType(f"comm must be a hocket.Communicator, not {comm!r}")
         problem = _find_problem(comm, window, num_pairs)
-        said = comm.all_gather_object((problem, window, num_pairs))
-        for rank, (each, *_) in enumerate(said):
+        gathered = comm.all_gather_object((problem, window, num_pairs))
+        for rank, (each, *_) in enumerate(gathered):
             if each is not None:
                 raise InvalidArgument(problem if problem is not None else f"rank {rank}: {each}")
-        if len({tuple(rest) for _, *rest in said}) > 1:
-            raise InvalidArgument(f"ranks want different windows and numbers of pairs: {[rest for _, *rest in said]}")
+        if len({tuple(rest) for _, *rest in gathered}) > 1:
+            given = [rest for _, *rest in gathered]
+            raise InvalidArgument(f"window and num_pairs must be equal on all ranks, not {given} by rank")
         self.lessons: list[Lesson] = []
         self._comm = comm
         self._window = window
@@ -168,7 +178,7 @@ class Learner:
             self._wait_for(window, observes=True)
 
     def stop(self) -> None:
-        """End learning; called by all members between the same operations. What was learned stays in the policy.
+        """End learning; all members call it between the same operations. Learned choices stay in the policy.
 
         Raises:
             HocketError: the communicator is broken.
@@ -183,19 +193,19 @@ class Learner:
             posted.work.wait()
 
     def save(self, path: str | Path | None = None) -> Path:
-        """Write what was learned into a table's file, or the whole table where there is none yet.
+        """Merge the learned rows into a table's file, or write the whole table if the file does not exist.
 
-        Not collective: where several hosts have a file, one rank on each calls it.
+        Not collective: if each host has a file, one rank on each host calls it.
 
         Args:
-            path: by default where `hocket.init` looks for it.
+            path: path of the file; None: the table that `hocket.init` reads.
 
         Returns:
-            Where it is.
+            The path of the file.
 
         Raises:
-            OSError: it cannot be written.
-            TableError: there is a file that is no table, or one of another machine.
+            OSError: the file cannot be written.
+            TableError: the file is not a table, or is of another machine.
         """
         path = default_path(self._group.num_hosts) if path is None else Path(path)
         table = self.table
@@ -326,9 +336,9 @@ class Learner:
         best_s = min((each.seconds for each in ranked if each.seconds is not None), default=0.0)
         found = [each.carrier for each in ranked if each.seconds is None or each.seconds <= _WORTH_A_TRY * best_s]
         found += [name for name in self._group.backends if not any(each.backend == name for each in ranked)]
-        if cell.op in OPS and cell.dtypes != "half" and kind.nbytes >= LEAST_NBYTES:
-            fits = self.table.fits or _typical_fits(self._group)
-            found += candidates((cell.op, cell.dtypes, kind.nbytes), self._group, fits)
+        link = typical_link(self._group.num_hosts)
+        typical = [Fit(name, link.alpha_s, link.beta_s, link.gamma_s, 0.0) for name in self._group.backends]
+        found += candidates((cell.op, cell.dtypes, kind.nbytes), self._group, self.table.fits or typical)
         for name in dict.fromkeys(found):
             backend, algorithm = split_carrier(name)
             carrier = name if algorithm else self._comm._chooser.carrier_over(backend, cell.op, kind.nbytes)
@@ -413,18 +423,10 @@ def _slowest(times: Mapping[TimedKind, tuple[NDArray[np.float64], bool]]) -> Ite
 def _with_times(table: Table, trial: Trial, num_ranks: int) -> Table:
     """Add what was seen of the two, where it is a time that operations take."""
     rows = {row.place: row for row in table.rows}
-    if trial.is_blocking:
-        for carrier in (trial.incumbent, trial.challenger):
-            backend, algorithm = split_carrier(carrier)
-            if seconds := trial.seconds(carrier):
-                cell = trial.cell
-                row = TableRow.of_samples(
-                    cell.op, cell.dtypes, num_ranks, trial.nbytes, backend, False, seconds, algorithm, "run"
-                )
-                rows[row.place] = row
+    about = trial.cell.op, trial.cell.dtypes, num_ranks, trial.nbytes
+    for carrier in (trial.incumbent, trial.challenger) if trial.is_blocking else ():
+        backend, algorithm = split_carrier(carrier)
+        if seconds := trial.seconds(carrier):
+            row = TableRow.of_samples(*about, backend, False, seconds, algorithm, "run")
+            rows[row.place] = row
     return replace(table, rows=tuple(rows.values()))
-
-
-def _typical_fits(group: Group) -> Sequence[Fit]:
-    link = typical_link(group.num_hosts)
-    return [Fit(name, link.alpha_s, link.beta_s, link.gamma_s, 0.0) for name in group.backends]

@@ -1,4 +1,4 @@
-"""What a table was measured on: times of another machine, or of other libraries, say little about this one."""
+"""The machine of a table: times of another machine, or of other libraries, are of little use here."""
 
 from __future__ import annotations
 
@@ -14,10 +14,16 @@ class Machine:
     """The facts that a table's times depend on.
 
     Args:
-        processor: name of its processors.
-        num_cpus: that a process may use.
-        num_hosts: that the ranks are on.
-        backends: description of each by name, versions included.
+        processor: name of the processor.
+        num_cpus: number of CPUs that a process may use.
+        num_hosts: number of hosts of the ranks.
+        backends: descriptions by name, with versions.
+
+    Examples:
+        >>> here = hk.tune.Machine("a processor", 2, 1, {"shm": "shared memory"})
+        >>> there = hk.tune.Machine("a processor", 64, 1, {"shm": "shared memory"})
+        >>> here.difference(there)
+        'its number of processors is 64, here it is 2'
     """
 
     processor: str
@@ -26,11 +32,13 @@ class Machine:
     backends: Mapping[str, str]
 
     def difference(self, other: Machine, *, carries_over: bool = False) -> str | None:
-        """Return in what way times of `other` cannot be used here, or None. A backend more or less does not matter.
+        """Return the difference due to which times of `other` cannot be used here, or None.
+
+        A backend that only one of the two has makes no difference.
 
         Args:
-            other: that was measured.
-            carries_over: whether times between some hosts may stand for those between another number of several.
+            other: the machine that was measured.
+            carries_over: whether times on several hosts may be used for another number of several hosts.
         """
         facts = {"processor": "processor", "num_cpus": "number of processors", "num_hosts": "number of hosts"}
         for name, words in facts.items():
@@ -53,7 +61,13 @@ def this_machine(backends: Mapping[str, str], num_hosts: int = 1) -> Machine:
 
     Args:
         backends: as `Communicator.backends`.
-        num_hosts: that the ranks are on.
+        num_hosts: number of hosts of the ranks.
+
+    Examples:
+        >>> import os
+        >>> machine = hk.tune.this_machine({"shm": "shared memory"})
+        >>> machine.num_cpus == len(os.sched_getaffinity(0)), machine.num_hosts
+        (True, 1)
     """
     return Machine(_processor(), len(os.sched_getaffinity(0)), num_hosts, dict(backends))
 

@@ -97,7 +97,8 @@ def mix_contenders(comm: Communicator, table: Table, traffics: Sequence[Traffic]
     contenders = []
     for traffic in traffics:
         replay = None
-        for name in (*_best_first(table, traffic, backends), FINE, COARSE):
+        expected = {name: predicted_seconds(table, traffic, backends, name) or math.inf for name in backends}
+        for name in (*sorted(backends, key=expected.__getitem__), FINE, COARSE):
             each = communicators[name]
             replay = Replay(each, traffic, like=replay)
             _check_explained(each, replay)
@@ -139,11 +140,6 @@ def chosen(table: Table, traffic: Traffic, backends: Sequence[str]) -> list[Chos
         Chosen(op, nbytes, dtype, count, tuned.explain(group, op, dtype_class(op, dtype), nbytes)[1][0].carrier)
         for (op, nbytes, dtype), count in counts.items()
     ]
-
-
-def _best_first(table: Table, traffic: Traffic, backends: Sequence[str]) -> list[str]:
-    predicted = {name: predicted_seconds(table, traffic, backends, name) for name in backends}
-    return sorted(backends, key=lambda name: math.inf if (seconds := predicted[name]) is None else seconds)
 
 
 def _check_explained(comm: Communicator, replay: Replay) -> None:

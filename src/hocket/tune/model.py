@@ -1,4 +1,4 @@
-"""The stated model that decides where nothing was measured: a latency and a bandwidth per backend.
+"""The model that decides without measurements: a latency and a bandwidth per backend.
 
 An operation takes rounds x latency + traffic / bandwidth. Rounds and traffic are those of the usual algorithm (Thakur,
 Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005); the constants were read
@@ -26,19 +26,19 @@ _UNKNOWN = LinkSpec(1e-3, 0.1)
 
 @cache
 def links_for(num_hosts: int) -> Mapping[str, LinkSpec]:
-    """Return what backends declare for messages between ranks on so many hosts, by name; the least latency first."""
+    """Return the links that backends declare for ranks on `num_hosts` hosts, by name; the lowest latency first."""
     declared = {name: each.link_for(num_hosts) for name, each in declarations().items()}
     known = {name: link for name, link in declared.items() if link is not None}
     return MappingProxyType(dict(sorted(known.items(), key=lambda each: each[1].latency_s)))
 
 
 def typical_link(num_hosts: int) -> sim.Link:
-    """Return the link by which schedules are cut into blocks, and compared, where none was fitted."""
+    """Return the link that sizes the blocks of schedules and compares them, if none was fitted."""
     return _simulated(_TYPICAL if num_hosts == 1 else _TYPICAL_BETWEEN_HOSTS)
 
 
 def link_of(backend: str, num_hosts: int) -> sim.Link:
-    """Return the link of a backend by which schedules over it are compared, where none was fitted."""
+    """Return the link of a backend that compares schedules over it, if none was fitted."""
     return _simulated(links_for(num_hosts).get(backend, _UNKNOWN))
 
 
@@ -49,17 +49,11 @@ def _simulated(link: LinkSpec) -> sim.Link:
 # Name -> (rounds, traffic in units of Record.nbytes) between so many ranks.
 _COSTS: dict[str, Callable[[int], tuple[float, float]]] = {
     "barrier": lambda n: (math.log2(n), 0.0),
-    "all_reduce": lambda n: (2 * math.log2(n), 2 * (n - 1) / n),
-    "reduce": lambda n: (2 * math.log2(n), 2 * (n - 1) / n),
+    **dict.fromkeys(("all_reduce", "reduce", "broadcast"), lambda n: (2 * math.log2(n), 2 * (n - 1) / n)),
     "scan": lambda n: (math.log2(n), math.log2(n)),
-    "broadcast": lambda n: (2 * math.log2(n), 2 * (n - 1) / n),
-    "all_gather": lambda n: (math.log2(n), n - 1),
-    "reduce_scatter": lambda n: (math.log2(n), n - 1),
+    **dict.fromkeys(("all_gather", "reduce_scatter", "gather", "scatter"), lambda n: (math.log2(n), n - 1)),
     "all_to_all": lambda n: (n - 1, n - 1),
-    "gather": lambda n: (math.log2(n), n - 1),
-    "scatter": lambda n: (math.log2(n), n - 1),
-    "send": lambda n: (1.0, 1.0),
-    "recv": lambda n: (1.0, 1.0),
+    **dict.fromkeys(("send", "recv"), lambda n: (1.0, 1.0)),
 }
 
 
@@ -79,15 +73,20 @@ def rank_by_model(group: Group, op: str, nbytes: int) -> list[RankedCarrier]:
 
 
 def in_order(names: Iterable[str]) -> list[Range]:
-    """Return the choice of one ranking for all sizes."""
+    """Return one range with this ranking for all sizes."""
     return [Range(LARGEST_NBYTES, tuple(names))]
 
 
 class ModelPolicy(Policy):
-    """Chooses by the model.
+    """A policy that chooses by the model.
 
     Args:
-        reason: why there is no table, for explanations.
+        reason: why no table is used, for explanations.
+
+    Examples:
+        >>> with hk.init(backends=["shm"], policy=hk.tune.ModelPolicy()) as comm:
+        ...     comm.explain("all_reduce", 1024).reason
+        'a model decides, as no table was measured here'
     """
 
     def __init__(self, reason: str = "no table was measured here") -> None:

@@ -1,4 +1,4 @@
-"""Chooses by a table."""
+"""The policy that chooses by a table."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from hocket.tune.fit import link_over
 from hocket.tune.model import KINDS, in_order, predict_seconds, rank_by_model, typical_link
 from hocket.tune.table import Table, TableRow, TableRule
 
-# A backend is faster than another one if its median is by so much shorter, and either shorter than anything that was
-# seen of the other, or its lower end clearly below the other's: what disturbs a measurement only ever adds to it, so
-# the lower ends of intervals can be trusted.
+# A backend is faster than another one if its median is shorter by _LEAST_GAIN, and either its median is below the
+# other's whole interval, or its lower end is below the other's by _CLEAR_GAIN: disturbances only lengthen times, so the
+# lower ends of intervals are reliable.
 _LEAST_GAIN = 0.05
 _CLEAR_GAIN = 0.25
 # Messages are matched within one library, and sender and receiver may see different sizes, as the ranks of an
@@ -45,11 +45,19 @@ Sizes = Mapping[int, Mapping[str, TableRow]]
 
 
 class TablePolicy(Policy):
-    """For each operation the backend whose measured time is the shortest at the nearest measured size.
+    """A policy that chooses, for each operation, the backend with the shortest time at the nearest measured size.
 
-    Where none is clearly faster than another, the one that loses less next to a busy second backend is chosen, and then
-    the one that the model prefers. Where nothing was measured the model decides. An operation with counts goes where
-    the one with equal blocks would, at the mean size of its blocks.
+    If none is clearly faster, it chooses the one that slows down less beside a busy second backend, and then the one
+    that the model prefers. Without measurements, the model decides. An operation with counts uses the choice of the
+    same operation with equal blocks, at the mean size of its blocks.
+
+    Examples:
+        >>> machine = hk.tune.Machine("a processor", 2, 1, {"shm": "shared memory"})
+        >>> row = hk.tune.Row("all_reduce", "full", 1, 1024, "shm", False, 2e-6, 1.9e-6, 2.1e-6)
+        >>> policy = hk.tune.TablePolicy(hk.tune.Table(machine, (row,)))
+        >>> with hk.init(backends=["shm"], policy=policy) as comm:
+        ...     comm.explain("all_reduce", 1024).reason
+        'the fastest of those measured in a table in memory'
     """
 
     def __init__(self, table: Table) -> None:
@@ -67,7 +75,8 @@ class TablePolicy(Policy):
             return chosen.reason or f"a rule of {self.table.path}", [_unmeasured(each) for each in chosen.ranking]
         if not sizes:
             return f"{self.table.path} has no {op} of that kind, a model decides", rank_by_model(group, op, nbytes)
-        nearest = self._standing_for(nbytes, sizes, group)
+        borders = zip(sizes, self._borders(sizes, group), strict=True)
+        nearest = next(size for size, most in borders if nbytes <= most)
         rows = sizes[nearest]
         order = chosen.ranking
         carried_over = (
@@ -94,10 +103,10 @@ class TablePolicy(Policy):
         return reason, candidates
 
     def expected_seconds(self, size: int, carrier: str, op: str, dtypes: str, nbytes: int) -> float | None:
-        """Return the time that the table predicts, between measured sizes on a straight line of logarithms.
+        """Return the time that the table predicts; between measured sizes, logarithms are interpolated linearly.
 
-        Of a backend alone it is that of the library's own way; of a backend with a schedule, which may have been
-        measured at few sizes, that of the fastest way over this backend.
+        For a backend alone it is the time of the library's own algorithm; for a backend with a schedule, which may have
+        been measured at few sizes, that of the fastest algorithm over this backend.
         """
         backend, algorithm = split_carrier(carrier)
         _, sizes = self._nearest(size, op, dtypes)
@@ -114,7 +123,7 @@ class TablePolicy(Policy):
         return _on_lines(points, nbytes, on_logs=True)
 
     def shares(self, group: Group, backend: str) -> Mapping[str, Sequence[tuple[int, float]]]:
-        """As `Policy.shares`: so that both libraries are done at the same time, by what each takes alone."""
+        """Return the shares with which both libraries finish at the same time, by the time of each alone."""
         first, plus, second = backend.partition("+")
         if not plus:
             return {}
@@ -132,7 +141,7 @@ class TablePolicy(Policy):
             return []
 
         def is_ahead(share: float, nbytes: int) -> bool:
-            """Whether the first would be done before the second."""
+            """Whether the first library would finish before the second."""
             return _on_lines(points[first], share * nbytes) < _on_lines(points[second], (1 - share) * nbytes)
 
         return [
@@ -141,7 +150,7 @@ class TablePolicy(Policy):
         ]
 
     def with_rules(self) -> Table:
-        """Return the table with rules for everything that it has times of; those that it has already stay."""
+        """Return the table with rules for everything that it has times of; existing rules stay."""
         names, num_hosts = list(self.table.machine.backends), self.table.machine.num_hosts
         keys = dict.fromkeys((op, dtypes, num_ranks) for op, dtypes, num_ranks, _ in self.table.cells)
         rules = [
@@ -217,10 +226,6 @@ class TablePolicy(Policy):
         winners = [order[0] for order in self._orders(sizes, group)]
         neighbours = pairwise(zip(sizes.items(), winners, strict=True))
         return [*(_crossing(*each, *following) for (each, following) in neighbours), LARGEST_NBYTES]
-
-    def _standing_for(self, nbytes: int, sizes: Sizes, group: Group) -> int:
-        """The measured size by which a size is judged."""
-        return next(size for size, most in zip(sizes, self._borders(sizes, group), strict=True) if nbytes <= most)
 
     def _order(self, rows: Mapping[str, TableRow], group: Group, kept: str = "") -> tuple[str, ...]:
         """Best first; those that were not measured last.

@@ -1,4 +1,4 @@
-"""Times some of a table's choices again, beside what else could have been chosen."""
+"""Time some of a table's choices again, beside the alternatives."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from statistics import median
 from hocket.comm import Communicator
 from hocket.comm.policy import Group
 from hocket.measure import ratio
-from hocket.tune.contest import LEAST_NBYTES, OPS, candidates
 from hocket.tune.contest import Key as CellKey
+from hocket.tune.contest import candidates
 from hocket.tune.policy import TablePolicy
 from hocket.tune.sweep import Sweep, SweepStage
 from hocket.tune.table import Table
@@ -23,14 +23,14 @@ _MOST_SCHEDULES = 3
 
 @dataclass(frozen=True)
 class RecheckedPoint:
-    """One choice, timed again.
+    """One choice of a table that was timed again.
 
     Args:
-        op, dtypes, nbytes: what for.
-        chosen: by the table, as in `Range.ranking`.
-        best: the fastest of the others, now.
-        num_others: ways that were timed beside the chosen one.
-        ratio: median over the rounds of the time of the chosen way over that of the best other; below 1 it is faster.
+        op, dtypes, nbytes: operation, class of types and size.
+        chosen: the table's choice, as in `Range.ranking`.
+        best: the fastest alternative in the new times.
+        num_others: number of alternatives that were timed.
+        ratio: time of the choice relative to the best alternative, the median over rounds; below 1 it is faster.
         low, high: 95 % interval of the ratio.
         holds: whether the choice is not clearly slower than `MOST_RATIO` times the best.
     """
@@ -72,7 +72,7 @@ def recheck(comm: Communicator, table: Table, num_points: int, seed: int, sweep:
     found = []
     for point, carriers in contenders.items():
         able = {carrier: times[point, carrier] for carrier in carriers if (point, carrier) in times}
-        if len(able) > 1 and carriers[0] in able:  # where one way alone can carry it, there is no choice
+        if len(able) > 1 and carriers[0] in able:  # with a single carrier there is no choice
             found.append(_judge(point, carriers[0], able))
     return found
 
@@ -95,22 +95,20 @@ def draw_points(table: Table, num_ranks: int, num_points: int, seed: int) -> lis
 
 
 def _ways(table: Table, group: Group, point: CellKey) -> list[str]:
-    """The chosen way first, then what may be faster: not by the times of the table alone, which are what is checked.
+    """Return the chosen carrier first, then the alternatives that may be faster.
 
-    They are the own way of every library, the schedules that the table has times for near that size, and those that the
-    model thinks well of.
+    These are every library's own algorithm, schedules with times in the table near that size, and the schedules that
+    are fast by the model: the table alone cannot select them, since it is what is checked.
     """
     op, dtypes, nbytes = point
     _, ranked = TablePolicy(table).explain(group, op, dtypes, nbytes)
     measured = [each.carrier for each in ranked if each.algorithm][:_MOST_SCHEDULES]
-    modelled = []
-    if op in OPS and dtypes != "half" and nbytes >= LEAST_NBYTES and table.fits:
-        modelled = candidates(point, group, table.fits)
+    modelled = candidates(point, group, table.fits)
     return list(dict.fromkeys([ranked[0].carrier, *group.backends, *measured, *modelled]))
 
 
 def _judge(point: CellKey, chosen: str, times: Mapping[str, Sequence[float]]) -> RecheckedPoint:
-    """Hold the chosen way against the best of the others."""
+    """Compare the chosen carrier with the best alternative."""
     others = [carrier for carrier in times if carrier != chosen]
     best = min(others, key=lambda carrier: median(times[carrier]))
     seen = ratio(times[best], times[chosen])

@@ -1,4 +1,4 @@
-"""Measures every (operation, class of types, size, backend), all of them interleaved in every round."""
+"""Measure every (operation, class of types, size, backend), all of them interleaved in every round."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from hocket.backends import declarations, quickest
 from hocket.comm import Communicator
 from hocket.comm.chooser import OWN
 from hocket.comm.policy import Policy, format_nbytes, split_carrier
+from hocket.comm.replay import OperationArrays, arguments_of
 from hocket.errors import InvalidArgument, UnsupportedDtype
 from hocket.measure import Contender, Settings, Team, measure
 from hocket.measure.loops import looped
@@ -24,6 +25,7 @@ from hocket.measure.rounds import OnRound
 from hocket.measure.settling import SettlingBarrier
 from hocket.measure.team import gather_over
 from hocket.suggestions import unknown
+from hocket.trace.traffic import WITH_BLOCKS, WITH_ROOT
 from hocket.tune.budget import SET_UP_ROUNDS, Budget
 from hocket.tune.contest import LEAST_NBYTES, Contest
 from hocket.tune.contest import Key as CellKey
@@ -36,7 +38,6 @@ OPS = (
     "barrier", "all_reduce", "reduce", "scan", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "gather",
     "scatter", "send",
 )  # fmt: skip
-_WITH_BLOCKS = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 _CLASSES = ("full", "half", "moved")
 REDUCTIONS = tuple(op for op in OPS if op in _native.REDUCING_OPS)
 SIZES = (16, 256, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
@@ -55,16 +56,16 @@ _Arrays = Callable[[str, int, str], Any]
 
 @dataclass(frozen=True)
 class Sweep:
-    """What to measure.
+    """The settings of a measurement of a table.
 
     Args:
         ops: names of operations.
-        sizes: in bytes as in `Record.nbytes`.
-        busy_sizes: of those, the ones that are measured next to a busy second backend, too.
-        rounds: of measuring everything; 6 are the least that give an interval.
-        min_sample_s: seconds that a sample lasts at least.
-        time_limit_s: seconds that all of it may take. What does not fit is left out, the largest sizes first.
-        schedules: whether schedules are measured beside the libraries' own ways.
+        sizes: sizes in bytes, as in `Record.nbytes`.
+        busy_sizes: those of the sizes that are also measured beside a busy second backend.
+        rounds: number of rounds, at least 6, which an interval needs.
+        min_sample_s: minimum seconds of a sample.
+        time_limit_s: maximum seconds of the measurement. Cells that do not fit are left out, the largest sizes first.
+        schedules: whether schedules are measured beside the libraries' own algorithms.
     """
 
     ops: Sequence[str] = OPS
@@ -82,15 +83,15 @@ class Sweep:
         if not self.sizes or min(self.sizes) < 4 or any(nbytes % 4 for nbytes in self.sizes):
             raise InvalidArgument(f"sizes must be multiples of 4 bytes, not {list(self.sizes)}")
         if self.rounds < 6:
-            raise InvalidArgument(f"rounds must be 6 or more, not {self.rounds}: fewer give no interval")
+            raise InvalidArgument(f"rounds must be 6 or more, not {self.rounds}: an interval needs 6 values")
 
 
 def measure_table(comm: Communicator, sweep: Sweep, *, on_round: OnRound | None = None) -> Table:
-    """Measure and return the table, on every rank; called by all of them.
+    """Measure the table and return it on every rank; all ranks call it.
 
     Args:
-        comm: whose backends are compared.
-        sweep: what to measure.
+        comm: communicator whose backends are compared.
+        sweep: settings of the measurement.
         on_round: see `hocket.measure.measure`.
     """
     stage = SweepStage(comm, sweep, on_round)
@@ -106,7 +107,7 @@ def measure_table(comm: Communicator, sweep: Sweep, *, on_round: OnRound | None 
             replace(comm._chooser.group, backends=alone),
             sweep.rounds,
             stage.measure_carriers,
-            max(stage.gather([measure_gamma_s()])[rank][0] for rank in range(comm.size)),
+            stage.largest(measure_gamma_s()),
         )
         stage.doing = "messages, for the model"
         fits = contest.fit_links([nbytes for nbytes in sweep.sizes if nbytes >= LEAST_NBYTES] or sweep.sizes)
@@ -125,12 +126,11 @@ class SweepStage:
     """Times cells in rounds, all of them in every round.
 
     Args:
-        comm: whose backends are compared.
-        sweep: how long a sample is, and the limit of all rounds.
+        comm: communicator whose backends are compared.
+        sweep: settings: length of a sample and time limit.
         on_round: see `hocket.measure.measure`.
 
     Attributes:
-        gather: returns every rank's values, by rank.
         doing: what is measured, in a few words, for `on_round`.
         foreign_busy: share of all CPUs' time, 0 to 1, that other programs took during the measurements so far; equal on
             all ranks.
@@ -144,11 +144,15 @@ class SweepStage:
         self._arrays = cache(lambda role, nbytes, dtypes: _zeros(nbytes, dtypes))
         self._control = comm.dup()  # what the measurement itself says must not go over what is measured
         self._control.policy = Policy.fixed({"*": quickest(comm.backends, comm.num_hosts)})
-        self.gather = gather_over(self._control.all_gather, comm.size)
+        self._gather = gather_over(self._control.all_gather, comm.size)
         self.doing = ""
         self.foreign_busy = 0.0
         self._measured_s = 0.0
-        self.budget = Budget(sweep.time_limit_s, lambda value: max(row[0] for row in self.gather([value])))
+        self.budget = Budget(sweep.time_limit_s, self.largest)
+
+    def largest(self, value: float) -> float:
+        """Return the largest of all ranks' values; called by all of them."""
+        return max(row[0] for row in self._gather([value]))
 
     def close(self) -> None:
         """Give back what was made for it; called by all ranks."""
@@ -159,8 +163,8 @@ class SweepStage:
         if not cells:
             return []
         left_s = self.budget.left_s()
-        barrier = SettlingBarrier(self._control.barrier, self.gather)
-        team = Team([cell.contender for cell in cells], self.comm.rank, barrier, self.gather)
+        barrier = SettlingBarrier(self._control.barrier, self._gather)
+        team = Team([cell.contender for cell in cells], self.comm.rank, barrier, self._gather)
         settings = Settings(
             min_rounds=rounds,
             min_sample_s=self._sweep.min_sample_s,
@@ -170,7 +174,7 @@ class SweepStage:
         )
         began_s = time.monotonic()
         measured = measure(team, settings, on_round=self._tell)
-        took_s = max(row[0] for row in self.gather([time.monotonic() - began_s]))
+        took_s = self.largest(time.monotonic() - began_s)
         self._measured_s += took_s
         self.foreign_busy += (measured.foreign_busy - self.foreign_busy) * took_s / self._measured_s
         return [
@@ -208,7 +212,7 @@ class SweepStage:
         """Return the seconds of one sample of each cell, as its first calls foretell; equal on all ranks."""
         if not cells:
             return []
-        first = map(max, zip(*self.gather([cell.first_s for cell in cells]), strict=True))
+        first = map(max, zip(*self._gather([cell.first_s for cell in cells]), strict=True))
         return [
             max(self._sweep.min_sample_s, seconds * cell.ops_per_iteration)
             for seconds, cell in zip(first, cells, strict=True)
@@ -216,12 +220,12 @@ class SweepStage:
 
     def rows(self, cells: Sequence[_Cell], rounds: int) -> list[TableRow]:
         """Return a row of each cell."""
-        return [
-            TableRow.of_samples(
-                cell.op, cell.dtypes, self.comm.size, cell.nbytes, cell.backend, cell.busy, seconds, cell.algorithm
-            )
-            for cell, seconds in zip(cells, self.seconds(cells, rounds), strict=True)
-        ]
+        found = []
+        for cell, seconds in zip(cells, self.seconds(cells, rounds), strict=True):
+            about = cell.op, cell.dtypes, self.comm.size, cell.nbytes
+            backend, algorithm = split_carrier(cell.contender.name)
+            found.append(TableRow.of_samples(*about, backend, cell.busy, seconds, algorithm))
+        return found
 
     def measure_carriers(
         self, pairs: Sequence[tuple[CellKey, str]], rounds: int
@@ -253,11 +257,9 @@ class _Cell:
     op: str
     dtypes: str
     nbytes: int
-    backend: str
     busy: bool
-    contender: Contender
+    contender: Contender  # named as the carrier
     ops_per_iteration: int
-    algorithm: str
     first_s: float  # of an operation, when it was set up
 
 
@@ -295,7 +297,6 @@ def _cell(
     comm: Communicator, arrays: _Arrays, op: str, dtypes: str, nbytes: int, carrier: str, busy: bool
 ) -> _Cell | None:
     """Set one up and run it once; None where the backend cannot carry it."""
-    backend, algorithm = split_carrier(carrier)
     call = _call(comm, arrays, op, dtypes, nbytes, carrier)
     try:
         call()
@@ -309,14 +310,12 @@ def _cell(
         other = _call(comm, arrays, op, dtypes, nbytes, carrier, 1)
         run, ops_per_iteration = _alone_and_in_pairs(call, other), 3
     if busy:
-        neighbour = _neighbour(backend, comm.backends)
+        neighbour = _neighbour(split_carrier(carrier)[0], comm.backends)
         if neighbour is None:
             return None
         run, ops_per_iteration = _next_to(call, comm, neighbour), 1
     case = f"{op} {dtypes} {nbytes}{' busy' if busy else ''}"
-    return _Cell(
-        op, dtypes, nbytes, backend, busy, Contender(case, carrier, run), ops_per_iteration, algorithm, first_s
-    )
+    return _Cell(op, dtypes, nbytes, busy, Contender(case, carrier, run), ops_per_iteration, first_s)
 
 
 def _call(
@@ -326,27 +325,12 @@ def _call(
     backend, algorithm = split_carrier(carrier)
     way: dict[str, Any] = {"backend": backend, "algorithm": algorithm or OWN}
     items = arrays(f"one {number}", nbytes, dtypes)
-    if op in _WITH_BLOCKS:
-        blocks = arrays(f"all {number}", nbytes * comm.size, dtypes)
     if op == "send":
         return _exchange(comm, items, arrays("received one", nbytes, dtypes), backend)
-    match op:
-        case "barrier":
-            given: tuple[Any, ...] = ()
-        case "all_reduce" | "scan":
-            given = (items,)
-        case "reduce" | "broadcast":
-            given = items, 0
-        case "all_gather":
-            given = blocks, items
-        case "reduce_scatter":
-            given = items, blocks
-        case "all_to_all":
-            given = arrays(f"received {number}", nbytes * comm.size, dtypes), blocks
-        case "gather":
-            given = blocks if comm.rank == 0 else None, items, 0
-        case _:  # a scatter
-            given = items, blocks if comm.rank == 0 else None, 0
+    blocks = arrays(f"all {number}", nbytes * comm.size, dtypes) if op in WITH_BLOCKS else None
+    received = arrays(f"received {number}", nbytes * comm.size, dtypes) if op == "all_to_all" else None
+    root = 0 if op in WITH_ROOT else None
+    given = arguments_of(op, OperationArrays(items, blocks, received), comm.rank, root)
     return partial(getattr(comm, op), *given, **way)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
@@ -29,20 +28,27 @@ FORMAT = _HEAD.text
 
 @dataclass(frozen=True)
 class TableRow:
-    """What one backend takes for one operation.
+    """The time of one operation over one backend.
 
     Args:
         op: name of the operation.
-        dtypes: class of types: "moved" (anything that is not reduced), "half" (reductions of 16-bit floats), "full".
-        num_ranks: that took part.
+        dtypes: class of types: "moved" (not reduced), "half" (reductions of 16-bit floats), "full" (other reductions).
+        num_ranks: number of ranks.
         nbytes: as in `Record.nbytes`.
-        backend: name.
+        backend: name of the backend.
         busy: whether another backend carried large operations at the same time.
-        seconds: median time of an operation, of the slowest rank.
+        seconds: median time of an operation on the slowest rank.
         low, high: the 95 % interval of that median, in seconds.
-        algorithm: name of the schedule with its parameters; empty: the library's own way.
-        source: "sweep": ranks that did nothing else; "run": a program (`hocket.tune.Learner`), and of its ranks the one
-            that came last, which waits for nobody.
+        algorithm: name of the schedule with its parameters; empty: the library's own algorithm.
+        source: "sweep": measured by `hocket tune run`; "run": seen in a program (`hocket.tune.Learner`), on the rank
+            that came last, whose time contains no waiting.
+
+    Examples:
+        >>> row = hk.tune.Row.of_samples("all_reduce", "full", 2, 1024, "shm", False, [2e-6, 3e-6, 4e-6])
+        >>> row.seconds, row.low, row.high
+        (3e-06, 2e-06, 4e-06)
+        >>> row.carrier
+        'shm'
     """
 
     op: str
@@ -64,7 +70,7 @@ class TableRow:
 
     @property
     def place(self) -> tuple[object, ...]:
-        """What the row is about; a table has one row for it."""
+        """The key of the row; a table has one row per key."""
         return self.op, self.dtypes, self.num_ranks, self.nbytes, self.carrier, self.busy
 
     @staticmethod
@@ -72,18 +78,18 @@ class TableRow:
         op: str, dtypes: str, num_ranks: int, nbytes: int, backend: str, busy: bool, seconds: Sequence[float],
         algorithm: str = "", source: str = "sweep",
     ) -> TableRow:  # fmt: skip
-        """Make a row of the times of all rounds."""
+        """Make a row from the times of all rounds."""
         ends = range_of_median(seconds)
         return TableRow(op, dtypes, num_ranks, nbytes, backend, busy, median(seconds), *ends, algorithm, source)
 
 
 @dataclass(frozen=True)
 class TableRule:
-    """What is chosen up to a size; of one operation, class of types and number of ranks the last one is open.
+    """The choice up to a size; the last rule of an operation, class of types and number of ranks has no upper size.
 
     Args:
-        op, dtypes, num_ranks: as of `TableRow`.
-        most_nbytes, ranking, reason: as of `Range`.
+        op, dtypes, num_ranks: as in `TableRow`.
+        most_nbytes, ranking, reason: as in `Range`.
     """
 
     op: str
@@ -95,21 +101,28 @@ class TableRule:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """What its range of sizes belongs to."""
+        """Operation, class of types and number of ranks."""
         return self.op, self.dtypes, self.num_ranks
 
 
 @dataclass(frozen=True)
 class Table:
-    """All rows of one machine.
+    """The measured times of one machine.
 
     Args:
-        machine: that they were measured on.
-        rows: in any order.
-        path: the file it came from, for messages.
-        fits: links fitted to messages over the backends, for what was not measured.
-        rules: what follows from the rows, by operation in order of size. Where there are none, a policy makes them.
-        foreign_busy: share of all CPUs' time, 0 to 1, that others' work took while it was measured.
+        machine: the machine that was measured.
+        rows: rows in any order.
+        path: path of the file, for messages.
+        fits: links fitted to messages over the backends, for operations that were not measured.
+        rules: choices that follow from the rows, by operation in order of size. Without rules, a policy makes them.
+        foreign_busy: share of the CPU time, 0 to 1, that other programs took while the table was measured.
+
+    Examples:
+        >>> machine = hk.tune.Machine("a processor", 2, 1, {"shm": "shared memory"})
+        >>> row = hk.tune.Row("all_reduce", "full", 2, 1024, "shm", False, 2e-6, 1.9e-6, 2.1e-6)
+        >>> table = hk.tune.Table(machine, (row,))
+        >>> table.cells["all_reduce", "full", 2, False][1024]["shm"].seconds
+        2e-06
     """
 
     machine: Machine
@@ -121,26 +134,26 @@ class Table:
 
     @property
     def is_judged(self) -> bool:
-        """Whether the machine was quiet enough for its times to mean something."""
+        """Whether the machine was quiet enough for reliable times."""
         return self.foreign_busy <= MAX_FOREIGN_BUSY
 
     @cached_property
     def ranges(self) -> Mapping[tuple[str, str, int], Sequence[Range]]:
-        """The rules, by what they are about."""
+        """The rules by operation, class of types and number of ranks."""
         ranges: dict[tuple[str, str, int], list[Range]] = {}
         for rule in self.rules:
             ranges.setdefault(rule.key, []).append(Range(rule.most_nbytes, rule.ranking, rule.reason))
         return ranges
 
     def with_ranges(self, key: tuple[str, str, int], ranges: Sequence[Range]) -> Table:
-        """Return the table with these rules instead of those about the same."""
+        """Return the table with these rules instead of the rules with the same key."""
         rules = [rule for rule in self.rules if rule.key != key]
         rules += [TableRule(*key, each.most_nbytes, each.ranking, each.reason) for each in ranges]
         return replace(self, rules=tuple(rules))
 
     @cached_property
     def hash(self) -> str:
-        """Equal for tables with equal content; ranks compare it at init."""
+        """A hash of the content; ranks compare it at init."""
         fits = sorted(map(asdict, self.fits), key=repr)
         rows, rules = (sorted(map(asdict, each), key=repr) for each in (self.rows, self.rules))
         content = json.dumps([self.machine.to_json(), rows, fits, rules, self.foreign_busy], sort_keys=True)
@@ -156,11 +169,12 @@ class Table:
         return cells
 
     def merged(self, other: Table) -> Table:
-        """Add the rows of another table of the same machine; of equal cells the other's count. Rules about what the
-        other has measured are dropped.
+        """Return the rows of both tables of a machine; of rows with equal keys, those of `other`.
+
+        Rules for operations that `other` has measured are dropped.
 
         Raises:
-            TableError: it is of another machine.
+            TableError: the other table is of another machine.
         """
         difference = other.machine.difference(self.machine)
         if difference is not None:
@@ -175,7 +189,17 @@ class Table:
 
 
 def save_table(table: Table, path: str | Path) -> None:
-    """Write a table, one row a line. A reader sees the old file or the new one, never a part."""
+    """Write a table, one row per line. Readers see the old file or the new one, never a part.
+
+    Examples:
+        >>> machine = hk.tune.Machine("a processor", 2, 1, {"shm": "shared memory"})
+        >>> hk.tune.save_table(hk.tune.Table(machine, rows=()), "table.json")
+        >>> print(open("table.json").read())
+        {
+         "format": "hocket tuning table, version 2",
+         "machine": {
+         ...
+    """
     path = Path(path)
     facts = {"format": FORMAT, "machine": table.machine.to_json(), "foreign_busy": table.foreign_busy}
     head = json.dumps(facts, indent=1)[:-2]
@@ -192,53 +216,51 @@ def load_table(path: str | Path) -> Table:
     """Read a table.
 
     Raises:
-        TableError: it cannot be read, or is no table; names the file, and the line where there is one.
+        TableError: the file cannot be read, or is not a table; names the file, and the line if known.
+
+    Examples:
+        >>> machine = hk.tune.Machine("a processor", 2, 1, {"shm": "shared memory"})
+        >>> hk.tune.save_table(hk.tune.Table(machine, rows=()), "table.json")
+        >>> table = hk.tune.load_table("table.json")
+        >>> table.machine == machine, table.path
+        (True, 'table.json')
     """
     text = read_text(path, TableError)
     version, content = _HEAD.parse(text, str(path))
     is_old = version == _WITHOUT_SCHEDULES
-    machine = _read_machine(content.get("machine"), str(path))
+    facts: Any = content.get("machine")
+    _check_fields(facts, Machine, "the machine", str(path), "the machine's {}")
+    machine = Machine(**facts)
     fits = () if is_old else _read_fits(content.get("fits"), machine, str(path))
     rules = () if is_old else _read_rules(content.get("rules", []), machine, str(path))
     foreign_busy = content.get("foreign_busy", 0.0)  # older tables do not say
     if not is_usable(foreign_busy) or foreign_busy > 1:
         raise TableError(f"{path}: foreign_busy must be a share from 0 to 1, not {foreign_busy!r}")
-    rows = content.get("rows")
-    if not isinstance(rows, list):
-        raise TableError(f"{path}: there is no list of rows")
+    rows = _list_of("rows", content.get("rows"), str(path))
     seen: dict[tuple[object, ...], int] = {}
     checked = []
     for each, line in zip(rows, _lines_of_rows(text), strict=True):
-        row = _read_row({"algorithm": "", "source": "sweep", **each} if is_old else each, f"{path}, line {line}")
-        if row.backend not in machine.backends:
-            raise TableError(f"{path}, line {line}: the machine has no backend {row.backend!r}")
+        given = {"algorithm": "", "source": "sweep", **each} if is_old else each
+        row = _read_row(given, machine, f"{path}, line {line}")
         first = seen.setdefault(row.place, line)
         if first != line:
-            raise TableError(f"{path}, line {line}: the same is said on line {first} already")
+            raise TableError(f"{path}, line {line}: line {first} already has a row with the same key")
         checked.append(row)
     return Table(machine, tuple(checked), str(path), fits, rules, foreign_busy)
 
 
-def _check_names(content: Any, kind: type, what: str, place: str) -> None:
-    """Check that there is an object with what a class has, and nothing else."""
-    names = {field.name for field in fields(kind)}
-    if not isinstance(content, dict) or set(content) != names:
-        raise TableError(f"{place}: {what} has {', '.join(sorted(names))}, not {content!r}")
+def _list_of(what: str, content: Any, path: str) -> list[Any]:
+    if not isinstance(content, list):
+        raise TableError(f"{path}: there is no list of {what}")
+    return content
 
 
 def _read_fits(content: Any, machine: Machine, path: str) -> tuple[Fit, ...]:
-    if not isinstance(content, list):
-        raise TableError(f"{path}: there is no list of fits")
-    fits = []
-    for each in content:
-        _check_names(each, Fit, "a fit", path)
+    for each in _list_of("fits", content, path):
+        _check_fields(each, Fit, "a fit", path, "{} of a fit")
         if each["backend"] not in machine.backends:
             raise TableError(f"{path}: the machine has no backend {each['backend']!r}, of which there is a fit")
-        wrong = [name for name in sorted(each) if name != "backend" and not is_usable(each[name])]
-        if wrong:
-            raise TableError(f"{path}: {wrong[0]} of a fit must be a number of 0 or more, not {each[wrong[0]]!r}")
-        fits.append(Fit(**each))
-    return tuple(fits)
+    return tuple(Fit(**each) for each in content)
 
 
 def _rule_as_json(rule: TableRule) -> dict[str, object]:
@@ -247,9 +269,8 @@ def _rule_as_json(rule: TableRule) -> dict[str, object]:
 
 
 def _read_rules(content: Any, machine: Machine, path: str) -> tuple[TableRule, ...]:
-    if not isinstance(content, list):
-        raise TableError(f"{path}: there is no list of rules")
-    rules = tuple(_read_rule(each, machine, f"{path}, rule {number}") for number, each in enumerate(content, 1))
+    given = _list_of("rules", content, path)
+    rules = tuple(_read_rule(each, machine, f"{path}, rule {number}") for number, each in enumerate(given, 1))
     last: dict[tuple[str, str, int], int] = {}
     for number, rule in enumerate(rules, 1):
         if rule.most_nbytes <= last.get(rule.key, -1):
@@ -264,36 +285,20 @@ def _read_rules(content: Any, machine: Machine, path: str) -> tuple[TableRule, .
 
 
 def _read_rule(content: Any, machine: Machine, place: str) -> TableRule:
-    _check_names(content, TableRule, "a rule", place)
-    rule = content | ({"most_nbytes": LARGEST_NBYTES} if content["most_nbytes"] is None else {})
-    for name in ("op", "dtypes", "num_ranks"):
-        _check_field(rule, name, place)
-    if not isinstance(rule["most_nbytes"], int) or not 0 <= rule["most_nbytes"] <= LARGEST_NBYTES:
-        raise TableError(f"{place}: most_nbytes must be a number of 0 or more, or null, not {content['most_nbytes']!r}")
-    if not isinstance(rule["reason"], str):
-        raise TableError(f"{place}: reason must be words, not {rule['reason']!r}")
-    ranking = rule["ranking"]
-    if not isinstance(ranking, list) or not ranking or not all(isinstance(each, str) for each in ranking):
-        raise TableError(f"{place}: ranking must be a list of names, not {ranking!r}")
-    for backend, algorithm in map(split_carrier, ranking):
-        if backend not in machine.backends:
-            raise TableError(f"{place}: the machine has no backend {backend!r}")
-        if algorithm:
-            _check_algorithm(rule["op"], algorithm, place)
-    return TableRule(**rule | {"ranking": tuple(ranking)})
+    _check_fields(content, TableRule, "a rule", place)
+    for carrier in content["ranking"]:
+        _check_carrier(content["op"], carrier, machine, place)
+    most_nbytes = LARGEST_NBYTES if content["most_nbytes"] is None else content["most_nbytes"]
+    return TableRule(**content | {"ranking": tuple(content["ranking"]), "most_nbytes": most_nbytes})
 
 
-def _read_machine(content: Any, path: str) -> Machine:
-    _check_names(content, Machine, "the machine", path)
-    backends = content["backends"]
-    if not isinstance(backends, dict) or not all(isinstance(each, str) for each in backends.values()):
-        raise TableError(f"{path}: the machine's backends must be descriptions by name, not {backends!r}")
-    if not isinstance(content["processor"], str):
-        raise TableError(f"{path}: the machine's processor must be a name, not {content['processor']!r}")
-    for name in ("num_cpus", "num_hosts"):
-        if not _is_count(1)(content[name]):
-            raise TableError(f"{path}: the machine's {name} must be a number of 1 or more, not {content[name]!r}")
-    return Machine(**content)
+def _read_row(content: Any, machine: Machine, place: str) -> TableRow:
+    _check_fields(content, TableRow, "a row", place)
+    row = TableRow(**content)
+    if not row.low <= row.seconds <= row.high:
+        raise TableError(f"{place}: seconds must lie between low and high")
+    _check_carrier(row.op, row.carrier, machine, place)
+    return row
 
 
 def _lines_of_rows(text: str) -> Iterator[int]:
@@ -309,49 +314,55 @@ def _lines_of_rows(text: str) -> Iterator[int]:
         _, position = decoder.raw_decode(text, position)
 
 
-def _is_time(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
+def _is_number(least: int, most: int = (1 << 63) - 1) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
-def _is_count(least: int) -> Callable[[object], bool]:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value < 1 << 63
+def _is_name(value: object) -> bool:
+    return isinstance(value, str)
 
 
-def _one_of(names: Sequence[str]) -> Callable[[object], bool]:
-    return lambda value: value in names
-
-
-_FIELDS: dict[str, tuple[Callable[[object], bool], str]] = {
-    "op": (_one_of(CHOOSABLE), f"one of {', '.join(CHOOSABLE)}"),
-    "dtypes": (_one_of(_native.DTYPE_CLASS_NAMES), f"one of {', '.join(_native.DTYPE_CLASS_NAMES)}"),
-    "num_ranks": (_is_count(1), "a number of 1 or more"),
-    "nbytes": (_is_count(0), "a number of 0 or more"),
-    "backend": (lambda value: isinstance(value, str), "a name"),
+_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "op": (lambda value: value in CHOOSABLE, f"one of {', '.join(CHOOSABLE)}"),
+    "dtypes": (lambda value: value in _native.DTYPE_CLASS_NAMES, f"one of {', '.join(_native.DTYPE_CLASS_NAMES)}"),
+    **dict.fromkeys(("num_ranks", "num_cpus", "num_hosts"), (_is_number(1), "a number of 1 or more")),
+    "nbytes": (_is_number(0), "a number of 0 or more"),
+    "most_nbytes": (
+        lambda value: value is None or _is_number(0, LARGEST_NBYTES)(value), "a number of 0 or more, or null"
+    ),
+    **dict.fromkeys(("backend", "algorithm", "processor"), (_is_name, "a name")),
+    "backends": (
+        lambda value: isinstance(value, dict) and all(map(_is_name, value.values())), "descriptions by name"
+    ),
     "busy": (lambda value: isinstance(value, bool), "true or false"),
-    **dict.fromkeys(("seconds", "low", "high"), (_is_time, "a time above zero")),
-    "algorithm": (lambda value: isinstance(value, str), "a name"),
-    "source": (_one_of(("sweep", "run")), "sweep or run"),
-}
+    **dict.fromkeys(("seconds", "low", "high"), (lambda value: is_usable(value) and value > 0, "a time above zero")),
+    **dict.fromkeys(("alpha_s", "beta_s", "gamma_s", "misfit"), (is_usable, "a number of 0 or more")),
+    "source": (lambda value: value in ("sweep", "run"), "sweep or run"),
+    "ranking": (
+        lambda value: isinstance(value, list) and value != [] and all(map(_is_name, value)), "a list of names"
+    ),
+    "reason": (_is_name, "words"),
+}  # fmt: skip
+"""Of all that a table consists of: whether a value is right, and what it must be."""
 
 
-def _read_row(row: Any, place: str) -> TableRow:
-    _check_names(row, TableRow, "a row", place)
-    for name in _FIELDS:
-        _check_field(row, name, place)
-    if not row["low"] <= row["seconds"] <= row["high"]:
-        raise TableError(f"{place}: seconds must lie between low and high")
-    if row["algorithm"]:
-        _check_algorithm(row["op"], row["algorithm"], place)
-    return TableRow(**row)
+def _check_fields(content: Any, kind: type, what: str, place: str, spelled: str = "{}") -> None:
+    """Check that there is an object with what a class has, and nothing else, and that all of it is right."""
+    names = [field.name for field in fields(kind)]
+    if not isinstance(content, dict) or set(content) != set(names):
+        raise TableError(f"{place}: {what} has {', '.join(sorted(names))}, not {content!r}")
+    for name in names:
+        is_right, words = _FIELDS[name]
+        if not is_right(content[name]):
+            raise TableError(f"{place}: {spelled.format(name)} must be {words}, not {content[name]!r}")
 
 
-def _check_field(content: Mapping[str, Any], name: str, place: str) -> None:
-    is_right, words = _FIELDS[name]
-    if not is_right(content[name]):
-        raise TableError(f"{place}: {name} must be {words}, not {content[name]!r}")
-
-
-def _check_algorithm(op: str, algorithm: str, place: str) -> None:
+def _check_carrier(op: str, carrier: str, machine: Machine, place: str) -> None:
+    backend, algorithm = split_carrier(carrier)
+    if backend not in machine.backends:
+        raise TableError(f"{place}: the machine has no backend {backend!r}")
+    if not algorithm:
+        return
     from hocket.collectives.source import parse_algorithm  # needs NumPy, which a table without schedules does not
 
     try:

@@ -1,4 +1,4 @@
-"""One way to carry some operations against the present one, in turns, while a program runs."""
+"""A trial: another carrier of some operations against the present one, alternating while a program runs."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _LEAST_SECONDS = 1e-9  # an asynchronous operation may take none of its callers'
 
 @dataclass(frozen=True)
 class Lesson:
-    """What a trial came to.
+    """The result of a trial.
 
     Args:
-        seq: number of the collective before which it was concluded, and the choice changed if it was.
-        cell: the operations it was about.
+        seq: number of the collective before which the trial ended, and the choice changed if at all.
+        cell: the operations of the trial.
         nbytes: the most frequent of their sizes.
-        incumbent, challenger: names as in `Range.ranking`.
-        speed: how many times as fast the challenger is; None where it was given up after a few turns, or where too
-            little was seen of one of them.
-        is_hopeless: whether it was given up.
-        changed: whether the challenger carries them from now on.
+        incumbent, challenger: the present and the other carrier, as in `Range.ranking`.
+        speed: how many times as fast the challenger is; None if it was dropped after a few windows, or if one of the
+            two had too few operations.
+        is_hopeless: whether the challenger was dropped.
+        changed: whether the challenger carries the operations from now on.
     """
 
     seq: int
@@ -57,12 +57,10 @@ def format_speed(speed: Ratio) -> str:
 
 @dataclass
 class Trial:
-    """Two carriers that take turns, in pairs of turns; which one is first differs between pairs, and between trials.
+    """Two carriers that alternate in pairs of windows; which one is first differs between pairs and between trials.
 
     Args:
-        cell: the operations it is about.
-        nbytes: the most frequent of their sizes.
-        incumbent, challenger: names as in `Range.ranking`.
+        cell, nbytes, incumbent, challenger: as of `Lesson`.
         num_pairs: of turns.
         number: of the trial among those at the same time, from 0. No two of the first four have the same one first in
             both of the first pairs, so that what one challenger costs the others is not taken for theirs.
@@ -78,13 +76,13 @@ class Trial:
     _medians: dict[tuple[int, str], float] = field(default_factory=dict)
 
     def carrier(self, phase: int) -> str:
-        """Return whose turn it is."""
+        """Return the carrier of a window."""
         is_turned = (phase // 2 + 1 & self.number + 1).bit_count() % 2 == 1
         is_challengers = (phase % 2 == 0) == is_turned
         return self.challenger if is_challengers and not self.is_hopeless else self.incumbent
 
     def add(self, phase: int, seconds: Mapping[str, Sequence[float]], is_blocking: bool) -> None:
-        """Note what operations of the cell took in a turn, by carrier."""
+        """Add the times of the cell's operations in a window, by carrier."""
         self.is_blocking &= is_blocking
         carrier = self.carrier(phase)
         times = seconds.get(carrier, ())
@@ -93,13 +91,13 @@ class Trial:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether the challenger was given up; it gets no turn any more."""
+        """Whether the challenger is dropped, and gets no further window."""
         pairs = self._pairs()[:_FIRST_PAIRS]
         return len(pairs) == _FIRST_PAIRS and all(theirs > _HOPELESS * ours for ours, theirs in pairs)
 
     @property
     def speed(self) -> Ratio | None:
-        """How many times as fast the challenger is; None where it was given up, or seen too seldom."""
+        """How many times as fast the challenger is; None if it was dropped, or has too few windows."""
         pairs = self._pairs()
         if self.is_hopeless or len(pairs) < MIN_VALUES:
             return None
@@ -107,28 +105,28 @@ class Trial:
 
     @property
     def is_won(self) -> bool:
-        """Whether the challenger is faster in all but chance, and by enough to be worth a change."""
+        """Whether the challenger is significantly faster, and by at least `LEAST_GAIN`."""
         speed = self.speed
         return speed is not None and speed.low > 1 and speed.median >= LEAST_GAIN
 
     @property
     def is_undecided(self) -> bool:
-        """Whether the challenger looks faster, but not in so many turns that it could not be chance."""
+        """Whether the challenger seems to be faster by at least `LEAST_GAIN`, but not significantly."""
         speed = self.speed
         return speed is not None and speed.median >= LEAST_GAIN and not self.is_won
 
     def seconds(self, carrier: str) -> list[float]:
-        """Return the medians of all turns of one of the two."""
+        """Return the medians of all windows of one carrier."""
         return [seconds for (_, name), seconds in self._medians.items() if name == carrier]
 
     def conclude(self, seq: int) -> Lesson:
-        """Return what it came to, before the collective with this number."""
+        """Return the result of the trial, before the collective with number `seq`."""
         return Lesson(
             seq, self.cell, self.nbytes, self.incumbent, self.challenger, self.speed, self.is_hopeless, self.is_won
         )
 
     def _pairs(self) -> list[tuple[float, float]]:
-        """Seconds of the incumbent and of the challenger, where both had their turn."""
+        """Return the seconds of the incumbent and of the challenger, for the pairs with both."""
         both = ((self._medians.get((pair, self.incumbent)), self._medians.get((pair, self.challenger)))
                 for pair in range(self.num_pairs))  # fmt: skip
         return [(ours, theirs) for ours, theirs in both if ours is not None and theirs is not None]

@@ -1,4 +1,4 @@
-"""What collectives take between virtual ranks: as long as the fastest algorithm that is known for them."""
+"""Times of collectives between virtual ranks: those of the fastest known algorithm."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _MOST_SEGMENTS = 4
 
 
 class CollectiveTimes:
-    """Seconds of collectives on a fabric, each worked out once.
+    """Seconds of collectives on a fabric, each computed once.
 
-    Of an operation with counts all blocks are taken to have the mean size. gather and scatter are messages between the
-    root and each of the others, one after the other.
+    For an operation with counts, all blocks have the mean size. gather and scatter are messages between the root and
+    each other rank, one after the other.
 
     Args:
-        fabric: what connects all ranks.
-        link: of it, by which schedules are cut into blocks: between hosts, where there are several ranks on one.
-        layout: where the ranks are.
+        fabric: network between all ranks.
+        link: link of the fabric that sizes the blocks of schedules; between hosts if a host has several ranks.
+        layout: hosts of the ranks.
     """
 
     def __init__(self, fabric: Fabric, link: Link, layout: JobLayout) -> None:

@@ -1,4 +1,4 @@
-"""What a stretch of a running program's collectives took, on all ranks."""
+"""Windows: the times of consecutive collectives of a running program, on all ranks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class TimedKind:
-    """Operations that are alike and were carried alike."""
+    """Operations of the same kind, size and carrier."""
 
     op: str
     dtype: str
@@ -57,7 +57,7 @@ class TimedKind:
 
     @property
     def key(self) -> tuple[str, str, str, int, str]:
-        """By which kinds are put in order."""
+        """The sort key of kinds."""
         return self.op, self.dtype, self.reduction or "", self.nbytes, self.carrier
 
     @property
@@ -66,14 +66,14 @@ class TimedKind:
 
 
 class Window:
-    """The collectives of one rank with so many numbers of the issue order, and what they took.
+    """The collectives of one rank in a range of the issue order, and their times.
 
     Args:
-        events: the latest of a communicator, as bytes.
-        first: number of the collective before them.
-        length: how many.
-        backends: names by the numbers in the events.
-        algorithms: likewise, from 1.
+        events: latest events of a communicator, as bytes.
+        first: number of the collective before the window.
+        length: number of collectives.
+        backends: names of backends, by their numbers in the events.
+        algorithms: names of algorithms, by their numbers in the events, from 1.
 
     Attributes:
         times: float64 of shape (2, length): what ranks have to agree on, by the smallest value: seconds, with the sign

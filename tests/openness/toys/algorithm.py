@@ -1,4 +1,4 @@
-"""The root sends to one rank after the other."""
+"""A broadcast in which the root sends to all ranks in turn."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ def _seconds(link: Link, num_ranks: int, nbytes: float) -> float:
 
 @algorithm("broadcast", "toy", formula="(P - 1)(α + mβ)", seconds=_seconds)
 def toy(num_ranks: int) -> Schedule:
-    """One message a round."""
+    """One message per round."""
     rounds = (Transfers(np.array([0]), np.array([rank]), np.array([0])) for rank in range(1, num_ranks))
     return make_schedule("broadcast", num_ranks, 1, rounds)

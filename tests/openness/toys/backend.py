@@ -1,4 +1,4 @@
-"""A library that is gloo under another name."""
+"""A backend that is gloo under another name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ToyBackend(GlooBackend):
 
     @classmethod
     def find_reason_against(cls, job: BackendJob) -> str | None:
-        return super(GlooBackend, cls).find_reason_against(job)  # torch need not be imported before
+        return super(GlooBackend, cls).find_reason_against(job)  # without gloo's condition that torch is imported
 
     @classmethod
     def diagnose(cls) -> Iterator[Finding]:

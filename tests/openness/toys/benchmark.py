@@ -1,4 +1,4 @@
-"""A loop that does nothing."""
+"""A benchmark of an empty loop."""
 
 from __future__ import annotations
 

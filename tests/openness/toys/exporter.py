@@ -1,4 +1,4 @@
-"""How many rows a table has."""
+"""An exporter of the number of rows of a table."""
 
 from collections.abc import Sequence
 

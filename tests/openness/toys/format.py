@@ -1,4 +1,4 @@
-"""How many results there are."""
+"""A format with the number of results."""
 
 from hocket.bench.layout import ResultLayout
 from hocket.bench.run import Run

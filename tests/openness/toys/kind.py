@@ -1,4 +1,4 @@
-"""An action that notes which micro-batches went through a stage, and a backward pass under another name."""
+"""A kind that records micro-batches and their stages, and a backward pass with another name."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from hocket.pipeline.kind import Kind, Need, Stash, register_kind
 NOTED: list[tuple[int, int]] = []
 
 
-def note(step: Any, action: Action) -> None:
+def record(step: Any, action: Action) -> None:
     NOTED.extend((action.stage, micro_batch) for micro_batch in action.micro_batches if step.stage(action.stage))
 
 
-def go_back(step: Any, action: Action) -> None:
+def run_backward(step: Any, action: Action) -> None:
     for micro_batch in action.micro_batches:
         step.backward(action, micro_batch, inputs_only=False)
 
 
-register_kind(Kind("TOY", "notes a micro-batch", needs=(Need(("F",)),), cost="TOY", is_of_forward=True, execute=note))
+register_kind(
+    Kind("TOY", "records a micro-batch", needs=(Need(("F",)),), cost="TOY", is_of_forward=True, execute=record)
+)
 register_kind(
     Kind(
         "TOY_B",
-        "backward pass that takes the place of B",
+        "backward pass that replaces B",
         needs=(
             Need(("F",)),
             Need(("B", "I"), stages="outputs", carries="gradient"),
@@ -34,6 +36,6 @@ register_kind(
         instead=("B",),
         frees=(Stash("activation"), Stash("input", only_with="R")),
         counts_as="B",
-        execute=go_back,
+        execute=run_backward,
     )
 )

@@ -1,4 +1,4 @@
-"""`hocket toy`: prints a word."""
+"""The command `hocket toy`, which prints a word."""
 
 import typer
 

@@ -42,7 +42,11 @@ class ClusterSearch(Problem):
         counts = [len(each) for each in by_rank]
         gathered = np.empty(_LARGEST) if is_root else None
         comm.gatherv(gathered, found, counts, 0)
-        return None if gathered is None else _in_order(gathered, by_rank)
+        if gathered is None:
+            return None
+        solution = np.empty_like(gathered)
+        solution[[k - 1 for of_rank in by_rank for k in of_rank]] = gathered
+        return solution
 
     def solve_alone(self) -> NDArray[np.float64]:
         return np.asarray([inertia(self._rows, k) for k in range(1, _LARGEST + 1)])
@@ -91,12 +95,6 @@ def inertia(rows: Rows, k: int) -> float:
 
 def _distances(rows: Rows, squares: Rows, centres: Rows) -> Rows:
     found: Rows = squares[:, None] - 2 * rows @ centres.T + np.einsum("ij,ij->i", centres, centres)
-    return found
-
-
-def _in_order(gathered: NDArray[np.float64], by_rank: list[list[int]]) -> NDArray[np.float64]:
-    found = np.empty_like(gathered)
-    found[[k - 1 for of_rank in by_rank for k in of_rank]] = gathered
     return found
 
 

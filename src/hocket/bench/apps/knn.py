@@ -52,12 +52,6 @@ class NearestNeighbours(Problem):
         comm.gatherv(found, own, counts, 0)
         return found
 
-    def solve_alone(self) -> Classes:
-        return classify(self._rows, self._classes, self._asked)
-
-    def num_items(self, rank: int, size: int) -> float:
-        return len(share_of(self._asked, rank, size))
-
     def work(self, rank: int, size: int) -> object:
         return classify(self._rows, self._classes, share_of(self._asked, rank, size))
 

@@ -43,13 +43,6 @@ class MatrixProduct(Problem):
         comm.gatherv(c, own, counts, 0)
         return c
 
-    def solve_alone(self) -> Matrix:
-        product: Matrix = np.matmul(self._a, self._b, out=self._array("C", self.scale))
-        return product
-
-    def num_items(self, rank: int, size: int) -> float:
-        return len(share_of(self._a, rank, size))
-
     def work(self, rank: int, size: int) -> object:
         own = share_of(self._a, rank, size)
         return np.matmul(own, self._b, out=self._array("rows of C", len(own)))

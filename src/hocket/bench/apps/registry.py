@@ -16,7 +16,13 @@ _NO_PROBLEMS = ("base", "registry", "speedup")
 
 @lru_cache
 def problems() -> dict[str, type[Problem]]:
-    """Return the kinds of problems, by name."""
+    """Return the classes of the applications' problems, by name.
+
+    Examples:
+        >>> from hocket.bench import problems
+        >>> sorted(problems())
+        ['kmeans', 'knn', 'matmul']
+    """
     found = declared(folder, "PROBLEM", "a subclass of Problem, with nothing abstract", _is_problem, _NO_PROBLEMS)
     return by_name("application", [(problem.name, module, problem) for module, problem in found])
 
@@ -26,10 +32,10 @@ def _is_problem(value: object) -> bool:
 
 
 def find_problem(name: str) -> type[Problem]:
-    """Return a kind of problem; its arguments are its scale and a seed.
+    """Return the class of a problem; its arguments are a scale and a seed.
 
     Raises:
-        InvalidArgument: there is none of the name.
+        InvalidArgument: the name is unknown; lists the known ones.
     """
     if name not in problems():
         raise InvalidArgument(unknown("application", name, problems()))

@@ -1,4 +1,4 @@
-"""How much faster an application is on several ranks: measured here, and modelled for many."""
+"""The speed-up of an application on several ranks: measured here, and modelled for many ranks."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Modelled:
-    """What the application would take between many ranks. Simulated, not measured.
+    """The simulated time of an application on many ranks.
 
     Args:
-        num_ranks: how many.
-        seconds: of the solution.
-        speedup: against one process, measured here.
+        num_ranks: number of ranks.
+        seconds: simulated seconds of the solution.
+        speedup: speed-up relative to one process, which was measured here.
     """
 
     num_ranks: int
@@ -38,19 +38,25 @@ class Modelled:
 
 @dataclass(frozen=True)
 class Speedup:
-    """An application, by one process and by several.
+    """The speed-up of an application on several ranks.
 
     Args:
-        name: of it.
-        scale: of the problem.
-        num_ranks: that solved it together.
-        alone_s, together_s: medians of the time of one process, and of all ranks.
-        speedup: how many times as fast all ranks are: the median over rounds.
-        core_factor: how many times as much all ranks do at once as one alone: the same kernel, run by processes that
-            know nothing of each other. No speed-up can be larger, but for caches.
-        share: the speed-up as a part of the core factor: the median over rounds.
-        interval: of that.
-        modelled: for more ranks.
+        name: name of the application.
+        scale: size of the problem.
+        num_ranks: number of ranks that solved it together.
+        alone_s, together_s: median seconds of one process, and of all ranks.
+        speedup: how many times as fast all ranks are as one process: the median over rounds.
+        core_factor: speed-up of independent processes that run the same kernel at once. Except for effects of caches,
+            it is the upper limit of the speed-up.
+        share: speed-up divided by the core factor: the median over rounds.
+        interval: interval of the share.
+        modelled: simulated times for more ranks.
+
+    Examples:
+        >>> from hocket.bench import Speedup
+        >>> result = Speedup("kmeans", 1000, 2, 1.0, 0.55, 1.82, 1.9, 0.96, (0.94, 0.97), modelled=())
+        >>> f"{result.name}: {result.speedup} times as fast on {result.num_ranks} ranks"
+        'kmeans: 1.82 times as fast on 2 ranks'
     """
 
     name: str
@@ -75,27 +81,33 @@ def measure_speedup(
     fabric: Uniform | Hosts | None = None,
     on_round: OnRound | None = None,
 ) -> Speedup:
-    """Solve a problem by one process and by several, in the same rounds, and say what many would take.
+    """Measure an application on one process and on several ranks, in the same rounds, and model it for many ranks.
 
     Args:
-        name: of the application.
-        num_ranks: 2 or more.
-        scale: of the problem; None: as the application has it.
-        rule: when there is enough.
-        modelled: numbers of ranks to simulate: the same program, whose ranks spend the time that their share of the
-            work takes here.
-        fabric: that connects those.
-        on_round: as of `measure_series`.
+        name: name of the application.
+        num_ranks: number of ranks, 2 or more.
+        scale: size of the problem; None: the default of the application.
+        rule: rule that ends the measurement.
+        modelled: numbers of ranks to simulate. The same program runs; each rank computes for as long as its share of
+            the work takes here.
+        fabric: network between the simulated ranks.
+        on_round: progress callback, as in `measure_series`.
 
     Raises:
-        InvalidArgument: there is no such application, or it cannot be measured so.
+        InvalidArgument: the application is unknown, or an argument is out of range.
         LaunchError: a rank failed, for example because a solution was wrong.
+
+    Examples:
+        >>> from hocket.bench import measure_speedup
+        >>> measure_speedup("kmeans", 1, None, hk.measure.StopRule())
+        Traceback (most recent call last):
+        hocket.errors.InvalidArgument: a speed-up needs 2 ranks or more, not 1
     """
     kind = find_problem(name)
     if num_ranks < 2:
-        raise InvalidArgument(f"a speed-up is of 2 ranks or more, not {num_ranks}")
+        raise InvalidArgument(f"a speed-up needs 2 ranks or more, not {num_ranks}")
     if modelled and fabric is None:
-        raise InvalidArgument("what connects modelled ranks is not said")
+        raise InvalidArgument(f"simulating {', '.join(map(str, modelled))} ranks needs a fabric, not None")
     problem = kind(scale)
     argv = [sys.executable, "-m", "hocket.bench.apps._rank", name, str(problem.scale)]
     with Coordinator([plain_job(argv, num_ranks)]) as coordinator:

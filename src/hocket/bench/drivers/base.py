@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 from hocket.errors import InvalidArgument, InvalidType, UnsupportedDtype
@@ -42,18 +43,21 @@ class Driver(ABC):
     rank: int
     size: int
     reduces_to_start: bool = False
+    _binders: Mapping[str, Mapping[str, Binder]]
 
-    @abstractmethod
     def binders(self, api: str) -> Mapping[str, Binder]:
         """Return what binds each operation by an API; operations that it lacks are not there."""
+        return self._binders[api]
 
     @abstractmethod
     def barrier(self) -> object:
         """Wait for all ranks."""
 
-    @abstractmethod
     def wait(self, requests: Sequence[Any]) -> object:
         """Wait for operations on memory that were begun."""
+        for each in requests:
+            each.wait()
+        return None
 
     def wait_objects(self, requests: Sequence[Any]) -> list[Any]:
         """Wait for messages of objects that were begun; return those that were received, and None for the others."""
@@ -102,3 +106,9 @@ class Driver(ABC):
             among = "" if op.partition(" ")[0] in binders else f"; by {api} it has {have}"
             raise InvalidArgument(f"{self.name} has no {op} by {api}{among}")
         return binders[op](*arguments, **options)
+
+
+def folded(gather: Callable[[Any], Any], obj: Any, add: Callable[[Any, Any], Any]) -> Any:
+    """Gather all ranks' objects, and add them up where they come: of a library that reduces no objects."""
+    found = gather(obj)
+    return None if found is None else reduce(add, found)

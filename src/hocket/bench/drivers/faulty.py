@@ -65,21 +65,10 @@ def parse_fault(text: str) -> Fault:
     Raises:
         InvalidArgument: there is no such fault.
     """
-    delay = re.fullmatch(r"delay=(\d+)us", text)
-    slow = re.fullmatch(r"slow=(\d+(?:\.\d+)?)%", text)
-    if text == "corrupt":
-        return _corrupt
-    if text == "again":
-        return _again
-    if delay:
-        return _delay(int(delay[1]) * 1e-6)
-    if slow:
-        return _slow(float(slow[1]) / 100)
+    for pattern, make in _FAULTS.items():
+        if found := re.fullmatch(pattern, text):
+            return make(*found.groups())
     raise InvalidArgument(f"there is no fault {text!r}; there are {_FORMS}")
-
-
-def _again(call: Call, arguments: tuple[Any, ...], from_last: int) -> Call:
-    return call
 
 
 def _corrupt(call: Call, arguments: tuple[Any, ...], from_last: int) -> Call:
@@ -132,3 +121,11 @@ def _slow(part: float) -> Fault:
 def _spin_until(end: float) -> None:
     while time.perf_counter() < end:
         pass
+
+
+_FAULTS: Mapping[str, Callable[..., Fault]] = {
+    "corrupt": lambda: _corrupt,
+    r"delay=(\d+)us": lambda microseconds: _delay(int(microseconds) * 1e-6),
+    r"slow=(\d+(?:\.\d+)?)%": lambda percent: _slow(float(percent) / 100),
+    "again": lambda: lambda call, arguments, from_last: call,
+}

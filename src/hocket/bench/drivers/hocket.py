@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial, reduce
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from hocket.bench.drivers.base import Binder, Call, Driver
+from hocket.bench.drivers.base import Binder, Call, Driver, folded
 from hocket.comm import Communicator, Policy
 
 MIX = "mix"
@@ -38,9 +38,6 @@ class HocketDriver(Driver):
         memory |= {f"{op} in-place": memory[op] for op in _ALSO_IN_PLACE}
         self._binders = {"buffer": memory, "dlpack": memory, "pickle": self._objects(), "pickle5": {}}
 
-    def binders(self, api: str) -> Mapping[str, Binder]:
-        return self._binders[api]
-
     def begin(self, op: str, *arguments: Any) -> Call:
         return partial(getattr(self._comm, op), *arguments, async_op=True)
 
@@ -57,22 +54,9 @@ class HocketDriver(Driver):
     def share(self, obj: Any) -> list[Any]:
         return self._comm.all_gather_object(obj)
 
-    def wait(self, requests: Sequence[Any]) -> object:
-        for each in requests:
-            each.wait()
-        return None
-
     def _objects(self) -> Mapping[str, Binder]:
         """Operations on objects; those that add up gather first, as hocket folds what it has no kernel for."""
         comm = self._comm
-
-        def folded(gather: Callable[[Any], Any], add: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
-            def call(obj: Any) -> Any:
-                found = gather(obj)
-                return None if found is None else reduce(add, found)
-
-            return call
-
         gather, scatter = partial(_with_root, comm.gather_object), partial(_with_root, comm.scatter_object)
         return {
             "send": lambda obj, peer: partial(comm.send_object, obj, peer),
@@ -85,9 +69,9 @@ class HocketDriver(Driver):
             "scatter": lambda objs: partial(scatter, objs),
             "all_gather": lambda obj: partial(comm.all_gather_object, obj),
             "all_to_all": lambda objs: partial(comm.all_to_all_object, objs),
-            "reduce": lambda obj, add: partial(folded(gather, add), obj),
-            "all_reduce": lambda obj, add: partial(folded(comm.all_gather_object, add), obj),
-            "reduce_scatter": lambda objs, add: partial(folded(comm.all_to_all_object, add), objs),
+            "reduce": partial(partial, folded, gather),
+            "all_reduce": partial(partial, folded, comm.all_gather_object),
+            "reduce_scatter": partial(partial, folded, comm.all_to_all_object),
         }
 
 

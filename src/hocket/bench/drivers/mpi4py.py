@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, reduce
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
 from hocket.backends._mpi import unlink_shared_memory
-from hocket.bench.drivers.base import Binder, Call, Driver
+from hocket.bench.drivers.base import Binder, Call, Driver, folded
 from hocket.errors import InvalidArgument
 
 Counts = Sequence[int]
@@ -38,9 +38,6 @@ class Mpi4pyDriver(Driver):
         objects = _objects(self._comm)
         apart = {op: bind for op, bind in _objects(pkl5.Intracomm(self._comm)).items() if op not in _FOLDING}
         self._binders = {"buffer": memory, "dlpack": memory, "pickle": objects, "pickle5": apart}
-
-    def binders(self, api: str) -> Mapping[str, Binder]:
-        return self._binders[api]
 
     def barrier(self) -> object:
         self._comm.Barrier()
@@ -130,10 +127,6 @@ _FOLDING = ("reduce", "all_reduce", "reduce_scatter")
 
 def _objects(comm: Any) -> Mapping[str, Binder]:
     """Lower-case methods; of a reduce_scatter mpi4py has none for objects, so that each rank adds up what it got."""
-
-    def folded(objs: Sequence[Any], add: Callable[[Any, Any], Any]) -> Any:
-        return reduce(add, comm.alltoall(objs))
-
     return {
         "send": lambda obj, peer: partial(comm.send, obj, peer),
         "recv": lambda peer: partial(comm.recv, None, peer),
@@ -147,5 +140,5 @@ def _objects(comm: Any) -> Mapping[str, Binder]:
         "all_to_all": lambda objs: partial(comm.alltoall, objs),
         "reduce": lambda obj, add: partial(comm.reduce, obj, add, 0),
         "all_reduce": lambda obj, add: partial(comm.allreduce, obj, add),
-        "reduce_scatter": lambda objs, add: partial(folded, objs, add),
+        "reduce_scatter": partial(partial, folded, comm.alltoall),
     }

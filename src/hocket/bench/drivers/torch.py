@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from hocket.bench.drivers.base import Binder, Call, Driver
+from hocket.bench.drivers.base import Binder, Call, Driver, folded
 from hocket.errors import InvalidArgument
 
 _NO_LIBRARIES = ("undefined", "fake")  # but are among torch's backends
@@ -27,53 +27,39 @@ class TorchDriver(Driver):
     def __init__(self, name: str) -> None:
         import torch.distributed as dist
 
-        check_backend(name.partition(":")[2])
-        self.name = name
+        backend = name.partition(":")[2]
+        check_backend(backend)
+        self.name, self._dist, self._group = name, dist, None
         if not dist.is_initialized():  # the first one in this process
-            dist.init_process_group(name.partition(":")[2], timeout=_TIMEOUT)
-            self._group = None
+            dist.init_process_group(backend, timeout=_TIMEOUT)
         else:
-            self._group = dist.new_group(backend=name.partition(":")[2], timeout=_TIMEOUT)
+            self._group = dist.new_group(backend=backend, timeout=_TIMEOUT)
         self.refusals = (*Driver.refusals, TypeError, ValueError, RuntimeError)
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         memory = _memory(dist, self._group, self.size)
-        self._binders: dict[str, Mapping[str, Binder]] = {
+        self._binders = {
             "buffer": memory,
             "dlpack": {},  # torch takes tensors alone
             "pickle": _objects(dist, self._group, self.rank, self.size),
             "pickle5": {},
         }
 
-    def binders(self, api: str) -> Mapping[str, Binder]:
-        return self._binders[api]
-
     def barrier(self) -> object:
-        import torch.distributed as dist
-
-        dist.barrier(group=self._group)
+        self._dist.barrier(group=self._group)
         return None
 
     def share(self, obj: Any) -> list[Any]:
-        import torch.distributed as dist
-
         found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, obj, self._group)
+        self._dist.all_gather_object(found, obj, self._group)
         return found
-
-    def wait(self, requests: Sequence[Any]) -> object:
-        for each in requests:
-            each.wait()
-        return None
 
     def begin(self, op: str, *arguments: Any) -> Call:
         bound: Callable[..., Any] = self.bind("buffer", op, *arguments)
         return partial(bound, async_op=True)
 
     def finalize(self) -> None:
-        import torch.distributed as dist
-
-        if self._group is None and dist.is_initialized():
-            dist.destroy_process_group()
+        if self._group is None and self._dist.is_initialized():
+            self._dist.destroy_process_group()
 
 
 def check_backend(name: str) -> None:
@@ -159,10 +145,6 @@ def _objects(dist: Any, group: Any, rank: int, size: int) -> Mapping[str, Binder
         dist.scatter_object_list(found, objs, 0, group)
         return found[0]
 
-    def folded(method: Callable[[Any], Any], obj: Any, add: Callable[[Any, Any], Any]) -> Any:
-        found = method(obj)
-        return None if found is None else reduce(add, found)
-
     return {
         "send": lambda obj, peer: partial(dist.send_object_list, [obj], peer, group),
         "recv": lambda peer: partial(receive, peer),
@@ -171,6 +153,6 @@ def _objects(dist: Any, group: Any, rank: int, size: int) -> Mapping[str, Binder
         "gather": lambda obj: partial(gather, obj),
         "scatter": lambda objs: partial(scatter, objs),
         "all_gather": lambda obj: partial(all_gather, obj),
-        "reduce": lambda obj, add: partial(folded, gather, obj, add),
-        "all_reduce": lambda obj, add: partial(folded, all_gather, obj, add),
+        "reduce": partial(partial, folded, gather),
+        "all_reduce": partial(partial, folded, all_gather),
     }

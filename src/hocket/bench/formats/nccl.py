@@ -25,10 +25,8 @@ from hocket.bench.run import Run
 _VERSION = 2
 _TIME = "%Y-%m-%d %H:%M:%S"
 
-_PLAIN = ResultLayout()
 
-
-def write(run: Run, layout: ResultLayout = _PLAIN) -> str:
+def write(run: Run, layout: ResultLayout) -> str:
     """Return one JSON object; times of single calls by process where they were taken."""
     sizes = [each.total_nbytes for each in run.results]
     num_ranks = run.results[0].num_ranks
@@ -108,9 +106,7 @@ def _per_iteration(result: Result) -> dict[str, Any]:
         "min_us": min(times),
         "max_us": max(times),
         "avg_us": mean,
-        "p50_us": result.percentile(50),
-        "p95_us": result.percentile(95),
-        "p99_us": result.percentile(99),
+        **{f"p{percent}_us": result.percentile(percent) for percent in (50, 95, 99)},
         "stdev_us": spread,
         "cv_pct": 100 * spread / mean if mean else 0.0,
         "times_us": times,

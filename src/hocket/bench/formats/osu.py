@@ -13,10 +13,9 @@ from hocket.bench.result import ALONE, BEGIN, PRODUCT, Result
 from hocket.bench.run import Run
 
 _COLUMNS = {"us": "Latency (us)", "MB/s": "Bandwidth (MB/s)"}
-_PLAIN = ResultLayout()
 
 
-def write(run: Run, layout: ResultLayout = _PLAIN) -> str:
+def write(run: Run, layout: ResultLayout) -> str:
     """Return a table for each benchmark and way: sizes, and medians of times or bandwidths."""
     by_table = sorted(run.results, key=_table_of)
     return "\n".join(_table(name, way, list(results), layout) for (name, way), results in groupby(by_table, _table_of))

@@ -1,1 +1,1 @@
-"""One file a family of algorithms; all of them are found by the registry."""
+"""Families of algorithms, one file per family; the registry discovers them."""

@@ -1,6 +1,6 @@
 """Bruck et al., "Efficient algorithms for all-to-all communications in multiport message-passing systems", 1997.
 
-Blocks have numbers here, so nothing is rotated in memory.
+Blocks are numbered here, so no rotation in memory is needed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _all_gather_s(link: Link, num_ranks: int, nbytes: float) -> float:
 
 @algorithm("all_gather", "bruck", formula="qα + (P - 1)/P mβ", seconds=_all_gather_s, reference=_REFERENCE)
 def bruck_all_gather(num_ranks: int) -> Schedule:
-    """In round k rank r sends the 2^k blocks that it has to rank r - 2^k."""
+    """In round k, rank r sends its 2^k blocks to rank r - 2^k."""
     ranks = np.arange(num_ranks)[:, None]
     rounds = (
         Transfers(
@@ -71,5 +71,5 @@ def _all_to_all_rounds(num_ranks: int) -> Rounds:
     reference=_REFERENCE,
 )
 def bruck_all_to_all(num_ranks: int) -> Schedule:
-    """A block travels its distance in powers of two, lowest first, together with all others that have that bit."""
+    """In round k, a block moves by 2^k if bit k of its distance is set; such blocks of a rank form one message."""
     return make_schedule("all_to_all", num_ranks, num_ranks**2, _all_to_all_rounds(num_ranks), num_slots=3 * num_ranks)

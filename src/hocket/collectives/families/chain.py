@@ -1,6 +1,6 @@
-"""Pipelines along a chain of ranks: broadcast (one chain or several), scan, and the all_reduce of fixed order.
+"""Pipelines along a chain of ranks: broadcast (over one or several chains), scan, and all_reduce in fixed order.
 
-The pipelined chain is that of Awan, Subramoni, Chu and Panda, "Optimized Broadcast for Deep Learning Workloads on
+The pipelined chain is that of Awan, Chu, Subramoni and Panda, "Optimized Broadcast for Deep Learning Workloads on
 Dense-GPU InfiniBand Clusters: MPI or NCCL?" (arXiv 1707.09414), section 4.
 """
 
@@ -19,8 +19,8 @@ def chain_rounds(num_ranks: int, num_blocks: int, reduces: bool = False) -> Roun
     senders = np.arange(num_ranks - 1)
     for number in range(num_blocks + num_ranks - 2):
         blocks = number - senders
-        now = (blocks >= 0) & (blocks < num_blocks)
-        yield Transfers(senders[now], senders[now] + 1, blocks[now], reduces=reduces)
+        active = (blocks >= 0) & (blocks < num_blocks)
+        yield Transfers(senders[active], senders[active] + 1, blocks[active], reduces=reduces)
 
 
 def _chain_s(link: Link, num_ranks: int, nbytes: float, num_blocks: int = 8) -> float:
@@ -31,7 +31,7 @@ def _chain_s(link: Link, num_ranks: int, nbytes: float, num_blocks: int = 8) -> 
     "broadcast", "chain", formula="(n + P - 2)(α + mβ/n)", seconds=_chain_s, reference="arXiv 1707.09414, section 4"
 )
 def chain(num_ranks: int, num_blocks: int = 8) -> Schedule:
-    """Blocks run down the ranks one behind the other: rank r receives block b + 1 while it sends block b."""
+    """Blocks are pipelined along the ranks: rank r receives block b + 1 while it sends block b."""
     return make_schedule("broadcast", num_ranks, num_blocks, chain_rounds(num_ranks, num_blocks))
 
 
@@ -45,13 +45,13 @@ def _multi_chain_s(link: Link, num_ranks: int, nbytes: float, num_blocks: int = 
 
 def _multichain_rounds(num_ranks: int, num_blocks: int, num_chains: int) -> Rounds:
     ranks = np.arange(1, num_ranks)
-    chains, places = (ranks - 1) % num_chains, (ranks - 1) // num_chains
+    chains, positions = (ranks - 1) % num_chains, (ranks - 1) // num_chains
     predecessors = np.maximum(ranks - num_chains, 0)
-    last = (num_blocks - 1) * num_chains + int((chains + places).max(initial=-1))
+    last = (num_blocks - 1) * num_chains + int((chains + positions).max(initial=-1))
     for number in range(last + 1):
-        blocks, rest = np.divmod(number - chains - places, num_chains)
-        now = (rest == 0) & (blocks >= 0) & (blocks < num_blocks)
-        yield Transfers(predecessors[now], ranks[now], blocks[now])
+        blocks, rest = np.divmod(number - chains - positions, num_chains)
+        active = (rest == 0) & (blocks >= 0) & (blocks < num_blocks)
+        yield Transfers(predecessors[active], ranks[active], blocks[active])
 
 
 @algorithm(
@@ -62,13 +62,13 @@ def _multichain_rounds(num_ranks: int, num_blocks: int, num_chains: int) -> Roun
     reference="Open MPI, coll_base_topo.c, chain with fan-out",
 )
 def multi_chain(num_ranks: int, num_blocks: int = 8, num_chains: int = 2) -> Schedule:
-    """The root feeds several chains in turn: F times the traffic at the root, for chains of an F-th of the length."""
+    """The root sends to F chains in turn: F times the traffic at the root, chains of 1/F of the length."""
     num_chains = max(1, min(num_chains, num_ranks - 1))
     return make_schedule("broadcast", num_ranks, num_blocks, _multichain_rounds(num_ranks, num_blocks, num_chains))
 
 
 def pipelined_reduction_s(link: Link, num_ranks: int, nbytes: float, num_blocks: int) -> float:
-    """Of blocks that are sent on as soon as they are reduced, along all ranks."""
+    """Return the seconds of a pipelined reduction along all ranks, block by block."""
     step, reduction = link.message_s(nbytes / num_blocks), link.reduce_s(nbytes / num_blocks)
     return (num_ranks - 1) * (step + reduction) + (num_blocks - 1) * max(step, reduction) if num_ranks > 1 else 0.0
 
@@ -79,7 +79,7 @@ def _scan_s(link: Link, num_ranks: int, nbytes: float, num_blocks: int = 8) -> f
 
 @algorithm("scan", "chain", formula="(P - 1)(α + (β + γ)m/n) + (n - 1) max(α + mβ/n, mγ/n)", seconds=_scan_s)
 def chain_scan(num_ranks: int, num_blocks: int = 8) -> Schedule:
-    """Every rank adds what the one before it has, and sends the sum on."""
+    """Every rank adds the partial sum of the previous rank and sends the result to the next."""
     return make_schedule("scan", num_ranks, num_blocks, chain_rounds(num_ranks, num_blocks, reduces=True))
 
 
@@ -88,24 +88,24 @@ def _fixed_order_s(link: Link, num_ranks: int, nbytes: float, num_blocks: int = 
         return 0.0
     step = link.message_s(nbytes / num_blocks)
     up = pipelined_reduction_s(link, num_ranks, nbytes, num_blocks)
-    down_behind_it = up + (num_ranks - 1) * step
+    last_block_down = up + (num_ranks - 1) * step
     if num_ranks == 2:
-        return down_behind_it
-    # The last rank but one sends all blocks up before it sends the first one down.
-    last_but_one = pipelined_reduction_s(link, num_ranks - 1, nbytes, num_blocks) + step
-    return max(down_behind_it, last_but_one + (num_blocks + num_ranks - 3) * step)
+        return last_block_down
+    # The second to last rank sends all blocks up before it sends the first one down.
+    second_to_last = pipelined_reduction_s(link, num_ranks - 1, nbytes, num_blocks) + step
+    return max(last_block_down, second_to_last + (num_blocks + num_ranks - 3) * step)
 
 
 @algorithm(
     "all_reduce",
     "fixed_order",
-    formula="max(T(P) + (P - 1)t, T(P - 1) + (n + P - 2)t), T that of the chain's scan, t = α + mβ/n",
+    formula="max(T(P) + (P - 1)t, T(P - 1) + (n + P - 2)t), T the time of scan by chain, t = α + mβ/n",
     seconds=_fixed_order_s,
 )
 def fixed_order(num_ranks: int, num_blocks: int = 8) -> Schedule:
-    """((x0 + x1) + x2) + ...: every element is reduced in the order of the ranks, however the array is cut.
+    """((x0 + x1) + x2) + ...: every element is reduced in rank order, for any division into blocks.
 
-    The same numbers on every run and every number of blocks, equal to a loop over the ranks.
+    The result is equal to a loop over the ranks, in every run and for every number of blocks.
     """
     up = make_schedule("reduce", num_ranks, num_blocks, chain_rounds(num_ranks, num_blocks, reduces=True))
     down = make_schedule(

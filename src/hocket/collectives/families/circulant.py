@@ -1,9 +1,9 @@
 """Round-optimal schedules on circulant graphs, for every number of ranks.
 
-Ranks are connected over a list of skips, each half of the next one, rounded up. A broadcast of n blocks is over after
-n - 1 + q rounds, the least there can be. Larsson Träff, "Optimal Broadcast Schedules in Logarithmic Time with
-Applications to Broadcast, All-Broadcast, Reduction and All-Reduction" (arXiv 2407.18004); reduce_scatter and all_reduce
-in 2 q rounds: the same, "Optimal, Non-pipelined Reduce-scatter and Allreduce Algorithms" (arXiv 2410.14234).
+Ranks are connected at distances from a list of skips, each half of the next one, rounded up. A broadcast of n blocks
+takes n - 1 + q rounds, the optimum: Larsson Träff, "Optimal Broadcast Schedules in Logarithmic Time with Applications
+to Broadcast, All-Broadcast, Reduction and All-Reduction" (arXiv 2407.18004). reduce_scatter takes q and all_reduce 2 q
+rounds: the same author, "Optimal, Non-pipelined Reduce-scatter and Allreduce Algorithms" (arXiv 2410.14234).
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _REFERENCE = "arXiv 2407.18004"
 
 def skips(num_ranks: int) -> list[int]:
     """Return the skips, from 1 up to the number of ranks."""
-    found = [num_ranks]
-    while found[-1] > 1:
-        found.append((found[-1] + 1) // 2)
-    return found[::-1]
+    halves = [num_ranks]
+    while halves[-1] > 1:
+        halves.append((halves[-1] + 1) // 2)
+    return halves[::-1]
 
 
 @lru_cache(maxsize=64)
 def received_blocks(num_ranks: int) -> NDArray[np.int64]:
-    """Return [rank, k]: which block a rank receives over the k-th skip, relative to the first of every q blocks.
+    """Return [rank, k]: the block that a rank receives over the k-th skip, relative to the first of q blocks.
 
     Raises:
-        InvalidSchedule: the conditions that make it a schedule do not hold; none such is known.
+        InvalidSchedule: the conditions of a valid schedule do not hold; no such number of ranks is known.
     """
     steps = skips(num_ranks)
     table = np.array([_receive_row(num_ranks, rank, steps)[1] for rank in range(num_ranks)]).reshape(num_ranks, -1)
@@ -47,7 +47,7 @@ def received_blocks(num_ranks: int) -> NDArray[np.int64]:
 
 
 def _base_block(rank: int, steps: list[int]) -> int:
-    """The last skip on the greedy way from the root: the block of every q that the rank gets first."""
+    """Return the first of q blocks that a rank receives: the last skip on its greedy path from the root."""
     q = len(steps) - 1
     for k in reversed(range(q)):
         if rank == steps[k]:
@@ -58,53 +58,55 @@ def _base_block(rank: int, steps: list[int]) -> int:
 
 
 def _receive_row(num_ranks: int, rank: int, steps: list[int]) -> tuple[int, list[int]]:
-    """Walk the greedy ways that end near the rank, depth first: each gives the block of one round."""
+    """Search greedy paths that end near the rank, depth first; each determines the block of one round."""
     q = len(steps) - 1
-    left = list(range(q, -1, -1))  # skips that no round has yet
+    unused = list(range(q, -1, -1))  # skips without a round so far
     base = _base_block(rank, steps)
-    left.remove(base)
+    unused.remove(base)
     row: list[int] = []
     target = num_ranks + rank
     reach = [*steps, 1 << 62]
 
-    def walk(begin: int, most: int, candidates: int) -> int:
-        """Take ways that go on from `begin` with skips up to `candidates`; returns the nearest that was taken."""
-        for k in [each for each in left if each <= candidates]:
-            if k not in left:
+    def search(begin: int, bound: int, largest: int) -> int:
+        """Extend the path at `begin` by skips up to `largest`; return the end of the last accepted path."""
+        for k in [skip for skip in unused if skip <= largest]:
+            if k not in unused:
                 continue
-            here = begin + steps[k]
-            if here > target - reach[len(row)] or here >= most:
+            end = begin + steps[k]
+            if end > target - reach[len(row)] or end >= bound:
                 continue
-            if here <= target - reach[len(row) + 1]:
-                walk(here, most, k)
+            if end <= target - reach[len(row) + 1]:
+                search(end, bound, k)
             if begin > target - reach[len(row) + 1]:
-                return most
-            most = here
+                return bound
+            bound = end
             row.append(k)
-            left.remove(k)
-        return most
+            unused.remove(k)
+        return bound
 
-    walk(0, 2 * num_ranks, q)
+    search(0, 2 * num_ranks, q)
     return base, [base if k == q else k - q for k in row]
 
 
 def _check_conditions(table: NDArray[np.int64], bases: list[int], steps: list[int]) -> None:
-    """Every rank gets q different blocks of every q + 1, and sends on what it has by then."""
+    """Check that every rank receives q different blocks of q + 1, and only sends blocks that it has."""
     num_ranks, q = table.shape
     for rank in range(1, num_ranks):
-        wanted = (set(range(-q, 0)) - {bases[rank] - q}) | {bases[rank]}
-        if set(table[rank].tolist()) != wanted:
-            raise InvalidSchedule(f"no circulant schedule for {num_ranks} ranks: rank {rank} does not get all blocks")
+        expected = (set(range(-q, 0)) - {bases[rank] - q}) | {bases[rank]}
+        if set(table[rank].tolist()) != expected:
+            raise InvalidSchedule(
+                f"no circulant schedule for {num_ranks} ranks: rank {rank} does not receive all blocks"
+            )
         for k in range(q):
             receiver = (rank + steps[k]) % num_ranks
             if receiver and table[receiver, k] not in (bases[rank] - q, *table[rank, :k]):
                 raise InvalidSchedule(
-                    f"no circulant schedule for {num_ranks} ranks: rank {rank} does not have the block for {receiver}"
+                    f"no circulant schedule for {num_ranks} ranks: rank {rank} lacks the block for rank {receiver}"
                 )
 
 
 def _virtual_rounds(num_ranks: int, num_blocks: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """For every round the skip, and the block that each rank but the root gets, or -1."""
+    """Yield for every round the skip, and the block that each rank except the root receives, or -1."""
     q = ceil_log2(num_ranks)
     table = received_blocks(num_ranks)
     steps = skips(num_ranks)
@@ -124,8 +126,8 @@ def _broadcast_rounds(num_ranks: int, num_blocks: int) -> Rounds:
         return
     ranks = np.arange(num_ranks)
     for skip, blocks in _virtual_rounds(num_ranks, num_blocks):
-        now = blocks >= 0
-        yield Transfers((ranks[now] - skip) % num_ranks, ranks[now], blocks[now])
+        active = blocks >= 0
+        yield Transfers((ranks[active] - skip) % num_ranks, ranks[active], blocks[active])
 
 
 def broadcast_s(link: Link, num_ranks: int, nbytes: float, num_blocks: int = 8) -> float:
@@ -134,20 +136,20 @@ def broadcast_s(link: Link, num_ranks: int, nbytes: float, num_blocks: int = 8) 
 
 @algorithm("broadcast", "circulant", formula="(n - 1 + q)(α + mβ/n)", seconds=broadcast_s, reference=_REFERENCE)
 def circulant(num_ranks: int, num_blocks: int = 8) -> Schedule:
-    """In every round every rank receives a block that it lacks and sends one that another rank lacks."""
+    """In every round, each rank receives a new block and sends a block that the receiver lacks."""
     return make_schedule("broadcast", num_ranks, num_blocks, _broadcast_rounds(num_ranks, num_blocks))
 
 
 def _all_gather_rounds(num_ranks: int, num_blocks: int) -> Rounds:
-    """All ranks are the root at once."""
+    """Run the broadcasts of all roots at the same time."""
     if num_ranks == 1:
         return
     roots = np.arange(num_ranks)[:, None]
     ranks = np.arange(num_ranks)
     for skip, blocks in _virtual_rounds(num_ranks, num_blocks):
-        now = np.flatnonzero(blocks >= 0)
-        destinations = (ranks[now] + roots) % num_ranks
-        yield Transfers((destinations - skip) % num_ranks, destinations, roots * num_blocks + blocks[now])
+        active = np.flatnonzero(blocks >= 0)
+        destinations = (ranks[active] + roots) % num_ranks
+        yield Transfers((destinations - skip) % num_ranks, destinations, roots * num_blocks + blocks[active])
 
 
 def _all_gather_s(link: Link, num_ranks: int, nbytes: float, num_blocks: int = 1) -> float:
@@ -165,12 +167,12 @@ def _all_gather_s(link: Link, num_ranks: int, nbytes: float, num_blocks: int = 1
     reference=_REFERENCE,
 )
 def circulant_all_gather(num_ranks: int, num_blocks: int = 1) -> Schedule:
-    """Broadcasts from all ranks at once; with n blocks of every rank, irregular sizes share the rounds evenly."""
+    """Simultaneous broadcasts from all ranks; n blocks per rank balance the rounds for irregular sizes."""
     return make_schedule("all_gather", num_ranks, num_ranks * num_blocks, _all_gather_rounds(num_ranks, num_blocks))
 
 
 def _halving_rounds(num_ranks: int) -> Rounds:
-    """What a rank holds for the ranks ahead of it goes to the one a skip ahead, largest skip first."""
+    """Each rank sends its partial sums for the ranks ahead to the rank one skip ahead, largest skip first."""
     ranks = np.arange(num_ranks)[:, None]
     steps = skips(num_ranks)
     for skip, following in zip(steps[-2::-1], steps[:0:-1], strict=True):
@@ -196,7 +198,7 @@ def _reduce_scatter_s(link: Link, num_ranks: int, nbytes: float) -> float:
     reference="arXiv 2410.14234",
 )
 def circulant_reduce_scatter(num_ranks: int) -> Schedule:
-    """Recursive halving for every number of ranks: the skips take the place of powers of two."""
+    """Recursive halving for every number of ranks, with skips instead of powers of two."""
     return _halving(num_ranks)
 
 
@@ -214,7 +216,7 @@ def _all_reduce_s(link: Link, num_ranks: int, nbytes: float) -> float:
     reference="arXiv 2410.14234",
 )
 def circulant_all_reduce(num_ranks: int) -> Schedule:
-    """reduce_scatter, then the same backwards as all_gather."""
+    """reduce_scatter, then an all_gather in the reverse order."""
     scatter = _halving(num_ranks)
     steps = skips(num_ranks)
     ranks = np.arange(num_ranks)[:, None]
@@ -246,6 +248,6 @@ def _pipelined_s(link: Link, num_ranks: int, nbytes: float, num_blocks: int = 8)
     reference=_REFERENCE,
 )
 def circulant_pipelined(num_ranks: int, num_blocks: int = 8) -> Schedule:
-    """The broadcast backwards as a reduce, then the broadcast."""
-    forwards = circulant(num_ranks, num_blocks)
-    return sequence("all_reduce", reverse(forwards), forwards)
+    """The reversed broadcast as a reduce, then the broadcast."""
+    broadcast = circulant(num_ranks, num_blocks)
+    return sequence("all_reduce", reverse(broadcast), broadcast)

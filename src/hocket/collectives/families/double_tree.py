@@ -1,8 +1,9 @@
-"""Two binary trees, each for half of the blocks, in which no rank has children in both.
+"""Two binary trees, each for half of the blocks; no rank has children in both trees.
 
-Sanders, Speck and Larsson Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009. Edges
-get one of two colours such that the edges by which a rank receives differ, and those by which it sends: in even rounds
-one colour is used, in odd rounds the other, and every rank sends and receives at most one block a round.
+Sanders, Speck and Larsson Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009. Each
+edge has one of two colours. The two edges over which a rank receives have different colours, and so do the two edges
+over which it sends. Even rounds use one colour, odd rounds the other, so every rank sends and receives at most one
+block per round.
 """
 
 from __future__ import annotations
@@ -30,24 +31,24 @@ class _Edge:
 
 
 def _inorder_parents(num_nodes: int) -> dict[int, int]:
-    """Of nodes 1..n in order, in which all that have children are even: each one's parent; 0 stands above the top."""
+    """Return the parents of nodes 1..n of an in-order tree whose inner nodes are even; the parent of the top is 0."""
     top = 1 << floor_log2(num_nodes)
     parents = {top: 0}
-    below = [(top, top)]  # a node, and the distance to which its subtree reaches
-    while below:
-        node, reach = below.pop()
+    pending = [(top, top)]  # a node, and the reach of its subtree
+    while pending:
+        node, reach = pending.pop()
         left = right = reach // 2
-        while right and node + right > num_nodes:  # cut off on the right
+        while right and node + right > num_nodes:  # truncated on the right
             right //= 2
         for child, distance in ((node - left, left), (node + right, right)):
             if distance:
                 parents[child] = node
-                below.append((child, distance))
+                pending.append((child, distance))
     return parents
 
 
 def _edges(num_ranks: int) -> list[_Edge]:
-    """The second tree is the first one mirrored, or moved by one where mirroring would not change odd to even."""
+    """Return the edges of both trees; the second is mirrored, or shifted by one if mirroring keeps odd nodes odd."""
     num_nodes = num_ranks - 1
     first = _inorder_parents(num_nodes)
 
@@ -62,28 +63,28 @@ def _edges(num_ranks: int) -> list[_Edge]:
 
 @lru_cache(maxsize=64)
 def _first_rounds(num_ranks: int) -> tuple[tuple[_Edge, int], ...]:
-    """For every edge the round in which it carries its tree's first block; later ones follow every other round."""
+    """Return for every edge the round of its tree's first block; later blocks follow every other round."""
     edges = _edges(num_ranks)
     colours = _colours(edges)
     begins: dict[tuple[int, int], int] = {(0, 0): -1, (1, 0): -1}
-    waiting, found = list(edges), []
-    while waiting:
-        later = []
-        for edge in waiting:
-            above = begins.get((edge.tree, edge.parent))
-            if above is None:
-                later.append(edge)
+    pending, first_rounds = list(edges), []
+    while pending:
+        deferred = []
+        for edge in pending:
+            parent_round = begins.get((edge.tree, edge.parent))
+            if parent_round is None:
+                deferred.append(edge)
                 continue
-            number = above + 1
+            number = parent_round + 1
             number += (number - colours[edge]) % 2
             begins[edge.tree, edge.child] = number
-            found.append((edge, number))
-        waiting = later
-    return tuple(found)
+            first_rounds.append((edge, number))
+        pending = deferred
+    return tuple(first_rounds)
 
 
 def _colours(edges: list[_Edge]) -> dict[_Edge, int]:
-    """Every rank sends over two edges at most and receives over two: they form paths and even cycles."""
+    """Colour the edges: a rank sends and receives over at most two, so conflicts form paths and even cycles."""
     by_sender: dict[int, list[_Edge]] = {}
     by_receiver: dict[int, list[_Edge]] = {}
     for edge in edges:
@@ -94,7 +95,7 @@ def _colours(edges: list[_Edge]) -> dict[_Edge, int]:
     def neighbours(edge: _Edge) -> list[_Edge]:
         return [each for each in by_sender[edge.parent] + by_receiver[edge.child] if each != edge]
 
-    # The root's edge into the first tree begins with round 0.
+    # The root's edge into the first tree gets the colour of round 0.
     for start in sorted(edges, key=lambda edge: (edge.parent, edge.tree)):
         if start in colours:
             continue
@@ -110,7 +111,7 @@ def _colours(edges: list[_Edge]) -> dict[_Edge, int]:
 
 
 def _rounds(num_ranks: int, num_blocks: int) -> Rounds:
-    if num_ranks < 4:  # there each rank has one child at most
+    if num_ranks < 4:  # each rank has at most one child
         yield from chain_rounds(num_ranks, num_blocks)
         return
     table = _first_rounds(num_ranks)
@@ -119,10 +120,10 @@ def _rounds(num_ranks: int, num_blocks: int) -> Rounds:
     )
     begins = np.array([number for _, number in table])
     for number in range(int(begins.max()) + num_blocks):
-        turn, rest = np.divmod(number - begins, 2)
-        blocks = 2 * turn + trees
-        now = (rest == 0) & (turn >= 0) & (blocks < num_blocks)
-        yield Transfers(parents[now], children[now], blocks[now])
+        index, rest = np.divmod(number - begins, 2)
+        blocks = 2 * index + trees
+        active = (rest == 0) & (index >= 0) & (blocks < num_blocks)
+        yield Transfers(parents[active], children[active], blocks[active])
 
 
 def _num_rounds(num_ranks: int, num_blocks: int) -> int:
@@ -130,7 +131,7 @@ def _num_rounds(num_ranks: int, num_blocks: int) -> int:
         return num_blocks + num_ranks - 2 if num_ranks > 1 else 0
     last = [(num_blocks - 1 - edge.tree) // 2 for edge, _ in _first_rounds(num_ranks)]
     return max(
-        begin + 2 * turn + 1 for (_, begin), turn in zip(_first_rounds(num_ranks), last, strict=True) if turn >= 0
+        begin + 2 * index + 1 for (_, begin), index in zip(_first_rounds(num_ranks), last, strict=True) if index >= 0
     )
 
 
@@ -141,12 +142,12 @@ def broadcast_s(link: Link, num_ranks: int, nbytes: float, num_blocks: int = 8) 
 @algorithm(
     "broadcast",
     "double_tree",
-    formula="(n + h)(α + mβ/n), h < 2⌈log2 P⌉ + 1 the round in which the deepest rank gets its first block",
+    formula="(n + h)(α + mβ/n), h < 2⌈log2 P⌉ + 1 the round of the deepest rank's first block",
     seconds=broadcast_s,
     reference=_REFERENCE,
 )
 def double_tree(num_ranks: int, num_blocks: int = 8) -> Schedule:
-    """Even blocks go down one tree, odd blocks down the other; all ranks send and receive all the time."""
+    """Even blocks use one tree, odd blocks the other, so that all ranks send and receive in every round."""
     return make_schedule("broadcast", num_ranks, num_blocks, _rounds(num_ranks, num_blocks))
 
 
@@ -164,6 +165,6 @@ def _all_reduce_s(link: Link, num_ranks: int, nbytes: float, num_blocks: int = 8
     reference=_REFERENCE,
 )
 def double_tree_all_reduce(num_ranks: int, num_blocks: int = 8) -> Schedule:
-    """Up both trees, then down."""
+    """Reduce up both trees, then broadcast down."""
     down = double_tree(num_ranks, num_blocks)
     return sequence("all_reduce", reverse(down), down)

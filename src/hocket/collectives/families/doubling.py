@@ -1,4 +1,4 @@
-"""Exchanges with partners at doubling distances. Other numbers than powers of two are folded into one first.
+"""Exchanges with partners at doubling distances; a number of ranks that is no power of two is folded into one first.
 
 Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005.
 """
@@ -17,7 +17,7 @@ _REFERENCE = "Thakur, Rabenseifner and Gropp, 2005"
 
 
 def _folded(num_ranks: int, num_blocks: int, rounds: Rounds) -> Schedule:
-    """An all_reduce between the first 2^k ranks, into which the others' arrays are reduced before."""
+    """Make an all_reduce on the first 2^k ranks; the others reduce into them before, and receive the result after."""
     inner = 1 << floor_log2(num_ranks)
     outer = np.arange(inner, num_ranks)[:, None]
     blocks = np.arange(num_blocks)
@@ -35,26 +35,26 @@ def _fold_s(link: Link, num_ranks: int, nbytes: float) -> float:
 
 
 def _recursive_doubling_s(link: Link, num_ranks: int, nbytes: float) -> float:
-    each = link.message_s(nbytes) + link.reduce_s(nbytes)
-    return floor_log2(num_ranks) * each + _fold_s(link, num_ranks, nbytes)
+    round_s = link.message_s(nbytes) + link.reduce_s(nbytes)
+    return floor_log2(num_ranks) * round_s + _fold_s(link, num_ranks, nbytes)
 
 
 @algorithm(
     "all_reduce",
     "recursive_doubling",
-    formula="⌊log2 P⌋(α + m(β + γ)), + 2(α + mβ) + mγ if P is no power of two",
+    formula="⌊log2 P⌋(α + m(β + γ)), + 2(α + mβ) + mγ unless P is a power of two",
     seconds=_recursive_doubling_s,
     reference=_REFERENCE,
 )
 def recursive_doubling(num_ranks: int) -> Schedule:
-    """In each round partners exchange whole arrays."""
+    """In each round, partners exchange whole arrays."""
     levels = floor_log2(num_ranks)
     ranks = np.arange(1 << levels)
     return _folded(num_ranks, 1, (Transfers(ranks, ranks ^ (1 << level), 0, reduces=True) for level in range(levels)))
 
 
 def _doubling_all_gather_rounds(num_ranks: int) -> Rounds:
-    """Before the round of a level a rank holds the blocks of all that differ from it in lower bits."""
+    """Before the round of a level, a rank holds the blocks of all ranks that differ from it only in lower bits."""
     ranks = np.arange(num_ranks)[:, None]
     for level in range(floor_log2(num_ranks)):
         group = (ranks >> level << level) + np.arange(1 << level)
@@ -74,7 +74,7 @@ def _all_gather_s(link: Link, num_ranks: int, nbytes: float) -> float:
     restriction=need_power_of_two,
 )
 def doubling_all_gather(num_ranks: int) -> Schedule:
-    """In each round partners exchange all they have."""
+    """In each round, partners exchange all their blocks."""
     return make_schedule("all_gather", num_ranks, num_ranks, _doubling_all_gather_rounds(num_ranks))
 
 
@@ -91,7 +91,7 @@ def _reduce_scatter_s(link: Link, num_ranks: int, nbytes: float) -> float:
     restriction=need_power_of_two,
 )
 def recursive_halving(num_ranks: int) -> Schedule:
-    """In each round partners exchange the half that belongs to the other's side."""
+    """In each round, each partner sends the half that the other one needs."""
     return reverse(doubling_all_gather(num_ranks))
 
 
@@ -105,7 +105,7 @@ def _rabenseifner_s(link: Link, num_ranks: int, nbytes: float) -> float:
 @algorithm(
     "all_reduce",
     "rabenseifner",
-    formula="2⌊log2 P⌋α + (P' - 1)/P' m(2β + γ), + 2(α + mβ) + mγ if P is no power of two, P' = 2^⌊log2 P⌋",
+    formula="2⌊log2 P⌋α + (P' - 1)/P' m(2β + γ), + 2(α + mβ) + mγ unless P is a power of two, P' = 2^⌊log2 P⌋",
     seconds=_rabenseifner_s,
     reference=_REFERENCE,
 )
@@ -129,7 +129,7 @@ def _scan_s(link: Link, num_ranks: int, nbytes: float) -> float:
     "scan", "recursive_doubling", formula="q(α + m(β + γ))", seconds=_scan_s, exact=False, reference="Hillis and Steele"
 )
 def doubling_scan(num_ranks: int) -> Schedule:
-    """In round k rank r adds the sum over the 2^k ranks that end at r - 2^k."""
+    """In round k, rank r adds the sum over the 2^k ranks that end at r - 2^k."""
     ranks = np.arange(num_ranks)
     rounds = (
         Transfers(ranks[: num_ranks - (1 << level)], ranks[1 << level :], 0, reduces=True)
@@ -150,7 +150,7 @@ def _barrier_s(link: Link, num_ranks: int, nbytes: float = 0) -> float:
     reference="Hensgen, Finkel and Manber, Two algorithms for barrier synchronization, 1988",
 )
 def dissemination(num_ranks: int) -> Schedule:
-    """In round k rank r tells rank r + 2^k of all it has heard of."""
+    """In round k, rank r notifies rank r + 2^k, also on behalf of all ranks that notified it before."""
     ranks = np.arange(num_ranks)
     rounds = (
         Transfers(ranks, (ranks + (1 << level)) % num_ranks, 0, reduces=True) for level in range(ceil_log2(num_ranks))

@@ -1,4 +1,4 @@
-"""all_to_all in which every block travels alone, one partner after the other or a window of them at a time."""
+"""all_to_all with one message per block, to one partner or to a window of partners at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _pairwise_s(link: Link, num_ranks: int, nbytes: float) -> float:
 
 @algorithm("all_to_all", "pairwise", formula="(P - 1)(α + mβ/P)", seconds=_pairwise_s)
 def pairwise(num_ranks: int) -> Schedule:
-    """In round i rank r sends to rank r + i and receives from rank r - i."""
+    """In round i, rank r sends to rank r + i and receives from rank r - i."""
     return make_schedule("all_to_all", num_ranks, num_ranks**2, _rounds(num_ranks, 1), num_slots=2 * num_ranks)
 
 
@@ -34,7 +34,7 @@ def _windowed_s(link: Link, num_ranks: int, nbytes: float, window: int = 4) -> f
 
 @algorithm("all_to_all", "windowed", formula="⌈(P - 1)/w⌉α + (P - 1)/P mβ, w messages at a time", seconds=_windowed_s)
 def windowed(num_ranks: int, window: int = 4) -> Schedule:
-    """As pairwise, with so many messages of a rank under way at a time."""
+    """Like pairwise, with `window` messages of a rank in flight at a time."""
     return make_schedule(
         "all_to_all",
         num_ranks,

@@ -1,4 +1,4 @@
-"""Every broadcast backwards is a reduce."""
+"""Reduce algorithms: every reversed broadcast is a reduce."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from hocket.collectives.transform import reverse
 from hocket.sim import Link
 
 
-def _backwards(build: Build) -> Build:
+def _reversed(build: Build) -> Build:
     @wraps(build)
-    def backwards(num_ranks: int, **parameters: int) -> Schedule:
+    def build_reversed(num_ranks: int, **parameters: int) -> Schedule:
         return reverse(build(num_ranks, **parameters))
 
-    return backwards
+    return build_reversed
 
 
 def _with_reductions(seconds: Seconds) -> Callable[..., float]:
-    """A rank's reductions take their time behind each message, at most."""
+    """Return an upper bound: each message is followed by its reduction."""
 
     @wraps(seconds)
     def bound(link: Link, num_ranks: int, nbytes: float, **parameters: int) -> float:
@@ -40,7 +40,7 @@ def _binomial_s(link: Link, num_ranks: int, nbytes: float) -> float:
     levels = ceil_log2(num_ranks)
     if need_power_of_two(num_ranks) is None:
         return levels * (step + reduction)
-    # The last subtree is not full: what comes from it comes while the root reduces.
+    # The last subtree is not full, so the root receives its message during a reduction.
     return (levels - 1) * (step + reduction) + max(step, reduction)
 
 
@@ -48,16 +48,20 @@ def _register(
     name: str,
     build: Build,
     seconds: Seconds,
-    formula: str = "at most that of the broadcast with β + γ",
+    formula: str = "at most the time of the broadcast with β + γ",
     exact: bool = False,
 ) -> None:
     algorithm(
-        "reduce", name, formula=formula, seconds=seconds, exact=exact, reference=f"broadcast by {name}, backwards"
-    )(_backwards(build))
+        "reduce", name, formula=formula, seconds=seconds, exact=exact, reference=f"broadcast by {name}, reversed"
+    )(_reversed(build))
 
 
 _register(
-    "binomial", trees.binomial, _binomial_s, "q(α + m(β + γ)), less min(α + mβ, mγ) if P is no power of two", exact=True
+    "binomial",
+    trees.binomial,
+    _binomial_s,
+    "q(α + m(β + γ)), minus min(α + mβ, mγ) unless P is a power of two",
+    exact=True,
 )
 _register("chain", chain.chain, _chain_s, "(P - 1)(α + (β + γ)m/n) + (n - 1) max(α + mβ/n, mγ/n)", exact=True)
 for _name, _build, _seconds in (

@@ -1,4 +1,4 @@
-"""Around the ring: every rank sends to the next one only."""
+"""Ring algorithms: every rank sends only to the next rank."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _all_gather_s(link: Link, num_ranks: int, nbytes: float) -> float:
 
 @algorithm("all_gather", "ring", formula="(P - 1)(α + mβ/P)", seconds=_all_gather_s)
 def ring_all_gather(num_ranks: int) -> Schedule:
-    """Every rank sends on what it received in the round before."""
+    """Every rank forwards the block that it received in the previous round."""
     ranks = np.arange(num_ranks)
     rounds = (
         Transfers(ranks, (ranks + 1) % num_ranks, (ranks - number) % num_ranks) for number in range(num_ranks - 1)
@@ -32,7 +32,7 @@ def _reduce_scatter_s(link: Link, num_ranks: int, nbytes: float) -> float:
 
 @algorithm("reduce_scatter", "ring", formula="(P - 1)(α + m(β + γ)/P)", seconds=_reduce_scatter_s)
 def ring_reduce_scatter(num_ranks: int) -> Schedule:
-    """The ring of all_gather backwards."""
+    """The reversed ring of all_gather."""
     return reverse(ring_all_gather(num_ranks))
 
 
@@ -46,7 +46,7 @@ def _ring_s(link: Link, num_ranks: int, nbytes: float) -> float:
 
 @algorithm("all_reduce", "ring", formula="2(P - 1)(α + mβ/P) + (P - 1)mγ/P", seconds=_ring_s, reference=_REFERENCE)
 def ring(num_ranks: int) -> Schedule:
-    """reduce_scatter and all_gather around the ring."""
+    """reduce_scatter by ring, then all_gather by ring."""
     return _ring(num_ranks)
 
 
@@ -58,7 +58,7 @@ def _segmented_ring_s(link: Link, num_ranks: int, nbytes: float, num_segments: i
     lap = num_segments * step
     if num_segments == 1:
         return _ring_s(link, num_ranks, nbytes)
-    if reduction <= step:  # hidden behind the next segment
+    if reduction <= step:  # hidden by the message of the next segment
         return 2 * (num_ranks - 1) * lap
     return (num_ranks - 1) * num_segments * reduction + 2 * step + (num_ranks - 2) * lap
 
@@ -66,10 +66,10 @@ def _segmented_ring_s(link: Link, num_ranks: int, nbytes: float, num_segments: i
 @algorithm(
     "all_reduce",
     "segmented_ring",
-    formula="2(P - 1)S(α + mβ/PS) where γ is hidden, S segments",
+    formula="2(P - 1)S(α + mβ/PS) if γ is hidden, S segments",
     seconds=_segmented_ring_s,
     reference=_REFERENCE,
 )
 def segmented_ring(num_ranks: int, num_segments: int = 4) -> Schedule:
-    """The ring with every block in segments: one is reduced while the next one comes in and the last one goes out."""
+    """The ring with segmented blocks: a segment is reduced while the next is received and the previous is sent."""
     return segmented(_ring(num_ranks), num_segments)

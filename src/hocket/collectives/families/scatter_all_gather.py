@@ -1,4 +1,4 @@
-"""Broadcast as a scatter and an all_gather: every rank sends the array about once, however many there are.
+"""Broadcast as a scatter and an all_gather: every rank sends the array about once, for any number of ranks.
 
 Barnett et al., "Interprocessor collective communication library (InterCom)", 1994; MPICH's long broadcast.
 """
@@ -19,7 +19,7 @@ _REFERENCE = "Barnett et al., 1994"
 
 
 def _scatter_rounds(num_ranks: int) -> Rounds:
-    """Down the binomial tree each rank hands on the blocks of the subtree's ranks."""
+    """Send to each child of a binomial tree the blocks of the ranks in its subtree."""
     for level in reversed(range(ceil_log2(num_ranks))):
         distance = 1 << level
         senders = range(0, num_ranks - distance, 2 * distance)
@@ -51,7 +51,7 @@ def ring_s(link: Link, num_ranks: int, nbytes: float) -> float:
     reference=_REFERENCE,
 )
 def scatter_ring(num_ranks: int) -> Schedule:
-    """Scatter, then the ring."""
+    """Scatter, then all_gather by ring."""
     return _scatter_and(num_ranks, ring_all_gather(num_ranks))
 
 
@@ -67,5 +67,5 @@ def _bruck_s(link: Link, num_ranks: int, nbytes: float) -> float:
     reference=_REFERENCE,
 )
 def scatter_bruck(num_ranks: int) -> Schedule:
-    """Scatter, then Bruck's all_gather."""
+    """Scatter, then all_gather by Bruck's algorithm."""
     return _scatter_and(num_ranks, bruck_all_gather(num_ranks))

@@ -1,4 +1,4 @@
-"""Broadcast down a tree: flat, binomial, k-nomial and, in a pipeline, binary."""
+"""Broadcast along trees: flat, binomial, k-nomial, and pipelined binary."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _flat_s(link: Link, num_ranks: int, nbytes: float) -> float:
 
 @algorithm("broadcast", "flat", formula="(P - 1)(α + mβ)", seconds=_flat_s)
 def flat(num_ranks: int) -> Schedule:
-    """The root sends to one rank after the other."""
+    """The root sends to all ranks in turn."""
     return make_schedule("broadcast", num_ranks, 1, (Transfers(0, rank, 0) for rank in range(1, num_ranks)))
 
 
@@ -32,10 +32,10 @@ def _levels(num_ranks: int, radix: int) -> int:
 def k_nomial_s(link: Link, num_ranks: int, nbytes: float, radix: int = 4) -> float:
     if num_ranks == 1:
         return 0.0
-    below = _levels(num_ranks, radix) - 1
-    largest = int(radix**below)  # ranks in a subtree of the root
-    num_children = math.ceil(num_ranks / largest) - 1  # that have one so large, or what is left of it
-    return (num_children + below * (radix - 1)) * link.message_s(nbytes)
+    levels_below = _levels(num_ranks, radix) - 1
+    largest = int(radix**levels_below)  # ranks in the largest subtrees of the root
+    num_children = math.ceil(num_ranks / largest) - 1  # heads of these subtrees, the last of which may be smaller
+    return (num_children + levels_below * (radix - 1)) * link.message_s(nbytes)
 
 
 def _k_nomial_rounds(num_ranks: int, radix: int) -> Rounds:
@@ -44,9 +44,9 @@ def _k_nomial_rounds(num_ranks: int, radix: int) -> Rounds:
         senders, distance = has, radix**level
         for child in range(1, radix):
             destinations = senders + child * distance
-            there = destinations < num_ranks
-            yield Transfers(senders[there], destinations[there], 0)
-            has = np.concatenate([has, destinations[there]])
+            exists = destinations < num_ranks
+            yield Transfers(senders[exists], destinations[exists], 0)
+            has = np.concatenate([has, destinations[exists]])
 
 
 @algorithm(
@@ -56,7 +56,7 @@ def _k_nomial_rounds(num_ranks: int, radix: int) -> Rounds:
     seconds=k_nomial_s,
 )
 def k_nomial(num_ranks: int, radix: int = 4) -> Schedule:
-    """Every rank that has the array sends it to k - 1 others, the heads of the largest subtrees first."""
+    """Per level, each rank with the array sends it to k - 1 others, the heads of the largest subtrees first."""
     return make_schedule("broadcast", num_ranks, 1, _k_nomial_rounds(num_ranks, max(2, radix)))
 
 
@@ -66,7 +66,7 @@ def _binomial_s(link: Link, num_ranks: int, nbytes: float) -> float:
 
 @algorithm("broadcast", "binomial", formula="q(α + mβ)", seconds=_binomial_s)
 def binomial(num_ranks: int) -> Schedule:
-    """In each round the number of ranks that have the array doubles."""
+    """The number of ranks that have the array doubles in each round."""
     return make_schedule("broadcast", num_ranks, 1, _k_nomial_rounds(num_ranks, 2))
 
 
@@ -76,8 +76,8 @@ def binary_tree_s(link: Link, num_ranks: int, nbytes: float, num_blocks: int = 8
         return (num_ranks - 1) * num_blocks * step
     depth = floor_log2(num_ranks)
     on_last_level = num_ranks - (2**depth - 1)
-    way = 2 * (depth - 1) if on_last_level == 0 else max(2 * (depth - 1), depth + floor_log2(on_last_level))
-    return (way + 2 * (num_blocks - 1)) * step
+    first_block = 2 * (depth - 1) if on_last_level == 0 else max(2 * (depth - 1), depth + floor_log2(on_last_level))
+    return (first_block + 2 * (num_blocks - 1)) * step
 
 
 def _binary_tree_rounds(num_ranks: int, num_blocks: int) -> Rounds:
@@ -91,8 +91,8 @@ def _binary_tree_rounds(num_ranks: int, num_blocks: int) -> Rounds:
     sent_in = first[parents] + is_right
     for number in range(int(first.max()) + period * (num_blocks - 1)):
         block, rest = np.divmod(number - sent_in, period)
-        now = (rest == 0) & (block >= 0) & (block < num_blocks)
-        yield Transfers(parents[now], ranks[now], block[now])
+        active = (rest == 0) & (block >= 0) & (block < num_blocks)
+        yield Transfers(parents[active], ranks[active], block[active])
 
 
 @algorithm(
@@ -102,5 +102,5 @@ def _binary_tree_rounds(num_ranks: int, num_blocks: int) -> Rounds:
     seconds=binary_tree_s,
 )
 def binary_tree(num_ranks: int, num_blocks: int = 8) -> Schedule:
-    """Blocks run down a binary tree one behind the other, from every rank to its left child, then its right."""
+    """Blocks are pipelined down a binary tree; every rank sends to its left child, then to its right child."""
     return make_schedule("broadcast", num_ranks, num_blocks, _binary_tree_rounds(num_ranks, num_blocks))

@@ -1,1 +1,1 @@
-"""What a schedule has to hold to be run: one file a check."""
+"""Checks of schedules, one file per check."""

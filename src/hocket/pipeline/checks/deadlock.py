@@ -1,4 +1,4 @@
-"""No ranks wait for each other, with the buffers that there are."""
+"""Check that ranks do not deadlock with the given message buffers."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from hocket.pipeline.simulation import simulate
 
 
 def check_deadlock(schedule: PipelineSchedule, buffering: Buffering | str | int = TAGGED) -> None:
-    """Check that the schedule ends; times do not matter for that.
+    """Check that the schedule terminates, independent of times.
 
     Args:
-        schedule: to check. A table without messages is checked with each received just before it is needed, and
-            sent as soon as it is there.
+        schedule: schedule to check. In a table without messages, each is assumed to be sent right after its data is
+            produced, and received right before it is needed.
         buffering: see `Buffering.parse`.
 
     Raises:
-        PipelineDeadlock: it does not; shows who waits for whom, and says what would be enough.
-        MissingAction: what an action needs is not in the table.
+        PipelineDeadlock: it deadlocks; the error shows the cycle and the buffers that would be enough.
+        MissingAction: an action depends on one that is not in the table.
     """
     buffering = Buffering.parse(buffering)
     lowered = _with_messages(schedule, buffering)
@@ -28,17 +28,27 @@ def check_deadlock(schedule: PipelineSchedule, buffering: Buffering | str | int 
         simulate(lowered, buffering=buffering)
     except PipelineDeadlock as deadlock:
         if buffering == TAGGED:
-            raise PipelineDeadlock(f"{deadlock}\nno buffers would help") from None
+            raise PipelineDeadlock(f"{deadlock}\nlarger buffers do not help") from None
         raise PipelineDeadlock(f"{deadlock}\n{_advice(lowered)}") from None
 
 
 def smallest_buffering(schedule: PipelineSchedule, *, tagged: bool = True) -> Buffering | None:
-    """Return the least number of slots a channel that the schedule can do with, or None if none would do."""
+    """Return the smallest number of slots per channel that the schedule needs, or None if it always deadlocks.
+
+    Args:
+        schedule: schedule to check, with or without messages.
+        tagged: as in `Buffering`.
+
+    Examples:
+        >>> schedule = hk.pipeline.lower_messages(hk.pipeline.build("1f1b", 4, 8))
+        >>> hk.pipeline.smallest_buffering(schedule)
+        Buffering(slots=1, tagged=True)
+    """
     lowered = _with_messages(schedule, Buffering(1))
     most = _most_messages(lowered)
     if not _ends(lowered, Buffering(None, tagged)):
         return None
-    low, high = 0, most  # with as many slots as messages nobody waits for one
+    low, high = 0, most  # no sender blocks with one slot per message
     while low < high:
         middle = (low + high) // 2
         if _ends(lowered, Buffering(middle, tagged)):
@@ -62,13 +72,13 @@ def _ends(schedule: PipelineSchedule, buffering: Buffering) -> bool:
 
 
 def _most_messages(schedule: PipelineSchedule) -> int:
-    """As many slots as no channel can fill."""
+    """Return a number of slots that no channel can fill."""
     return max(1, schedule.num_steps * schedule.num_micro_batches * len(schedule.edges))
 
 
 def _advice(schedule: PipelineSchedule) -> str:
-    words = []
-    for tagged, name in ((True, "channels by edge"), (False, "one channel a pair of ranks")):
+    options = []
+    for tagged, name in ((True, "one channel per edge"), (False, "one channel per pair of ranks")):
         enough = smallest_buffering(schedule, tagged=tagged)
-        words.append(f"{name}: {'no number of slots' if enough is None else enough} would do")
-    return "; ".join(words) + "; or place the messages anew: lower_messages(schedule.without(...), buffering)"
+        options.append(f"{name}: {'no number of slots' if enough is None else enough} is enough")
+    return "; ".join(options) + "; or reorder the messages: lower_messages(schedule.without(...), buffering)"

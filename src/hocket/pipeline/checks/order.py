@@ -1,4 +1,4 @@
-"""On every rank, what an action needs of the same rank stands before it."""
+"""Check that actions come after their dependencies on the same rank."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hocket.pipeline.waiting import describe
 
 
 def check_order(schedule: PipelineSchedule) -> None:
-    """Check every rank for itself; what ranks need of each other is `check_deadlock`'s.
+    """Check the order on each rank; `check_deadlock` checks dependencies between ranks.
 
     Raises:
-        IllegalOrder: an action stands before one that it needs, or overlaps with it.
-        MissingAction: what an action needs is not in the table.
+        IllegalOrder: an action is before one that it depends on, or overlaps with it.
+        MissingAction: an action depends on one that is not in the table.
     """
     columns, dependencies = schedule.columns, schedule.dependencies
     after, before = dependencies.after, dependencies.before
@@ -23,9 +23,9 @@ def check_order(schedule: PipelineSchedule) -> None:
     if wrong.size:
         first = wrong[np.argmin(after[wrong])]
         row, needed = int(after[first]), int(before[first])
-        place = (
+        position = (
             "overlaps with it"
             if columns.groups[row] == columns.groups[needed]
-            else (f"stands later, at action {schedule.place(needed)[1]}")
+            else (f"is later, at action {schedule.place(needed)[1]}")
         )
-        raise IllegalOrder(f"{describe(schedule, row)}: it needs {schedule.action(needed)}, which {place}")
+        raise IllegalOrder(f"{describe(schedule, row)}: it depends on {schedule.action(needed)}, which {position}")

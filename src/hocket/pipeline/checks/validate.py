@@ -20,19 +20,26 @@ def validate(
     costs: CostModel | None = None,
     limit_nbytes: float | Sequence[float] | None = None,
 ) -> None:
-    """Check that a schedule can be run, and does what a training step has to.
+    """Check that a schedule is a complete training step and runs without deadlock.
 
     Args:
-        schedule: to check.
-        buffering: of messages between ranks: see `Buffering.parse`.
+        schedule: schedule to check.
+        buffering: buffering of messages between ranks: see `Buffering.parse`.
         costs: bytes of weights and activations, for the limit.
-        limit_nbytes: that a rank may hold; None: as many as it likes.
+        limit_nbytes: memory limit of a rank; None: unlimited.
 
     Raises:
         MisplacedAction, DuplicateAction, MissingAction: see `check_coverage`.
         IllegalOrder: see `check_order`.
         PipelineDeadlock: see `check_deadlock`.
         StashLeak, MemoryLimitExceeded: see `check_stashes` and `check_memory`.
+
+    Examples:
+        >>> schedule = hk.pipeline.build("1f1b", 2, 4)
+        >>> hk.pipeline.validate(schedule)
+        >>> hk.pipeline.validate(schedule.with_actions([schedule.actions[0][:-1], schedule.actions[1]]))
+        Traceback (most recent call last):
+        hocket.errors.MissingAction: micro-batch 3 has no B, or I and W, at stage 0; ...
     """
     check_coverage(schedule)
     check_order(schedule)

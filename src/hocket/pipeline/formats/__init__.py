@@ -1,1 +1,1 @@
-"""Schedules as files: one file a form, all of which `hocket.pipeline.files` finds."""
+"""File formats of schedules, one file per format; `hocket.pipeline.files` discovers them."""

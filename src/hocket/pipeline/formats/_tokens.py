@@ -1,4 +1,4 @@
-"""Actions as words of a file."""
+"""Actions as tokens in files."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ HEAD = Head("hocket pipeline schedule, version ", 1, InvalidSchedule)
 
 
 def read_action(text: str, place: str) -> Action:
-    """Read one action; a message that does not say its other end goes along the chain.
+    """Parse one action; the default peer of a message is the neighbour along the chain.
 
     Raises:
-        InvalidSchedule: it is none, or of a kind that nobody registered; names the place.
+        InvalidSchedule: the text is not an action, or its kind is unknown; the error names the place.
     """
     action = Action.parse(text)
     if action is None:
         raise InvalidSchedule(
-            f"{place}: {text!r} is no action; write it like 2F0, 2F0-1 (two micro-batches), 1:2F0 (of pipe 1), "
-            "2SEND_F0>3, 2SYNC_START or +2B0 (together with the one before)"
+            f"{place}: {text!r} is not an action; write it like 2F0, 2F0-1 (two micro-batches), 1:2F0 (of pipe 1), "
+            "2SEND_F0>3, 2SYNC_START or +2B0 (overlaps with the previous action)"
         )
     known = kinds()
     if action.kind not in known:

@@ -1,4 +1,4 @@
-"""Schedules as JSON, for programs."""
+"""Schedules as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENDING = ".json"
 
 
 def dump(schedule: PipelineSchedule) -> str:
-    """Return a schedule as JSON, one rank a line; actions are words as in the text form."""
+    """Return a schedule as JSON, one rank per line, with actions as in the text format."""
     head: dict[str, Any] = {
         "format": HEAD.text,
         "name": schedule.name,
@@ -30,31 +30,31 @@ def dump(schedule: PipelineSchedule) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's numbers as Python's."""
+    """Convert a NumPy number to a Python number."""
     return value.item()
 
 
 def load(text: str, place: str = "the schedule") -> PipelineSchedule:
-    """Read what `dump` wrote.
+    """Read a schedule that `dump` wrote.
 
     Raises:
-        InvalidSchedule: it is no schedule; says where and why.
+        InvalidSchedule: the text is not a valid schedule; the error names the place and the reason.
     """
     _, content = HEAD.parse(text, place)
-    for name, is_right, words in (
-        ("name", isinstance(content.get("name"), str), "a word"),
-        ("num_micro_batches", type(content.get("num_micro_batches")) is int, "a number"),
-        ("num_steps", type(content.get("num_steps")) is int, "a number"),
+    for name, is_valid, expected in (
+        ("name", isinstance(content.get("name"), str), "a string"),
+        ("num_micro_batches", type(content.get("num_micro_batches")) is int, "an integer"),
+        ("num_steps", type(content.get("num_steps")) is int, "an integer"),
         ("parameters", isinstance(content.get("parameters"), dict), "an object"),
-        ("placement", _is_table(content.get("placement"), int), "a list of ranks for every pipe"),
+        ("placement", _is_table(content.get("placement"), int), "a list of ranks for each pipe"),
         ("edges", _is_table(content.get("edges"), int, 2), "a list of pairs of stages"),
-        ("actions", _is_table(content.get("actions"), str), "a list of words for every rank"),
+        ("actions", _is_table(content.get("actions"), str), "a list of actions for each rank"),
     ):
-        if not is_right:
-            raise InvalidSchedule(f"{place}: {name} is {words}, not {str(content.get(name))[:60]}")
+        if not is_valid:
+            raise InvalidSchedule(f"{place}: {name} must be {expected}, got {str(content.get(name))[:60]}")
     rows = [
-        [read_action(word, f"{place}, rank {rank}, action {index}") for index, word in enumerate(words)]
-        for rank, words in enumerate(content["actions"])
+        [read_action(token, f"{place}, rank {rank}, action {index}") for index, token in enumerate(tokens)]
+        for rank, tokens in enumerate(content["actions"])
     ]
     try:
         schedule = PipelineSchedule(
@@ -66,7 +66,7 @@ def load(text: str, place: str = "the schedule") -> PipelineSchedule:
             content["num_steps"],
             content["parameters"],
         )
-        schedule.columns  # noqa: B018  checks every action
+        schedule.columns  # noqa: B018  validates every action
     except HocketError as error:
         raise InvalidSchedule(f"{place}: {error}") from None
     return schedule

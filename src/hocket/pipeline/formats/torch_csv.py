@@ -1,7 +1,7 @@
-"""The tables of torch.distributed.pipelining: a row a rank, a cell an action such as 2F0 or (2F1;5B0)OVERLAP_F_B.
+"""Tables of torch.distributed.pipelining: one row per rank, one action per cell, such as 2F0 or (2F1;5B0)OVERLAP_F_B.
 
-Written and read by `_PipelineScheduleRuntime._dump_csv` and `_load_csv` of torch 2.13; cells may be empty. Older ones
-have B for what is I now, and BW for what is B; those are read, too.
+`_PipelineScheduleRuntime._dump_csv` and `_load_csv` of torch 2.13 write and read them; cells may be empty. Older tables
+use B for today's I, and BW for today's B; `load` reads these, too.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _OVERLAP = "OVERLAP_F_B"
 
 
 def dump(schedule: PipelineSchedule) -> str:
-    """Return a schedule as torch reads it, as its "compute_only" or, where it names messages, "compute_comms".
+    """Return a schedule in torch's format "compute_only", or "compute_comms" if it has messages.
 
     Raises:
-        InvalidArgument: torch's tables cannot say it; says what.
+        InvalidArgument: torch's format cannot express the schedule; the error names the reason.
     """
-    for is_wrong, words in (
-        (schedule.num_pipes > 1, f"a stage is on one rank there, and on {schedule.num_pipes} here (one a pipe)"),
-        (schedule.num_steps > 1, f"there is one step there, and {schedule.num_steps} here"),
-        (not schedule.is_chain, "stages are a chain there"),
+    for is_unsupported, reason in (
+        (schedule.num_pipes > 1, f"it allows one rank per stage, this has {schedule.num_pipes} (one per pipe)"),
+        (schedule.num_steps > 1, f"it allows one step, this has {schedule.num_steps}"),
+        (not schedule.is_chain, "its stages must be a chain"),
     ):
-        if is_wrong:
-            raise InvalidArgument(f"torch's tables cannot say {schedule.name}: {words}")
+        if is_unsupported:
+            raise InvalidArgument(f"torch's format cannot express {schedule.name}: {reason}")
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     for rank, actions in enumerate(schedule.actions):
@@ -47,18 +47,18 @@ def dump(schedule: PipelineSchedule) -> str:
                 cells[-1] = f"({cells[-1]};{cell}){_OVERLAP}"
             else:
                 raise InvalidArgument(
-                    f"torch's tables cannot say rank {rank}, action {index}, {action}: a forward pass overlaps with a "
-                    "backward pass after it there"
+                    f"torch's format cannot express rank {rank}, action {index}, {action}: it only allows a forward "
+                    "pass that overlaps with the backward pass after it"
                 )
         writer.writerow(cells)
     return table.getvalue()
 
 
 def load(text: str, place: str = "the table") -> PipelineSchedule:
-    """Read a table of torch's. Which rank holds which stage follows from the actions.
+    """Read a table of torch; the placement follows from the actions.
 
     Raises:
-        InvalidSchedule: it is no table; names the row and the column.
+        InvalidSchedule: the text is not a valid table; the error names row and column.
     """
     rows: list[list[Action]] = []
     try:
@@ -75,25 +75,24 @@ def load(text: str, place: str = "the table") -> PipelineSchedule:
         for action in row:
             if holders.setdefault(action.stage, rank) != rank:
                 raise InvalidSchedule(
-                    f"{place}, row {rank + 1}: {action}: stage {action.stage} is on rank {holders[action.stage]} by "
-                    "an earlier row"
+                    f"{place}, row {rank + 1}: {action}: an earlier row has stage {action.stage} on rank "
+                    f"{holders[action.stage]}"
                 )
-    absent = next((stage for stage, own in enumerate(sorted(holders)) if stage != own), None)
-    if absent is not None or not holders:
-        raise InvalidSchedule(f"{place}: there is no action of stage {absent or 0}")
+    missing = next((expected for expected, stage in enumerate(sorted(holders)) if expected != stage), None)
+    if missing is not None or not holders:
+        raise InvalidSchedule(f"{place}: the table has no action of stage {missing or 0}")
     placement = tuple(holders[stage] for stage in range(len(holders)))
     num_micro_batches = 1 + max((action.micro_batch for row in rows for action in row), default=NONE)
     try:
         schedule = PipelineSchedule("torch", Placement((placement,)), max(1, num_micro_batches), rows)
-        schedule.columns  # noqa: B018  checks every action
+        schedule.columns  # noqa: B018  validates every action
     except HocketError as error:
         raise InvalidSchedule(f"{place}: {error}") from None
     return schedule
 
 
 def _renamed(text: str) -> str:
-    """The table with today's names: one that has whole passes BW, or gradients of weights without those of inputs, is
-    of the older kind."""
+    """Return the table with today's names; an old table has BW, or weight gradients without I."""
     used = set(re.findall(r"\d([A-Z]+)\d", text))
     if "I" in used or not used & {"BW", "W"}:
         return text
@@ -101,13 +100,13 @@ def _renamed(text: str) -> str:
 
 
 def _cell(action: Action, rank: int, index: int) -> str:
-    words = None
+    reason = None
     if action.kind not in _KINDS:
-        words = f"it has the kinds {', '.join(_KINDS)}"
+        reason = f"it only has the kinds {', '.join(_KINDS)}"
     elif action.width > 1:
-        words = "an action is for one micro-batch there"
-    if words:
-        raise InvalidArgument(f"torch's tables cannot say rank {rank}, action {index}, {action}: {words}")
+        reason = "it only allows one micro-batch per action"
+    if reason:
+        raise InvalidArgument(f"torch's format cannot express rank {rank}, action {index}, {action}: {reason}")
     return f"{action.stage}{action.kind}{action.micro_batch if action.micro_batch != NONE else ''}"
 
 
@@ -115,15 +114,15 @@ def _read_cell(cell: str, place: str) -> list[Action]:
     if not cell:
         return []
     pair = re.fullmatch(r"\((.*)\)" + _OVERLAP, cell)
-    words = [cell] if pair is None else [word.strip() for word in pair[1].split(";")]
-    actions = [read_action(word, place) for word in words]
+    tokens = [cell] if pair is None else [token.strip() for token in pair[1].split(";")]
+    actions = [read_action(token, place) for token in tokens]
     for action in actions:
         if action.kind not in _KINDS or str(action) != _plain(action):
-            raise InvalidSchedule(f"{place}: {cell!r} is no action of torch's tables, such as 2F0 or 2SEND_F0")
+            raise InvalidSchedule(f"{place}: {cell!r} is not an action of torch's format, such as 2F0 or 2SEND_F0")
     return [actions[0], *(action._replace(with_previous=True) for action in actions[1:])]
 
 
 def _plain(action: Action) -> str:
-    """The action as text, if it says nothing but a stage, a kind, a micro-batch and the next stage of the chain."""
+    """Return the action as text, reduced to stage, kind, micro-batch and the neighbour along the chain."""
     peer = action.stage + kinds()[action.kind].peer_offset if kinds()[action.kind].message else NONE
     return str(Action(action.kind, action.stage, action.micro_batch, peer=peer))

@@ -1,1 +1,1 @@
-"""One file a family of kinds of actions; all of them are found by `hocket.pipeline.kind`."""
+"""Kinds of actions, one file per family; `hocket.pipeline.kind` discovers them."""

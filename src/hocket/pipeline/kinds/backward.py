@@ -1,7 +1,7 @@
-"""The backward pass of a stage, whole or in two parts: the gradient of its inputs (I) and that of its weights (W).
+"""The backward pass of a stage, whole (B) or split into the gradient of its inputs (I) and of its weights (W).
 
-Only I stands between a stage and the one before it; W may wait (Qi, Wan, Huang and Lin, "Zero Bubble Pipeline
-Parallelism", arXiv 2401.10241). Activations are kept until W.
+The previous stage depends only on I, so W may be deferred (Qi, Wan, Huang and Lin, "Zero Bubble Pipeline Parallelism",
+arXiv 2401.10241). Activations are kept until W.
 """
 
 from hocket.pipeline.kind import Kind, Need, Stash, register_kind
@@ -29,7 +29,7 @@ register_kind(
 register_kind(
     Kind(
         "I",
-        "backward pass, the gradient of the inputs alone",
+        "backward pass, only the gradient of the inputs",
         needs=_NEEDS,
         cost="I",
         takes=(Stash("output_gradient"),),
@@ -40,7 +40,7 @@ register_kind(
 register_kind(
     Kind(
         "W",
-        "backward pass, the gradient of the weights alone",
+        "backward pass, only the gradient of the weights",
         needs=(Need(("I",)),),
         cost="W",
         frees=(*_KEPT, Stash("output_gradient")),

@@ -5,7 +5,7 @@ from hocket.pipeline.kind import Kind, Need, Stash, register_kind
 register_kind(
     Kind(
         "F",
-        "forward pass; keeps what the backward pass needs, or only its inputs where they are computed again",
+        "forward pass; keeps activations for the backward pass, or only its inputs if they are recomputed",
         needs=(
             Need(("F",), stages="inputs", carries="activation"),
             Need(("RECV_F",), required=False),

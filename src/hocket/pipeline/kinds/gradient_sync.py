@@ -1,15 +1,15 @@
-"""The sum of a stage's gradients over all of its copies, and what follows it."""
+"""The sum of a stage's gradients over all copies, and the update of its weights."""
 
 from hocket.pipeline.kind import Field, Kind, Need, register_kind
 
 _COPY: tuple[Field, ...] = ("step", "pipe", "stage")
-# A copy that had no micro-batch adds nothing, and gets the sum.
+# Not required: a copy without micro-batches adds nothing, but receives the sum.
 _ALL_GRADIENTS = Need(("B", "W"), match=_COPY, required=False)
 
 register_kind(
     Kind(
         "SYNC_START",
-        "begin to sum the gradients of a stage over its copies",
+        "start to sum the gradients of a stage over its copies",
         scope="stage",
         needs=(_ALL_GRADIENTS,),
         cost="SYNC_START",

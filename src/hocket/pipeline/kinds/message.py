@@ -1,13 +1,13 @@
-"""Messages between ranks: what leaves a forward pass, and the gradients that come back."""
+"""Messages between ranks: outputs of forward passes, and their gradients."""
 
 from hocket.pipeline.kind import SAME, Kind, Need, register_kind
 
-_OTHER_END = (*SAME, "peer")
+_PEER = (*SAME, "peer")
 
 register_kind(
     Kind(
         "SEND_F",
-        "send what a forward pass gave",
+        "send the output of a forward pass",
         needs=(Need(("F",)),),
         message="send",
         carries="activation",
@@ -18,8 +18,8 @@ register_kind(
 register_kind(
     Kind(
         "RECV_F",
-        "receive the inputs of a forward pass",
-        needs=(Need(("SEND_F",), stages="peer", match=_OTHER_END, carries="message"),),
+        "receive the input of a forward pass",
+        needs=(Need(("SEND_F",), stages="peer", match=_PEER, carries="message"),),
         message="receive",
         carries="activation",
         peer_offset=-1,
@@ -40,7 +40,7 @@ register_kind(
     Kind(
         "RECV_B",
         "receive the gradient of the outputs",
-        needs=(Need(("SEND_B",), stages="peer", match=_OTHER_END, carries="message"),),
+        needs=(Need(("SEND_B",), stages="peer", match=_PEER, carries="message"),),
         message="receive",
         carries="gradient",
         peer_offset=1,

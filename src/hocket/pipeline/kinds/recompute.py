@@ -1,11 +1,11 @@
-"""The forward pass once more, so that what it computes need not be kept from the first time on."""
+"""The recomputation of a forward pass, so that its activations need not be kept."""
 
 from hocket.pipeline.kind import Kind, Need, Stash, register_kind
 
 register_kind(
     Kind(
         "R",
-        "forward pass again, just before the backward pass; the first one kept its inputs alone",
+        "repeated forward pass, just before the backward pass; the first one kept only its inputs",
         needs=(Need(("F",)),),
         cost="R",
         instead=("F",),

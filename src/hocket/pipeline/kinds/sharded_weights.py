@@ -1,9 +1,9 @@
-"""What torch.distributed.pipelining adds to its tables for stages whose weights are sharded (FSDP)."""
+"""Actions that torch.distributed.pipelining adds for stages with sharded weights (FSDP)."""
 
 from hocket.pipeline.kind import Kind, Need, register_kind
 
 register_kind(Kind("UNSHARD", "gather the weights of a stage", scope="stage", cost="UNSHARD"))
-register_kind(Kind("RESHARD", "drop the gathered weights of a stage", scope="stage", cost="RESHARD"))
+register_kind(Kind("RESHARD", "free the gathered weights of a stage", scope="stage", cost="RESHARD"))
 register_kind(
     Kind(
         "REDUCE_GRAD",

@@ -1,1 +1,1 @@
-"""From table to table: one file a pass."""
+"""Passes that transform schedules, one file per pass."""

@@ -1,4 +1,4 @@
-"""Where the gradients of a stage are summed over its copies."""
+"""Add the gradient sums over the copies of a stage."""
 
 from __future__ import annotations
 
@@ -26,47 +26,58 @@ SYNC_MODES = tuple(_IS_EAGER)
 def add_gradient_sync(
     schedule: PipelineSchedule, mode: str = "eager-opt", costs: CostModel | None = None, *, with_step: bool = False
 ) -> PipelineSchedule:
-    """Begin the sum of each stage's gradients somewhere, and wait for all of them at the end.
+    """Add the gradient sum of each stage: start it at a point chosen by `mode`, and wait for it at the end.
 
     Args:
-        schedule: of one step. Stages with one copy, here and in replicas (`CostModel.num_replicas`), have no sum.
-        mode: "lazy": all sums begin after all other work. "eager": each begins after the last gradient of its copy.
-            "eager-opt": so where the rank is idle at some time afterwards, and lazily elsewhere, since a sum that goes
-            on while its rank computes slows it down (arXiv 2107.06925, section 3.2).
-        costs: by which ranks are idle.
-        with_step: update the weights of every stage at the end, too.
+        schedule: schedule of one step. Stages with a single copy, including replicas (`CostModel.num_replicas`), need
+            no sum.
+        mode: "lazy": start all sums after all other work. "eager": start each sum after the last gradient of its copy.
+            "eager-opt": eager if the rank is idle at some later time, else lazy, because a sum slows down the
+            computation beside it (arXiv 2107.06925, section 3.2).
+        costs: costs to find idle ranks.
+        with_step: whether to add an update of the weights of every stage at the end.
+
+    Returns:
+        The schedule with SYNC_START and SYNC_WAIT, and STEP if requested.
 
     Raises:
-        InvalidArgument: there is no such mode, or the schedule has such sums already.
+        InvalidArgument: the mode is unknown, or the schedule already has such actions.
+
+    Examples:
+        >>> schedule = hk.pipeline.build("chimera", 2, 2)  # two copies of each stage
+        >>> print(*hk.pipeline.add_gradient_sync(schedule, "lazy").actions[0])
+        0F0 1:1F1 1:1B1 0B0 0SYNC_START 1:1SYNC_START 0SYNC_WAIT 1:1SYNC_WAIT
     """
     if mode not in _IS_EAGER:
-        raise InvalidArgument(f"gradients are summed {', '.join(SYNC_MODES[:-1])} or {SYNC_MODES[-1]}, not {mode!r}")
+        raise InvalidArgument(f"mode must be {', '.join(SYNC_MODES[:-1])} or {SYNC_MODES[-1]}, got {mode!r}")
     if schedule.num_steps > 1 or schedule.columns.counted_as("SYNC_START", "SYNC_WAIT", "STEP"):
-        raise InvalidArgument("sums go into a table of one step that has none")
+        raise InvalidArgument(
+            f"the schedule must have one step and no gradient sums, got {schedule!r} of {schedule.num_steps} steps"
+        )
     costs = costs or CostModel()
     timeline = simulate(schedule, costs)
     columns = schedule.columns
     gradients = columns.rows("B", "W")
     rows = []
     for rank, actions in enumerate(schedule.actions):
-        at: defaultdict[int, list[Action]] = defaultdict(list)
-        started, updated = [], []
+        starts_at: defaultdict[int, list[Action]] = defaultdict(list)
+        starts, updates = [], []
         for pipe, stage in schedule.placement.stages_of(rank):
             mine = gradients[(columns.pipe[gradients] == pipe) & (columns.stage[gradients] == stage)]
-            updated.append(Action("STEP", stage, pipe=pipe))
+            updates.append(Action("STEP", stage, pipe=pipe))
             if _num_copies(schedule, stage) * costs.num_replicas > 1:
                 start = Action("SYNC_START", stage, pipe=pipe)
                 end = int(columns.starts[rank + 1])
                 is_eager = mine.size and _IS_EAGER[mode](timeline, int(mine.max()))
                 place = _group_end(schedule, int(mine.max())) if is_eager else end
-                at[place].append(start)
-                started.append((place, start))
+                starts_at[place].append(start)
+                starts.append((place, start))
         row: list[Action] = []
         for place, action in enumerate(actions, int(columns.starts[rank])):
-            row += [*at[place], action]
-        row += at[int(columns.starts[rank + 1])]
-        row += [start._replace(kind="SYNC_WAIT") for _, start in sorted(started, key=lambda each: each[0])]
-        rows.append(row + updated if with_step else row)
+            row += [*starts_at[place], action]
+        row += starts_at[int(columns.starts[rank + 1])]
+        row += [start._replace(kind="SYNC_WAIT") for _, start in sorted(starts, key=lambda each: each[0])]
+        rows.append(row + updates if with_step else row)
     return replace(schedule, actions=rows)
 
 
@@ -75,13 +86,13 @@ def _num_copies(schedule: PipelineSchedule, stage: int) -> int:
 
 
 def _group_end(schedule: PipelineSchedule, row: int) -> int:
-    """The place after an action and all that overlaps with it."""
+    """Return the row after an action and all actions that overlap with it."""
     groups = schedule.columns.groups
     return int(np.searchsorted(groups, groups[row], "right"))
 
 
 def _idles_after(timeline: PipelineTimeline, row: int) -> bool:
-    """Whether the rank of an action waits for something between its end and the end of its own work."""
+    """Return whether the rank of an action is idle at some time after the action."""
     columns = timeline.schedule.columns
     rank = int(columns.rank[row])
     later = slice(row + 1, int(columns.starts[rank + 1]))

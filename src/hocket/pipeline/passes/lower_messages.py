@@ -1,4 +1,4 @@
-"""Names the messages of a schedule, in an order that its buffers allow."""
+"""Add explicit messages to a schedule, in an order that works with its buffers."""
 
 from __future__ import annotations
 
@@ -22,49 +22,61 @@ Key: TypeAlias = tuple[float, ...]
 def lower_messages(
     schedule: PipelineSchedule, buffering: Buffering | str | int = TAGGED, costs: CostModel | None = None
 ) -> PipelineSchedule:
-    """Add a send after every action whose result another rank needs, and a receive before that rank needs it.
+    """Add a send after every action whose result another rank needs, and a receive on that rank.
 
-    With as many tagged messages on their way as come, each is received just before it is needed. Otherwise all ranks
-    take part in messages in one common order, that in which they are ready by simulation: since every rank does all
-    that it does in an order that agrees with it, no ranks can wait for each other, even without any buffer.
+    With unlimited tagged buffers, each message is received right before it is needed. Otherwise all ranks handle
+    messages in one common order: the order in which they are ready in a simulation. As the program of every rank agrees
+    with this order, a deadlock is impossible, even without buffers.
 
     Args:
-        schedule: without messages.
-        buffering: that the messages will find.
-        costs: for the common order.
+        schedule: schedule without messages.
+        buffering: buffering to prepare for: see `Buffering.parse`.
+        costs: costs of the simulation.
+
+    Returns:
+        The schedule with SEND_F, RECV_F, SEND_B and RECV_B.
 
     Raises:
-        InvalidArgument: the schedule has messages already, or kinds whose messages are of no micro-batch.
-        PipelineDeadlock: it would wait for itself even without messages.
+        InvalidArgument: the schedule has messages already, or data of a kind without micro-batches crosses ranks.
+        PipelineDeadlock: the schedule deadlocks even without messages.
+
+    Examples:
+        >>> schedule = hk.pipeline.lower_messages(hk.pipeline.build("gpipe", 2, 1))
+        >>> print(*schedule.actions[0])
+        0F0 0SEND_F0>1 0RECV_B0>1 0B0
     """
     columns = schedule.columns
     named = [name for name in columns.kinds if kinds()[name].message]
     if named:
-        raise InvalidArgument(f"the table names messages already ({', '.join(named)}); without(...) takes them out")
+        raise InvalidArgument(
+            f"the schedule has messages already ({', '.join(named)}); remove them with schedule.without(...)"
+        )
     messages = find_messages(schedule, CostModel())
-    is_late = Buffering.parse(buffering) == TAGGED
-    group_keys, send_keys, receive_keys = (_late if is_late else _common)(schedule, messages, costs)
+    is_unlimited = Buffering.parse(buffering) == TAGGED
+    make_keys = _just_in_time_keys if is_unlimited else _common_order_keys
+    group_keys, send_keys, receive_keys = make_keys(schedule, messages, costs)
     rows: list[list[tuple[Key, Action]]] = [[] for _ in range(schedule.num_ranks)]
     for row, (rank, group) in enumerate(zip(columns.rank.tolist(), columns.groups.tolist(), strict=True)):
         rows[rank].append((group_keys[group], schedule.action(row)))
     for number in range(len(messages)):
-        made, needed = (schedule.action(int(rows[number])) for rows in (messages.source, messages.destination))
-        if made.micro_batch < 0 or needed.micro_batch < 0:
-            raise InvalidArgument(f"messages are of micro-batches; what {needed} needs of {made} is not")
-        way = "F" if made.stage < needed.stage else "B"
-        first = max(made.micro_batch, needed.micro_batch)
-        width = min(made.micro_batch + made.width, needed.micro_batch + needed.width) - first
-        send = Action(f"SEND_{way}", made.stage, first, width, made.pipe, made.step, needed.stage)
-        receive = Action(f"RECV_{way}", needed.stage, first, width, made.pipe, made.step, made.stage)
+        producer, consumer = (schedule.action(int(rows[number])) for rows in (messages.source, messages.destination))
+        if producer.micro_batch < 0 or consumer.micro_batch < 0:
+            raise InvalidArgument(f"a message must be for micro-batches, unlike that from {producer} to {consumer}")
+        direction = "F" if producer.stage < consumer.stage else "B"
+        first = max(producer.micro_batch, consumer.micro_batch)
+        width = min(producer.micro_batch + producer.width, consumer.micro_batch + consumer.width) - first
+        pipe, step = producer.pipe, producer.step
+        send = Action(f"SEND_{direction}", producer.stage, first, width, pipe, step, consumer.stage)
+        receive = Action(f"RECV_{direction}", consumer.stage, first, width, pipe, step, producer.stage)
         rows[int(messages.from_rank[number])].append((send_keys[number], send))
         rows[int(messages.to_rank[number])].append((receive_keys[number], receive))
     return schedule.with_actions([[action for _, action in sorted(row, key=lambda each: each[0])] for row in rows])
 
 
-def _late(
+def _just_in_time_keys(
     schedule: PipelineSchedule, messages: MessageColumns, costs: CostModel | None
 ) -> tuple[list[Key], list[Key], list[Key]]:
-    """Keys by which actions, sends and receives are sorted on their ranks: right after, and right before."""
+    """Return sort keys of actions, sends and receives: sends right after, receives right before an action."""
     groups = schedule.columns.groups
     num_groups = int(groups[-1]) + 1 if len(groups) else 0
     return (
@@ -74,13 +86,13 @@ def _late(
     )
 
 
-def _common(
+def _common_order_keys(
     schedule: PipelineSchedule, messages: MessageColumns, costs: CostModel | None
 ) -> tuple[list[Key], list[Key], list[Key]]:
-    """The same keys for all ranks: the time of a message is the end of what made it, that of an action its beginning.
+    """Return sort keys that are valid across ranks: a message has the end time of its producer, an action its begin.
 
-    Nothing comes before what it needs: times grow along all dependencies, and where they are equal the number of
-    actions on the way does.
+    No action sorts before its dependencies: times never decrease along dependencies, and for equal times the number of
+    actions on the path increases.
     """
     times = simulate(schedule, costs)
     used = {kinds()[name].cost for name in schedule.columns.kinds}

@@ -1,4 +1,4 @@
-"""Backward passes in two parts, and whole again."""
+"""Split backward passes into two parts, and merge them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ from hocket.pipeline.schedule import PipelineSchedule
 
 
 def split_backward(schedule: PipelineSchedule) -> PipelineSchedule:
-    """Make I and W of every B, the one after the other; `retime` then moves the weight gradients to where they fit.
+    """Replace every B by I and W; `retime` can then move weight gradients into bubbles.
 
     A backward pass that overlaps with another action stays whole.
+
+    Examples:
+        >>> schedule = hk.pipeline.split_backward(hk.pipeline.build("gpipe", 2, 2))
+        >>> print(*schedule.actions[0])
+        0F0 0F1 0I0 0W0 0I1 0W1
     """
     rows = []
     for actions in schedule.actions:
@@ -25,7 +30,13 @@ def split_backward(schedule: PipelineSchedule) -> PipelineSchedule:
 
 
 def merge_backward(schedule: PipelineSchedule) -> PipelineSchedule:
-    """Make B of every I that its W follows, if neither overlaps with anything; others stay apart."""
+    """Replace every I that its W follows directly by B; actions that overlap with others stay split.
+
+    Examples:
+        >>> schedule = hk.pipeline.build("gpipe", 2, 2)
+        >>> hk.pipeline.merge_backward(hk.pipeline.split_backward(schedule)) == schedule
+        True
+    """
     rows = []
     for actions in schedule.actions:
         row: list[Action] = []

@@ -1,1 +1,1 @@
-"""One file a schedule; all of them are found by `hocket.pipeline.registry`."""
+"""Published schedules, one file per schedule; `hocket.pipeline.registry` discovers them."""

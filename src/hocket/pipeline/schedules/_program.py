@@ -1,4 +1,4 @@
-"""The program of one rank, for schedules whose micro-batches come in order, for each kind and stage."""
+"""The program of one rank, for schedules that process micro-batches in order for each kind and stage."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from hocket.pipeline.action import Action
 
 
 class Program:
-    """Actions of a rank, written as if there were micro-batches enough to fill the pipeline.
+    """The actions of a rank, written for enough micro-batches to fill the pipeline.
 
-    Those that there are not are left out: what remains is in an order that works with more, so it works with fewer.
+    Actions of micro-batches that do not exist are left out. The order works with more micro-batches, so it also works
+    with fewer.
 
     Args:
-        micro_batches: that there are, of every pipe.
+        micro_batches: existing micro-batches of every pipe.
     """
 
     def __init__(self, *micro_batches: Sequence[int]) -> None:
@@ -22,15 +23,15 @@ class Program:
         self._micro_batches = micro_batches
         self._begun: Counter[tuple[str, int, int]] = Counter()
         self._weights: deque[tuple[int, int, int]] = deque()
-        self._is_there = False
+        self._previous_exists = False
 
     def add(self, kinds: str, stage: int, pipe: int = 0, *, with_previous: bool = False) -> None:
         """Add actions of a stage, each for the next micro-batch of its kind.
 
         Args:
-            kinds: F, B, I or several of them; I leaves a weight gradient to be added later.
-            stage, pipe: that they work on.
-            with_previous: the action overlaps with the one before it.
+            kinds: F, B, I or several of them; the weight gradient of I is added later by `add_weights`.
+            stage, pipe: stage and pipe of the actions.
+            with_previous: whether the action overlaps with the previous one.
         """
         for kind in kinds:
             passes = "F" if kind == "F" else "B"
@@ -41,7 +42,7 @@ class Program:
             self._append(kind, stage, pipe, number, with_previous)
 
     def add_weights(self, times: int = 1, stage: int | None = None) -> None:
-        """Add the weight gradients that have waited longest, of one stage or of any."""
+        """Add the oldest deferred weight gradients, of one stage or of any."""
         for _ in range(times):
             waiting = [each for each in self._weights if stage in (None, each[0])]
             if waiting:
@@ -54,8 +55,9 @@ class Program:
         self.add("B", *backward, with_previous=True)
 
     def _append(self, kind: str, stage: int, pipe: int, number: int, with_previous: bool) -> None:
-        there = self._micro_batches[pipe]
-        if number < len(there):
-            joined = with_previous and self._is_there
-            self.actions.append(Action(kind, stage, there[number], pipe=pipe, with_previous=joined))
-        self._is_there = number < len(there)
+        micro_batches = self._micro_batches[pipe]
+        exists = number < len(micro_batches)
+        if exists:
+            overlaps = with_previous and self._previous_exists
+            self.actions.append(Action(kind, stage, micro_batches[number], pipe=pipe, with_previous=overlaps))
+        self._previous_exists = exists

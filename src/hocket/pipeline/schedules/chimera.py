@@ -1,4 +1,4 @@
-"""Chimera: pairs of pipelines in opposite directions, whose bubbles are each other's work.
+"""Chimera: pairs of pipelines in opposite directions that fill each other's bubbles.
 
 Li and Hoefler, "Chimera: Efficiently Training Large-Scale Neural Networks with Bidirectional Pipelines", SC 2021
 (arXiv 2107.06925), sections 3.1 and 3.5; with 2f pipes 3.6.
@@ -18,11 +18,11 @@ MODES = ("concatenation", "doubling", "halving", "list", "zero-bubble")
 
 def _restriction(num_ranks: int, num_micro_batches: int, *, num_pairs: int, mode: str) -> str | None:
     if num_ranks % 2:
-        return "the number of ranks (D) has to be even"
+        return f"the number of ranks (D) must be even, got {num_ranks}"
     if num_ranks // 2 % num_pairs:
-        return f"num_pairs has to divide D/2, which is {num_ranks // 2}"
+        return f"num_pairs must divide D/2 = {num_ranks // 2}, got {num_pairs}"
     if mode not in MODES:
-        return f"mode is one of {', '.join(MODES)}, not {mode!r}"
+        return f"mode must be one of {', '.join(MODES)}, got {mode!r}"
     return None
 
 
@@ -36,18 +36,17 @@ def _restriction(num_ranks: int, num_micro_batches: int, *, num_pairs: int, mode
 def chimera(
     num_ranks: int, num_micro_batches: int, num_pairs: int = 1, mode: str = "concatenation"
 ) -> PipelineSchedule:
-    """Pipes in both directions fill each other's bubbles: half of 1F1B's, for two copies of the weights.
+    """Pipes in both directions fill each other's bubbles: half of 1F1B's bubbles, with two copies of the weights.
 
-    More micro-batches than ranks, by mode:
+    The modes for more micro-batches than ranks:
 
-    - concatenation: one unit of D micro-batches after the other. Where a backward pass takes longer than a forward
-      pass, this leaves gaps between units, and may be slower than 1F1B.
-    - doubling: a forward pass takes two micro-batches, so that it lasts as long as the backward pass of one. Twice
-      as many activations are kept.
-    - halving: the same table for micro-batches that are halved in backward passes: it has 2N of them, each half as
-      large.
-    - list: units are given up, and the table is searched for by list scheduling with B = 2F.
-    - zero-bubble: the same with backward passes in two parts.
+    - concatenation: units of D micro-batches in sequence. If backward passes take longer than forward passes, there are
+      gaps between units, and it may be slower than 1F1B.
+    - doubling: a forward pass processes two micro-batches, so it takes as long as the backward pass of one. Keeps twice
+      as many activations.
+    - halving: the same table with 2N micro-batches of half the size.
+    - list: no units; list scheduling with B = 2F chooses the order.
+    - zero-bubble: like list, with split backward passes.
     """
     placement = bidirectional(num_ranks, num_pairs)
     if mode == "halving":
@@ -61,24 +60,27 @@ def chimera(
 
 
 def deal(micro_batches: range, num_pipes: int) -> list[range]:
-    """Return what each pipe gets: as many as the others, or one more, each a run of them."""
-    share, more = divmod(len(micro_batches), num_pipes)
+    """Distribute micro-batches evenly over the pipes, each a contiguous range."""
+    share, rest = divmod(len(micro_batches), num_pipes)
     ends = [0]
     for pipe in range(num_pipes):
-        ends.append(ends[-1] + share + (pipe < more))
+        ends.append(ends[-1] + share + (pipe < rest))
     return [micro_batches[first:last] for first, last in pairwise(ends)]
 
 
 def _concatenation(num_ranks: int, num_micro_batches: int, num_pairs: int) -> PipelineSchedule:
-    """In slots of a forward or a backward pass, micro-batch x of a pipe is at stage s forward in slot 2x + s, and
-    backward in slot 2x + 2D - 1 - s: no two pipes of a unit of D micro-batches meet. Units are 2D slots apart."""
+    """Return units of D micro-batches in sequence, 2D slots apart.
+
+    A slot holds one forward or backward pass. Stage s runs micro-batch x of a pipe forward in slot 2x + s and backward
+    in slot 2x + 2D - 1 - s, so the pipes of a unit never use the same slot of a rank.
+    """
     placement = bidirectional(num_ranks, num_pairs)
     slots: list[list[tuple[int, Action]]] = [[] for _ in range(num_ranks)]
     for unit, first in enumerate(range(0, num_micro_batches, num_ranks)):
-        there = range(first, min(first + num_ranks, num_micro_batches))
-        for pipe, of_pipe in enumerate(_dealt_both_ways(there, num_pairs)):
-            for turn, micro_batch in enumerate(of_pipe):
-                begin = 2 * turn + 2 * num_ranks * unit
+        micro_batches = range(first, min(first + num_ranks, num_micro_batches))
+        for pipe, of_pipe in enumerate(_deal_alternating(micro_batches, num_pairs)):
+            for index, micro_batch in enumerate(of_pipe):
+                begin = 2 * index + 2 * num_ranks * unit
                 for stage, rank in enumerate(placement.ranks[pipe]):
                     slots[rank].append((begin + stage, Action("F", stage, micro_batch, pipe=pipe)))
                     end = begin + 2 * num_ranks - 1 - stage
@@ -87,7 +89,7 @@ def _concatenation(num_ranks: int, num_micro_batches: int, num_pairs: int) -> Pi
     return PipelineSchedule("chimera", placement, num_micro_batches, rows)
 
 
-def _dealt_both_ways(micro_batches: range, num_pairs: int) -> Sequence[range]:
-    """What each pipe gets of a unit: where there are too few for all, pipes of both directions get one in turn."""
+def _deal_alternating(micro_batches: range, num_pairs: int) -> Sequence[range]:
+    """Distribute the micro-batches of a unit over the pipes; if they are too few, alternate between directions."""
     dealt = deal(micro_batches, 2 * num_pairs)
     return dealt[::2] + dealt[1::2]

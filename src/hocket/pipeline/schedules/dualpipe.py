@@ -1,9 +1,15 @@
-"""DualPipe: micro-batches from both ends, whose forward and backward passes overlap on every rank.
+"""DualPipe: micro-batches start at both ends, and their forward and backward passes overlap on every rank.
 
-The eight phases of a rank, with the pipe that begins nearer to it as the near one:
-F near; F near and F far; I, W and F far; the steady state; B and F&B of what is left; backward passes of both, the
-second half of them in two parts; the weight gradients that were kept, between the last gradients that other ranks
-wait for; and the rest of them.
+The near pipe of a rank is the one that starts closer to it. Each rank has eight phases:
+
+1. F near
+2. F near and F far
+3. I, W and F far
+4. the steady state: F&B of both pipes
+5. B far, and F far overlapped with B near
+6. B of both pipes, the second half of them split, with deferred weight gradients
+7. deferred weight gradients in turn with the last I that other ranks wait for
+8. the remaining weight gradients
 """
 
 from hocket.pipeline.action import Action
@@ -15,14 +21,14 @@ from hocket.pipeline.schedules._program import Program
 
 @recipe(
     "dualpipe",
-    bubble="(D/2 - 1)(F&B + B - 3W) of the time, F&B that of both together",
+    bubble="(D/2 - 1)(F&B + B - 3W) in time, F&B both overlapped",
     reference="DeepSeek-AI, arXiv 2412.19437, section 3.2.1",
     restriction=lambda num_ranks, num_micro_batches, **_: (
-        "the number of ranks (D) has to be even" if num_ranks % 2 else None
+        f"the number of ranks (D) must be even, got {num_ranks}" if num_ranks % 2 else None
     ),
 )
 def dualpipe(num_ranks: int, num_micro_batches: int) -> PipelineSchedule:
-    """Two copies of the model in opposite directions; forward passes overlap with backward passes of the other."""
+    """Two copies of the model in opposite directions; forward passes of one overlap with backward ones of the other."""
     rows = [_rank(num_ranks, num_micro_batches, rank) for rank in range(num_ranks)]
     return PipelineSchedule("dualpipe", bidirectional(num_ranks), num_micro_batches, rows)
 
@@ -40,10 +46,10 @@ def eight_phases(
     """Return the actions of a rank.
 
     Args:
-        program: to write them into.
-        near, far: stage and pipe that a micro-batch of the rank's own end comes to first, and last.
-        num_depths: ranks between an end and where both directions meet; the stage of `near` is this one's.
-        further: micro-batches of a direction beyond those that fill the pipeline.
+        program: program to append to.
+        near, far: (stage, pipe) of the rank in the pipe that starts closer to it, and in the other one.
+        num_depths: ranks from an end to the middle of the pipeline; the stage of `near` is the depth of this rank.
+        further: micro-batches per direction beyond those that fill the pipeline.
     """
     depth = near[0]
     inner = num_depths - 1 - depth
@@ -56,8 +62,8 @@ def eight_phases(
         program.add("I", *far)
         program.add_weights()
         program.add("F", *far)
-    for turn in range(further + depth + 1):
-        if turn == 0 and inner == 0:  # apart, so that the gradient leaves sooner
+    for index in range(further + depth + 1):
+        if index == 0 and inner == 0:  # not overlapped, so that the gradient is sent earlier
             program.add("F", *near)
             program.add("B", *far)
         else:
@@ -67,9 +73,9 @@ def eight_phases(
         program.add("B", *far)
         program.overlap(far, near)
     kind = "B"
-    for turn in range(depth + 1):
+    for index in range(depth + 1):
         for place, passes in enumerate((far, near)):
-            if turn == (depth + 1) // 2 and place == 1 - depth % 2:  # from here on weight gradients are kept
+            if index == (depth + 1) // 2 and place == 1 - depth % 2:  # from here on, defer weight gradients
                 kind = "I"
             program.add(kind, *passes)
     for _ in range(inner):

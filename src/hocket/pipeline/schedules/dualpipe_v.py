@@ -1,4 +1,4 @@
-"""DualPipeV: DualPipe cut in half along its symmetry; one copy of the model along a V."""
+"""DualPipeV: DualPipe cut in half along its symmetry, with one copy of the model along a V."""
 
 from hocket.pipeline.action import Action
 from hocket.pipeline.placement import zigzag
@@ -10,11 +10,11 @@ from hocket.pipeline.schedules.dualpipe import eight_phases
 
 @recipe(
     "dualpipe-v",
-    bubble="(D - 1)(F&B + B - 3W) of the time, of half as large stages",
+    bubble="(D - 1)(F&B + B - 3W) in time, stages of half the size",
     reference="DeepSeek-AI, DualPipe (2025); Qi et al., cut in half",
 )
 def dualpipe_v(num_ranks: int, num_micro_batches: int) -> PipelineSchedule:
-    """DualPipe's overlap with one copy of the model: two stages a rank along a V."""
+    """The overlap of DualPipe with one copy of the model: two stages per rank along a V."""
     rows = [_rank(num_ranks, num_micro_batches, rank) for rank in range(num_ranks)]
     return PipelineSchedule("dualpipe-v", zigzag(num_ranks, 2), num_micro_batches, rows)
 

@@ -1,4 +1,4 @@
-"""A schedule for any placement, made by running it."""
+"""A list schedule for any placement."""
 
 from hocket.pipeline.list_scheduling import Rule, search_list_schedule
 from hocket.pipeline.placement import Placement, bidirectional, linear, looped, zigzag
@@ -14,11 +14,13 @@ def _restriction(
     num_ranks: int, num_micro_batches: int, *, placement: str, per_rank: int, backward: str, most_kept: int | None
 ) -> str | None:
     if placement not in PLACEMENTS:
-        return f"placement is one of {', '.join(PLACEMENTS)}, not {placement!r}"
+        return f"placement must be one of {', '.join(PLACEMENTS)}, got {placement!r}"
     if backward not in BACKWARD:
-        return f"backward is {' or '.join(BACKWARD)}, not {backward!r}"
+        return f"backward must be {' or '.join(BACKWARD)}, got {backward!r}"
     if placement == "bidirectional" and (num_ranks % 2 or num_ranks // 2 % per_rank):
-        return "pipes in both directions need an even D, and as many pairs of them (per_rank) as divide D/2"
+        return (
+            f"pipes in both directions need an even D, got {num_ranks}, and a per_rank that divides D/2, got {per_rank}"
+        )
     return None
 
 
@@ -39,7 +41,7 @@ def list_scheduled(
 ) -> PipelineSchedule:
     """The fastest of several list schedules for a placement, for F = 1 and B = 2, or I = W = 1.
 
-    `per_rank` is the number of stages that a rank holds (looped, zigzag), or of pairs of pipes (bidirectional).
+    `per_rank` is the number of stages per rank (looped, zigzag), or of pairs of pipes (bidirectional).
     """
     chosen = _place(placement, num_ranks, per_rank)
     micro_batches = deal(range(num_micro_batches), chosen.num_pipes)

@@ -1,4 +1,4 @@
-"""1F1B: a backward pass as soon as there is one, and a forward pass in turn with it."""
+"""1F1B: after a warm-up, forward and backward passes alternate."""
 
 from hocket.pipeline.action import Action
 from hocket.pipeline.placement import linear
@@ -8,7 +8,7 @@ from hocket.pipeline.schedule import PipelineSchedule
 
 @recipe("1f1b", bubble="(D - 1)/(N + D - 1)", reference="DAPPLE, arXiv 2007.01045; PipeDream, arXiv 1806.03377")
 def one_f_one_b(num_ranks: int, num_micro_batches: int) -> PipelineSchedule:
-    """The bubbles of GPipe, but rank s keeps D - s micro-batches instead of all."""
+    """The bubbles of GPipe, but rank s keeps only D - s micro-batches."""
     rows = []
     for stage in range(num_ranks):
         warm_up = min(num_micro_batches, num_ranks - 1 - stage)

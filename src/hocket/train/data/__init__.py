@@ -1,1 +1,1 @@
-"""Batches, and the micro-batches that they are cut into."""
+"""Batches, and their micro-batches."""

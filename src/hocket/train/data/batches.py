@@ -1,4 +1,4 @@
-"""Data as batches that all ranks agree about."""
+"""Batches of the user's data, equal on all ranks."""
 
 from __future__ import annotations
 
@@ -23,12 +23,19 @@ from hocket.train.on_rank_0 import on_rank_0
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Samples of one step, over all replicas.
+    """The samples of one step, over all replicas.
 
     Args:
-        x: what the model takes: an array, a tuple of them, or a dictionary by name.
-        y: what the loss takes beside the model's output; None if there is nothing.
-        num_samples: along the first axis of every array.
+        x: inputs of the model: a tensor, a tuple of tensors, or a dictionary of tensors by name.
+        y: the target, which is the second argument of the loss; None if the data have no target.
+        num_samples: length of the first axis of every tensor.
+
+    Examples:
+        >>> source = hk.train.source_of(
+        ...     (np.zeros((6, 3)), np.zeros(6)), comm, batch_size=4, shuffle=False, seed=0, drop_last=False
+        ... )
+        >>> [batch.num_samples for batch in source.batches(epoch=0)]
+        [4, 2]
     """
 
     x: Any
@@ -37,30 +44,30 @@ class Batch:
 
 
 class Source(Protocol):
-    """Where batches come from."""
+    """A source of batches."""
 
     @property
     def num_batches(self) -> int | None:
-        """Of an epoch, where that is known."""
+        """Number of batches of an epoch; None if it is not known."""
 
     def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        """Return the batches of an epoch from a `first` one on, the same on every rank."""
+        """Return the batches of an epoch from index `first` on, equal on all ranks."""
 
 
 class Samples:
-    """Arrays, or a dataset with a length, of which every rank has all.
+    """Arrays, or a dataset with a length; every rank has all samples.
 
     Args:
-        data: (x, y), or a `torch.utils.data.Dataset` of such pairs. Random numbers of torch, NumPy and Python that its
-            samples draw follow from seed, epoch and batch.
+        data: (x, y), or a `torch.utils.data.Dataset` of such pairs. The random numbers of torch, NumPy and Python that
+            reading a sample draws are derived from seed, epoch and batch.
         batch_size: samples of a step.
-        shuffle: take them in a new order in every epoch, the same on all ranks.
-        seed: of the order, and of random numbers.
+        shuffle: take the samples in a new order in every epoch; the order is equal on all ranks.
+        seed: seed of the order, and of the random numbers.
         drop_last: leave out the last batch if it is smaller.
 
     Raises:
-        InvalidType: the data are none of this.
-        InvalidArgument: arrays have different lengths, or there is no batch.
+        InvalidType: `data` is something else.
+        InvalidArgument: the arrays have different lengths, or the samples do not make a batch.
     """
 
     def __init__(self, data: Any, batch_size: int, shuffle: bool, seed: int, drop_last: bool) -> None:
@@ -78,7 +85,8 @@ class Samples:
         self.num_batches = whole + bool(rest and not drop_last)
         if not self.num_batches:
             raise InvalidArgument(
-                f"{self.num_samples} samples make no batch of {batch_size}" + (" (drop_last)" if drop_last else "")
+                f"{self.num_samples} samples do not make a batch of {batch_size}"
+                + (" (drop_last): choose a smaller batch_size" if drop_last else ": the data must have samples")
             )
 
     def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
@@ -93,18 +101,18 @@ class Samples:
             yield Batch(x, y, len(chosen))
 
     def fingerprint(self) -> tuple[int, int]:
-        """Return what tells data of one rank from those of another: their number, and a sum over arrays, or over the
-        first samples of a dataset."""
-        read = self._arrays if self._dataset is None else self._take(torch.arange(min(4, self.num_samples)), 0)
+        """Return the number of samples and a checksum of the arrays, or of the first samples of a dataset. Ranks with
+        different data have different fingerprints."""
+        summed = self._arrays if self._dataset is None else self._take(torch.arange(min(4, self.num_samples)), 0)
         total = 0
-        for leaf in pytree.tree_leaves(read):
+        for leaf in pytree.tree_leaves(summed):
             if isinstance(leaf, torch.Tensor):
                 total = checksum(leaf, total)
         return self.num_samples, total
 
     def _take(self, chosen: torch.Tensor, key: int) -> tuple[Any, Any]:
         if self._dataset is not None:
-            with seeded(key):  # every rank makes the same of them
+            with seeded(key):  # a dataset may draw random numbers; all ranks must get the same samples
                 return _as_pair(default_collate([self._dataset[number] for number in chosen.tolist()]))
         return _as_pair(
             pytree.tree_map(lambda leaf: leaf[chosen] if isinstance(leaf, torch.Tensor) else leaf, self._arrays)
@@ -112,12 +120,11 @@ class Samples:
 
 
 class Stream:
-    """Anything that gives batches (x, y), such as a `torch.utils.data.DataLoader`: rank 0 reads it, and the others get
-    what it read.
+    """An iterable of batches (x, y), such as a `torch.utils.data.DataLoader`: rank 0 reads it and sends the batches.
 
     Args:
-        data: is gone through once an epoch.
-        comm: of all ranks.
+        data: iterated over once in each epoch.
+        comm: a communicator of all ranks.
     """
 
     num_batches: int | None = None
@@ -130,21 +137,21 @@ class Stream:
         """Return the batches of an epoch.
 
         Raises:
-            Exception: what reading them raised, on every rank.
+            Exception: reading raised it on rank 0; raised on every rank.
         """
-        read: Iterator[Any] | None = None
+        iterator: Iterator[Any] | None = None
 
         def next_batch() -> Batch | None:
-            nonlocal read
-            if read is None:
-                read = islice(iter(self._data), first, None)
-            given: Any = next(read, None)
-            if given is None:
+            nonlocal iterator
+            if iterator is None:
+                iterator = islice(iter(self._data), first, None)
+            item: Any = next(iterator, None)
+            if item is None:
                 return None
-            x, y = _as_pair(_as_tensors(given))
+            x, y = _as_pair(_as_tensors(item))
             num_samples = _num_samples((x, y))
             if not num_samples:
-                raise InvalidArgument("the data gave a batch of no samples")
+                raise InvalidArgument("the data gave a batch of 0 samples; every batch must have 1 or more")
             return Batch(x, y, num_samples)
 
         while (batch := on_rank_0(self._comm, next_batch)) is not None:
@@ -152,19 +159,21 @@ class Stream:
 
 
 def samples_of(data: Any, *, batch_size: int, shuffle: bool, seed: int, drop_last: bool) -> Samples | None:
-    """Return data of which every rank has all; None of an iterable of batches, which rank 0 reads.
+    """Return arrays or a dataset as `Samples`; None for an iterable of batches, which rank 0 reads.
 
     Args:
-        data: (x, y) of NumPy arrays or tensors, where x may be a tuple of them or a dictionary by the names that the
-            model takes; a `torch.utils.data.Dataset` of such pairs; or an iterable of batches, such as a list of
+        data: (x, y) of NumPy arrays or tensors, where x may be a tuple of arrays or a dictionary by the names of the
+            model's inputs; a `torch.utils.data.Dataset` of such pairs; or an iterable of batches, such as a list of
             pairs.
+        batch_size, shuffle, seed, drop_last: see `Samples`.
 
     Raises:
-        InvalidType: it is none of these.
-        InvalidArgument: arrays have different lengths, there is no batch, or a DataLoader reads a part of the data.
+        InvalidType: `data` is something else.
+        InvalidArgument: the arrays have different lengths, the samples do not make a batch, or a DataLoader reads a
+            part of the data only.
     """
     if isinstance(data, Dataset) and not hasattr(data, "__len__") and not hasattr(data, "__iter__"):
-        raise InvalidType("a dataset has a length or can be iterated over; this one has neither")
+        raise InvalidType(f"a dataset must have __len__ or __iter__; {type(data).__name__} has neither")
     has_samples = isinstance(data, Dataset) and hasattr(data, "__len__") and not isinstance(data, IterableDataset)
     is_stream = not isinstance(data, (tuple, list, Mapping, np.ndarray, torch.Tensor)) and not has_samples
     if isinstance(data, list) and data and all(isinstance(each, (tuple, list)) for each in data):
@@ -172,13 +181,13 @@ def samples_of(data: Any, *, batch_size: int, shuffle: bool, seed: int, drop_las
     if is_stream:
         if not isinstance(data, Iterable):
             raise InvalidType(
-                "data are (x, y) of arrays, a torch.utils.data.Dataset, or an iterable of batches, not "
+                "data must be (x, y) of arrays, a torch.utils.data.Dataset, or an iterable of batches, not "
                 f"{type(data).__name__}"
             )
         if isinstance(sampler := getattr(data, "sampler", None), DistributedSampler) and sampler.num_replicas > 1:
             raise InvalidArgument(
                 f"the DataLoader has a DistributedSampler, which gives 1 of {sampler.num_replicas} parts of the data, "
-                "but rank 0 reads for all ranks: leave the sampler out, and pass shuffle=True to the DataLoader"
+                "but rank 0 reads for all ranks: remove the sampler, and pass shuffle=True to the DataLoader"
             )
         return None
     return Samples(data, batch_size, shuffle, seed, drop_last)
@@ -187,10 +196,27 @@ def samples_of(data: Any, *, batch_size: int, shuffle: bool, seed: int, drop_las
 def source_of(
     data: Any, comm: Communicator, *, batch_size: int, shuffle: bool, seed: int, drop_last: bool
 ) -> Samples | Stream:
-    """Return where batches come from; called by all ranks, with what `samples_of` takes.
+    """Return a source of batches; called by all ranks.
+
+    Args:
+        data: (x, y) of arrays or tensors, a `torch.utils.data.Dataset` of such pairs, or an iterable of batches; equal
+            on all ranks, except for an iterable, which rank 0 reads.
+        comm: a communicator of all ranks.
+        batch_size: samples of a step, over all replicas.
+        shuffle: take the samples in a new order in every epoch.
+        seed: seed of the order, and of random numbers that a dataset draws.
+        drop_last: leave out the last batch if it is smaller.
 
     Raises:
-        InvalidType, InvalidArgument: as of `samples_of`; or ranks have different data.
+        InvalidType, InvalidArgument: the data cannot be used, or ranks have different data.
+
+    Examples:
+        >>> x, y = np.arange(10.0).reshape(5, 2), np.zeros(5)
+        >>> source = hk.train.source_of((x, y), comm, batch_size=2, shuffle=False, seed=0, drop_last=True)
+        >>> source.num_batches
+        2
+        >>> next(source.batches(epoch=0)).x.tolist()
+        [[0.0, 1.0], [2.0, 3.0]]
     """
     samples = samples_of(data, batch_size=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last)
     if samples is None:
@@ -198,7 +224,7 @@ def source_of(
     own = samples.fingerprint()
     for rank, other in enumerate(comm.all_gather_object(own)):
         if other != own:
-            raise InvalidArgument(f"rank {comm.rank} and rank {rank} have different data: all have to have the same")
+            raise InvalidArgument(f"rank {comm.rank} and rank {rank} have different data: pass equal data on all ranks")
     return samples
 
 
@@ -212,8 +238,23 @@ def sources_of(
     seed: int,
     drop_last: bool,
 ) -> tuple[Samples | Stream, Samples | Stream | None]:
-    """Return where batches of a training come from, and those of its validation, if there is one. Raises as
-    `source_of`."""
+    """Return the sources of a training and of its validation, or None without `validation_data`; called by all ranks.
+
+    Args:
+        data, validation_data: see `source_of`. The validation is neither shuffled nor does it drop a batch.
+        comm, batch_size, shuffle, seed, drop_last: see `source_of`.
+
+    Raises:
+        InvalidType, InvalidArgument: see `source_of`; or arguments differ between ranks.
+
+    Examples:
+        >>> x, y = np.zeros((6, 3)), np.zeros(6)
+        >>> source, validation = hk.train.sources_of(
+        ...     (x, y), (x[:1], y[:1]), comm, batch_size=2, shuffle=True, seed=0, drop_last=False
+        ... )
+        >>> source.num_batches, validation.num_batches
+        (3, 1)
+    """
     check_seed(seed)
     check_alike(
         comm,
@@ -230,21 +271,21 @@ def sources_of(
 
 
 def first_example(source: Samples | Stream) -> Any:
-    """Return what the model takes of the first batch; None of a stream, which cannot be read twice."""
+    """Return the model's inputs in the first batch; None for a stream, which cannot be read twice."""
     return None if isinstance(source, Stream) else next(source.batches(0)).x
 
 
 def _as_tensors(data: Any) -> Any:
-    """Data with all arrays as tensors; numbers outside of lists stay, as what a model takes may be one."""
+    """Convert all arrays to tensors. Numbers outside of lists stay: an input of a model may be a number."""
     _check_lists(data)
     return pytree.tree_map(_as_tensor, data)
 
 
 def _check_lists(data: Any) -> None:
-    """Refuse samples in lists: nobody would take the right ones of them."""
+    """Refuse lists of samples: they would be cut along the wrong axis."""
     if isinstance(data, list) and any(isinstance(each, (int, float)) for each in data):
         raise InvalidType(
-            f"data hold a list of {len(data)} numbers, where arrays are to be: make it one, numpy.asarray(...)"
+            f"data must hold arrays, not a list of {len(data)} numbers: convert it with numpy.asarray(...)"
         )
     for each in data.values() if isinstance(data, Mapping) else data if isinstance(data, (tuple, list)) else ():
         _check_lists(each)
@@ -257,20 +298,20 @@ def _as_tensor(leaf: Any) -> Any:
     try:
         return torch.from_numpy(array)
     except TypeError:
-        raise InvalidType(f"data hold an array of {array.dtype}, which torch has no tensors of") from None
+        raise InvalidType(f"data must hold arrays of types that torch has, not of {array.dtype}") from None
 
 
 def _num_samples(data: Any) -> int:
-    """The length of all arrays, along their first axes."""
+    """Return the length of the first axis, which must be equal in all arrays."""
     shapes = {tuple(leaf.shape) for leaf in pytree.tree_leaves(data) if isinstance(leaf, torch.Tensor)}
     if not shapes or () in shapes:
         raise InvalidType(
-            "data are arrays or tensors whose first axis counts samples; "
-            + ("one of these is a single number" if shapes else "there is none")
+            "data must be arrays or tensors whose first axis counts samples; "
+            + ("one of these is a single number" if shapes else "these hold no array")
         )
     lengths = {shape[0] for shape in shapes}
     if len(lengths) != 1:
-        raise InvalidArgument(f"all arrays have as many samples; these have {sorted(lengths)}")
+        raise InvalidArgument(f"all arrays must have equally many samples; these have {sorted(lengths)}")
     return lengths.pop()
 
 
@@ -281,4 +322,7 @@ def _as_pair(data: Any) -> tuple[Any, Any]:
         return data[0], None
     if isinstance(data, (torch.Tensor, Mapping)):
         return data, None
-    raise InvalidType("data are pairs (x, y): what the model takes, and what the loss takes beside its output")
+    raise InvalidType(
+        f"data must be pairs (x, y) of the model's input and the target of the loss, not a {type(data).__name__}"
+        + (f" of {len(data)} items" if isinstance(data, (tuple, list)) else "")
+    )

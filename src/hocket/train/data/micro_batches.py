@@ -1,4 +1,4 @@
-"""Micro-batches, and how a batch is cut into them."""
+"""Micro-batches, and the cutting of a batch into micro-batches."""
 
 from __future__ import annotations
 
@@ -18,14 +18,20 @@ Weigh = Callable[[Any], float]
 
 @dataclass(frozen=True, eq=False)
 class MicroBatch:
-    """A part of a batch that goes through the pipeline as one.
+    """A part of a batch that passes through the pipeline as one unit.
 
     Args:
-        inputs: what the model takes, by name; the same on all ranks of a pipeline.
-        target: what the loss takes beside the model's output.
-        weight: of its loss in that of the batch: its part of the samples, where the loss is a mean over samples. Of one
-            with a weight of 0 the loss is not computed.
-        share: of what stages add to the loss, such as regularizers; None: as `weight`.
+        inputs: inputs of the model, by name; equal on all ranks of a pipeline.
+        target: second argument of the loss.
+        weight: factor of this micro-batch's loss in the loss of the batch. For a mean over samples it is the
+            micro-batch's fraction of the samples. With a weight of 0 the loss is not computed.
+        share: factor of the losses that stages add, such as regularizers; None: `weight`.
+
+    Examples:
+        >>> import torch
+        >>> half = hk.train.MicroBatch({"input": torch.ones(4, 2)}, target=torch.zeros(4, 1), weight=0.5)
+        >>> {name: tuple(value.shape) for name, value in half.inputs.items()}, half.weight
+        ({'input': (4, 2)}, 0.5)
     """
 
     inputs: Mapping[str, Any]
@@ -35,13 +41,13 @@ class MicroBatch:
 
 
 class Parts(NamedTuple):
-    """A batch in parts.
+    """A batch cut into micro-batches.
 
     Args:
-        micro_batches: of one replica.
-        weights: of the losses of all micro-batches, in order.
-        shares: of all micro-batches: each one's part of the samples.
-        num_items: that the mean in the loss is over.
+        micro_batches: the micro-batches of one replica.
+        weights: weights of the losses of all micro-batches, over all replicas, in order.
+        shares: fractions of the samples of all micro-batches, over all replicas, in order.
+        num_items: number of items that the mean in the loss is taken over.
     """
 
     micro_batches: list[MicroBatch]
@@ -59,21 +65,23 @@ def micro_batches_of(
     weigh: Weigh | None = None,
     loss_is_mean: bool = True,
 ) -> Parts:
-    """Cut a batch into micro-batches of sizes as equal as can be, replica after replica.
+    """Cut a batch into micro-batches of nearly equal sizes, replica after replica.
 
-    Where there are fewer samples than micro-batches, the last ones repeat a sample, with a weight of 0.
+    If the batch has fewer samples than micro-batches, the last micro-batches repeat a sample, with a weight of 0.
 
     Args:
-        batch: of all replicas.
-        names: of what the model takes.
-        replica: whose micro-batches are wanted.
-        num_replicas, num_micro_batches: how many there are, of each replica.
-        weigh: how many items the mean in the loss is over, of a target; None: samples.
-        loss_is_mean: whether it is a mean, so that the weight of a micro-batch is its part of the items, or a sum, so
-            that it is 1.
+        batch: the batch of all replicas.
+        names: names of the model's inputs.
+        replica: the replica whose micro-batches are returned.
+        num_replicas: number of replicas.
+        num_micro_batches: number of micro-batches of each replica.
+        weigh: returns, for a target, the number of items that the mean in the loss is taken over; None: the number of
+            samples.
+        loss_is_mean: True: the loss is a mean, and the weight of a micro-batch is its fraction of the items; False: the
+            loss is a sum, and every weight is 1.
 
     Raises:
-        InvalidArgument: the batch is not what the model takes.
+        InvalidArgument: the batch does not have the model's inputs.
     """
     total = num_replicas * num_micro_batches
     num_samples = batch.num_samples
@@ -104,21 +112,32 @@ def micro_batches_of(
 
 
 def first_inputs(source: Samples | Stream, names: Sequence[str], num_parts: int) -> Mapping[str, Any]:
-    """Return what the model takes, by name, of the first micro-batch of a source, of so many a batch.
+    """Return the model's inputs, by name, in the first micro-batch of a source.
+
+    Args:
+        source: a source of batches.
+        names: names of the model's inputs.
+        num_parts: number of micro-batches of a batch.
 
     Raises:
-        InvalidArgument: the source cannot be read twice.
+        InvalidArgument: the source is a stream, which cannot be read twice.
+
+    Examples:
+        >>> data = (np.zeros((8, 2)), np.zeros(8))
+        >>> source = hk.train.source_of(data, comm, batch_size=8, shuffle=False, seed=0, drop_last=False)
+        >>> tuple(hk.train.first_inputs(source, ["input"], num_parts=4)["input"].shape)
+        (2, 2)
     """
     if isinstance(source, Stream):
         raise InvalidArgument(
-            "measuring a model needs indexable data: pass arrays or a dataset, or choose strategy and balance"
+            "measuring a model needs indexable data: pass arrays or a dataset, or set strategy= and balance="
         )
     first = next(source.batches(0))
     return micro_batches_of(first, names, 0, 1, num_parts).micro_batches[0].inputs
 
 
 def _padded(batch: Batch, least: int) -> tuple[Any, Any, int]:
-    """Samples of a batch, and the last one again and again where they are fewer than `least`."""
+    """Return x, y and their length; if the batch has fewer than `least` samples, repeat the last sample."""
     missing = least - batch.num_samples
     if missing <= 0:
         return batch.x, batch.y, batch.num_samples
@@ -133,11 +152,13 @@ def _by_name(x: Any, names: Sequence[str]) -> dict[str, Any]:
         unknown = sorted(set(x) - set(names))
         absent = [name for name in names if name not in x]
         if unknown or absent:
-            raise InvalidArgument(f"the model takes {', '.join(names)}; the data have {', '.join(map(str, x))}")
+            raise InvalidArgument(
+                f"the data must have the inputs of the model, {', '.join(names)}, not {', '.join(map(str, x))}"
+            )
         return {name: x[name] for name in names}
     values = list(x) if isinstance(x, (tuple, list)) and len(names) != 1 else [x]
     if len(values) != len(names):
-        raise InvalidArgument(f"the model takes {len(names)} inputs ({', '.join(names)}), the data have {len(values)}")
+        raise InvalidArgument(f"the data must have {len(names)} inputs ({', '.join(names)}), not {len(values)}")
     return dict(zip(names, values, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Random numbers that depend on where they are used, and on nothing that happened before."""
+"""Seeds of random numbers that depend on the place of their use only, not on earlier draws."""
 
 from __future__ import annotations
 
@@ -16,10 +16,17 @@ def random_key(seed: int, step: int, stage: int, micro_batch: int) -> int:
     """Return the seed of the random numbers of one forward pass.
 
     Args:
-        seed: of the training.
-        step: how many steps came before.
-        stage: of the model.
-        micro_batch: in the whole batch: those of replica r come after those of the replicas before it.
+        seed: seed of the training.
+        step: number of steps before this one.
+        stage: number of the stage.
+        micro_batch: index in the whole batch, where the micro-batches of replica r follow those of replica r - 1.
+
+    Examples:
+        >>> first = hk.train.random_key(seed=0, step=3, stage=1, micro_batch=2)
+        >>> first == hk.train.random_key(seed=0, step=3, stage=1, micro_batch=2)
+        True
+        >>> first == hk.train.random_key(seed=0, step=4, stage=1, micro_batch=2)
+        False
     """
     packed = struct.pack("<4q", seed, step, stage, micro_batch)
     return int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little") >> 1
@@ -27,8 +34,7 @@ def random_key(seed: int, step: int, stage: int, micro_batch: int) -> int:
 
 @contextmanager
 def seeded(key: int) -> Iterator[None]:
-    """Have random numbers of torch, NumPy and Python depend on `key` alone; afterwards they go on as if none had been
-    drawn."""
+    """Seed the generators of torch, NumPy and Python with `key`; restore their states afterwards."""
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()
     try:
         torch.default_generator.manual_seed(key)

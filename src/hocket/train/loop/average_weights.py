@@ -1,4 +1,4 @@
-"""Averages of weights over a training, such as exponential moving averages, of a model whose parts ranks train."""
+"""Averages of weights over a training, such as exponential moving averages, of a split model."""
 
 from __future__ import annotations
 
@@ -16,34 +16,48 @@ from hocket.train.run.whole_model import collect_copy, merge_buffers
 class AverageWeights(Callback):
     """Adds the model's weights to their average after every step, or after every epoch.
 
-    Every rank averages what it trains; at the end of the training, and where it is saved, all ranks get the whole.
+    Every rank averages the weights that it trains. When the training is saved and when it ends, all ranks receive the
+    whole averaged model.
 
     Args:
-        averaged: made of the model that is trained, which every rank does.
+        averaged: an averaged model that every rank made from the model that is trained.
         by: "step" or "epoch".
-        first: the number of the step, or of the epoch, from which on weights count; from 0.
+        first: index of the first step, or epoch, whose weights count; counted from 0.
 
     Raises:
-        InvalidArgument, InvalidType: an argument cannot work.
+        InvalidArgument: `by` is another word.
+        InvalidType: `averaged` is not an AveragedModel.
 
-    Example:
+    Examples:
+        >>> import torch
+        >>> from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Linear(4, 1))
         >>> averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.999))
-        >>> fit(model, data, callbacks=[AverageWeights(averaged)], ...)
-        >>> averaged(x)  # the whole averaged model, on every rank
+        >>> history = hk.train.fit(
+        ...     model, (torch.ones(8, 2), torch.ones(8, 1)), loss=torch.nn.functional.mse_loss,
+        ...     optimizer=torch.optim.SGD(model.parameters(), lr=0.1), batch_size=4, num_micro_batches=2,
+        ...     callbacks=[hk.train.AverageWeights(averaged)], comm=comm, show_progress=False
+        ... )
+        >>> averaged(torch.ones(3, 2)).shape, int(averaged.n_averaged)  # on every rank, after 2 steps
+        (torch.Size([3, 1]), 2)
     """
 
     def __init__(self, averaged: AveragedModel, by: str = "step", first: int = 0) -> None:
         if not isinstance(averaged, AveragedModel):
-            raise InvalidType(f"averaged is a torch.optim.swa_utils.AveragedModel, not a {type(averaged).__name__}")
+            raise InvalidType(
+                f"averaged must be a torch.optim.swa_utils.AveragedModel, not a {type(averaged).__name__}"
+            )
         if by not in ("step", "epoch"):
-            raise InvalidArgument(f'by is "step" or "epoch", not {by!r}')
+            raise InvalidArgument(f'by must be "step" or "epoch", not {by!r}')
         self._averaged, self._by, self._first = averaged, by, first
 
     def on_train_begin(self, trainer: TrainerView) -> None:
         model = trainer.executor.split.model
         shapes = [each.shape for each in model.parameters()]
         if [each.shape for each in self._averaged.module.parameters()] != shapes:
-            raise InvalidArgument("averaged was made of another model than the one that is trained")
+            raise InvalidArgument(
+                "averaged was made from a model with other parameters: make it from the model that is trained"
+            )
 
     def on_batch_end(self, trainer: TrainerView, step: int, logs: Mapping[str, float]) -> None:
         if self._by == "step" and step > self._first:
@@ -68,7 +82,7 @@ class AverageWeights(Callback):
     def _collect(self, trainer: TrainerView) -> None:
         merge_buffers(trainer.executor)
         collect_copy(trainer.executor, self._averaged.module, with_buffers=self._averaged.use_buffers)
-        if not self._averaged.use_buffers:  # they are the model's own
+        if not self._averaged.use_buffers:  # the averaged model then has the model's own buffers
             model = trainer.executor.split.model
             with torch.no_grad():
                 for copy, buffer in zip(self._averaged.module.buffers(), model.buffers(), strict=True):

@@ -1,4 +1,4 @@
-"""Losses and optimizers of torch by name."""
+"""Losses and optimizers of torch, by name."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _OPTIMIZERS: Mapping[str, Callable[[Any, float], torch.optim.Optimizer]] = {
 
 
 def optimizer_by_name(name: str, learning_rate: float) -> MakeOptimizer:
-    """Return what makes an optimizer of parameters.
+    """Return a function from parameters to an optimizer.
 
     Raises:
         InvalidArgument: no optimizer has that name.
     """
     if name not in _OPTIMIZERS:
-        raise InvalidArgument(f"optimizer is {', '.join(_OPTIMIZERS)}; not {name!r}")
+        raise InvalidArgument(f"optimizer must be {', '.join(_OPTIMIZERS)}; not {name!r}")
     make = _OPTIMIZERS[name]
     return lambda parameters: make(parameters, learning_rate)

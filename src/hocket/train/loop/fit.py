@@ -67,46 +67,65 @@ def fit(
     picture: str | Path | None = None,
     show_progress: bool = True,
 ) -> History:
-    """Train; called by all ranks of a job alike (``hocket run -n 4 train.py``). Every rank has the whole trained model
-    at the end.
+    """Train a model; called by all ranks of a job (``hocket run -n 4 train.py``). At the end every rank has the whole
+    trained model.
 
     Args:
-        model: a `torch.nn.Sequential`, or any module that torch.fx or torch.export can trace; the same on every rank,
-            which all begin with the parameters of rank 0.
+        model: a `torch.nn.Sequential`, or a module that torch.fx or torch.export can trace; equal modules on all ranks.
+            All ranks begin with the parameters of rank 0.
         data: (x, y) of arrays or tensors, a dataset of such pairs, or an iterable of batches: see `source_of`.
-        loss: (output, target) -> scalar, of a micro-batch.
-        optimizer: of the model's parameters; several, each of some of them; or what makes one of parameters.
-        epochs: to train.
-        max_steps: after which it ends, whatever the epoch.
+        loss: (output, target) -> scalar, for a micro-batch.
+        optimizer: an optimizer of the model's parameters; several optimizers, each of some parameters; or a function
+            from parameters to an optimizer.
+        epochs: number of epochs to train.
+        max_steps: number of steps after which the training ends, in any epoch; None: no limit.
         batch_size: samples of a step, over all replicas.
-        strategy: "data", "model", "hybrid", or "auto": the model is measured, and what a simulation finds fastest done.
-        num_partitions, num_replicas: how the ranks are used; what is not given follows from the strategy.
-        schedule: name of a pipeline schedule, or a table; None: "1f1b", or chosen where the strategy is.
-        schedule_options: of the schedule, such as {"num_pairs": 2}.
-        num_micro_batches: of a replica and step; None: four times the ranks of a pipeline, as far as there are samples.
-        layers_per_partition: how many layers each stage has; otherwise they are alike in `balance`: "params", "flops",
-            "profile" (measured, and a simulated step made short), or a number for every layer.
-        limit_nbytes: that a rank may hold, where the strategy is chosen.
-        validation_data: as `data`; evaluated after every epoch.
+        strategy: "data", "model", "hybrid", or "auto": measure the model, and use the set-up that is fastest in
+            simulation.
+        num_partitions, num_replicas: see `arrange`; None: derived from the strategy and the ranks.
+        schedule: name of a pipeline schedule, or a table; None: "1f1b", or with "auto" chosen.
+        schedule_options: options of the schedule, such as {"num_pairs": 2}.
+        num_micro_batches: of a replica in one step; None: four for each partition, limited by the samples.
+        layers_per_partition: number of layers of each stage; None: given by `balance`.
+        balance: cost that is equalised between stages: "params", "flops", "profile" (measured time, with a short
+            simulated step), or a number for each layer.
+        limit_nbytes: with strategy "auto": limit of a rank's weights, gradients and activations, in bytes.
+        validation_data: like `data`; evaluated after every epoch.
         metrics: "accuracy", or functions (output, target) -> number that are means over samples.
         callbacks: see `Callback`.
-        shuffle, drop_last: as of `Samples`.
-        max_gradient_norm: gradients are scaled down to it.
-        scaler: scales losses up for gradients in half precision, and leaves out steps in which they overflow.
+        shuffle, drop_last: see `source_of`.
+        max_gradient_norm: gradients with a larger norm are scaled down to this norm; None: never.
+        scaler: scales losses for gradients in half precision, and skips steps whose gradients overflow.
         weigh, loss_is_mean: see `Trainer`.
-        exact: gradients are bit for bit those of one process: see `PipelineExecutor`.
-        recompute: keep the inputs of stages alone, and compute the rest again in the backward pass.
-        seed: of the order of samples, and of random numbers in the model.
-        resume: a file that `Trainer.save` wrote, to go on from.
-        comm: of all ranks; None: the job's, which is joined and left.
-        timeout: seconds that a rank waits for another.
-        picture: a file for a picture of the last step, as it was simulated and as it was.
-        show_progress: on rank 0.
+        exact: gradients equal those of one process bit for bit: see `PipelineExecutor`.
+        recompute: keep only the inputs of stages, and repeat the forward pass before the backward pass.
+        seed: seed of the order of samples, and of random numbers in the model.
+        resume: a file that `Trainer.save` wrote; the training continues from it.
+        comm: a communicator of all ranks; None: join the job, and leave it at the end.
+        timeout: timeout in seconds of a rank that waits for another; None: the timeout of the communicator.
+        picture: path of a picture of a step, simulated and measured; None: no picture.
+        show_progress: show progress on rank 0.
+
+    Returns:
+        The numbers of every epoch.
 
     Raises:
-        InvalidArgument, InvalidType, InvalidModel: something cannot work: raised on every rank before anything is sent.
-        Aborted: another rank could not go on; says which, and what it raised.
-        CommTimeout, PeerFailure: a rank hangs, or has died; names it and what was waited for.
+        InvalidArgument, InvalidType, InvalidModel: an argument cannot be used; raised on every rank, before anything is
+            sent.
+        Aborted: another rank failed; the message names the rank and its error.
+        CommTimeout, PeerFailure: a rank hangs, or has died; the message names the rank, and what was waited for.
+
+    Examples:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+        >>> history = hk.train.fit(
+        ...     model, (torch.ones(16, 2), torch.ones(16, 1)), loss=torch.nn.functional.mse_loss, epochs=3,
+        ...     optimizer=torch.optim.SGD(model.parameters(), lr=0.1), batch_size=8, comm=comm, show_progress=False
+        ... )
+        >>> history.plan
+        '2 partitions x 1 replicas, 1f1b, 8 micro-batches, stages of 1, 2 layers'
+        >>> len(history.batch_losses), history.history["loss"][-1] < history.history["loss"][0]
+        (6, True)
     """
     with ExitStack() as stack:
         if comm is None:
@@ -118,9 +137,9 @@ def fit(
         if max_steps is not None:
             check_count("max_steps", max_steps, 0)
         if weigh is not None and not callable(weigh):
-            raise InvalidType(f"weigh is a function of a target, not {weigh!r}")
+            raise InvalidType(f"weigh must be a function of a target, not {weigh!r}")
         if max_gradient_norm is not None and not max_gradient_norm > 0:
-            raise InvalidArgument(f"max_gradient_norm is more than 0, or None, not {max_gradient_norm!r}")
+            raise InvalidArgument(f"max_gradient_norm must be more than 0, or None, not {max_gradient_norm!r}")
         check_model(model)
         check_content({**dict(model.named_parameters()), **dict(model.named_buffers())})
         optimizers = read_optimizers(optimizer, model)

@@ -1,4 +1,4 @@
-"""What happened in a training: numbers by epoch."""
+"""The history of a training: numbers by epoch."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ from dataclasses import dataclass, field
 
 @dataclass
 class History:
-    """Numbers of every epoch, the same on every rank.
+    """Numbers of every epoch, equal on all ranks.
 
     Args:
-        history: by name, such as "loss", "val_loss" and "samples_per_s": one number an epoch.
-        epoch: numbers of the epochs.
-        batch_losses: of every step, in order.
-        plan: what the ranks did, in words.
-        samples_per_s: of every epoch.
+        history: by name, such as "loss", "val_loss" and "samples_per_s": one number for each epoch.
+        epoch: indices of the epochs.
+        batch_losses: the loss of every step, in order.
+        plan: the set-up of the training, in words.
+        samples_per_s: one number for each epoch.
+
+    Examples:
+        >>> history = hk.train.History()
+        >>> history.add(0, {"loss": 0.5, "val_loss": 0.75})
+        >>> history.add(1, {"loss": 0.25, "val_loss": 0.5})
+        >>> history.history
+        {'loss': [0.5, 0.25], 'val_loss': [0.75, 0.5]}
     """
 
     history: dict[str, list[float]] = field(default_factory=dict)
@@ -24,7 +31,7 @@ class History:
     samples_per_s: list[float] = field(default_factory=list)
 
     def add(self, epoch: int, logs: dict[str, float]) -> None:
-        """Add an epoch."""
+        """Add the numbers of an epoch."""
         self.epoch.append(epoch)
         for name, value in logs.items():
             self.history.setdefault(name, []).append(value)

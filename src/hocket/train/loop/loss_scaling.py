@@ -1,4 +1,4 @@
-"""Scaling of losses, so that gradients in half precision do not vanish: torch's GradScaler, told alike on all ranks."""
+"""Scaling of losses, so that gradients in half precision do not vanish, by torch's GradScaler in equal states."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hocket.train.run.executor import PipelineExecutor
 
 
 class LossScaling(Callback):
-    """Scales gradients up while they are computed, and down before they are used; leaves out a step in which one of any
-    rank is infinite or not a number. The scale grows and shrinks as the scaler says, and is the same on every rank.
+    """Scales gradients up while they are computed, and down before they are used; skips a step in which a gradient of
+    any rank is infinite or not a number. The scaler changes the scale, which is equal on all ranks.
 
     Args:
-        scaler: a `torch.amp.GradScaler`; one that is not enabled scales nothing.
+        scaler: a `torch.amp.GradScaler`; a disabled one scales nothing.
 
     Raises:
         InvalidType: `scaler` is not a GradScaler.
@@ -28,15 +28,15 @@ class LossScaling(Callback):
 
     def __init__(self, scaler: torch.amp.GradScaler) -> None:
         if not isinstance(scaler, torch.amp.GradScaler):
-            raise InvalidType(f"scaler is a torch.amp.GradScaler, not a {type(scaler).__name__}")
+            raise InvalidType(f"scaler must be a torch.amp.GradScaler, not a {type(scaler).__name__}")
         self._scaler = scaler
-        # The scaler is told through a parameter of its own, whatever parameters this rank has.
-        self._told = nn.Parameter(torch.zeros(1))
-        self._teller = torch.optim.SGD([self._told], lr=0.0)
+        # The scaler learns of an overflow from the gradient of this parameter, which exists on every rank.
+        self._signal = nn.Parameter(torch.zeros(1))
+        self._signal_optimizer = torch.optim.SGD([self._signal], lr=0.0)
         self.overflows = False
 
     def scaled(self, loss: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a loss of the same value, whose gradients are scaled."""
+        """Return a loss with the same values and scaled gradients."""
 
         def scaled_loss(*arguments: Any) -> Any:
             value = loss(*arguments)
@@ -47,7 +47,7 @@ class LossScaling(Callback):
         return scaled_loss
 
     def unscale(self, executor: PipelineExecutor) -> None:
-        """Scale this rank's gradients down, and find out whether any rank's overflow; called by all ranks."""
+        """Scale this rank's gradients down, and set `overflows` if those of any rank overflow; called by all ranks."""
         own = [each.grad for each in executor.split.model.parameters() if each.grad is not None]
         overflows = torch.zeros(1)
         if not all(bool(torch.isfinite(each).all()) for each in own):
@@ -59,9 +59,9 @@ class LossScaling(Callback):
             return
         for each in own:
             each.mul_(1 / self._scale())
-        self._told.grad = torch.full((1,), torch.inf if self.overflows else 0.0)
-        self._scaler.scale(torch.zeros(1))  # makes what it keeps, the first time
-        self._scaler.step(self._teller)
+        self._signal.grad = torch.full((1,), torch.inf if self.overflows else 0.0)
+        self._scaler.scale(torch.zeros(1))  # the first call makes the scaler's state, which `step` needs
+        self._scaler.step(self._signal_optimizer)
         self._scaler.update()
 
     def state(self) -> Mapping[str, Any]:
@@ -75,7 +75,7 @@ class LossScaling(Callback):
 
 
 class _ScaledGradient(torch.autograd.Function):
-    """A value as it is, with a gradient that is so many times as large."""
+    """Returns its input unchanged; multiplies the gradient by `scale`."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, scale: float) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Numbers beside the loss: functions of output and target, and meters of all outputs of an epoch."""
+"""Metrics: functions of output and target, and meters over all outputs of an epoch."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ Metric: TypeAlias = Callable[[Any, Any], Any]
 
 
 class Meter(Protocol):
-    """Adds up what is to be known about many outputs. Every method is called by all ranks."""
+    """Sums statistics of many outputs. Every method is called by all ranks."""
 
     def begin(self) -> None:
-        """Begin anew."""
+        """Reset the sums."""
 
     def gather(self, outputs: Mapping[int, Any], parts: Parts) -> Any:
-        """Exchange what the model gave for a batch, as far as it has to be; return what `update` is given here.
+        """Exchange the outputs of a batch between ranks, as far as needed; return the argument of this rank's `update`.
 
         Args:
-            outputs: of micro-batches whose last stage is here, by number.
+            outputs: outputs of the micro-batches whose last stage this rank has, by micro-batch.
             parts: all micro-batches of the replica, and their weights in the batch.
         """
 
     def update(self, gathered: Any) -> None:
-        """Add a batch; communicates nothing, and may raise on a rank alone."""
+        """Add a batch. Must not communicate; may raise on one rank only."""
 
     def result(self) -> dict[str, float]:
-        """Return the numbers of all batches so far, the same on every rank."""
+        """Return the numbers of all batches so far, equal on all ranks."""
 
 
 def accuracy(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Return the share of right answers: the largest of the last axis is that of the target."""
+    """Return the fraction of samples whose largest output, along the last axis, is at the target's index."""
     return (output.argmax(-1) == target).double().mean()
 
 
 METRICS: Mapping[str, Metric] = {"accuracy": accuracy}
-_TAKEN = ("loss", "samples_per_s")  # names of what is measured in any case
+_RESERVED = ("loss", "samples_per_s")  # numbers that every training has
 
 
 def _named(metric: str | Metric) -> tuple[str, Metric]:
@@ -49,7 +49,7 @@ def _named(metric: str | Metric) -> tuple[str, Metric]:
         return getattr(metric, "__name__", type(metric).__name__), metric
     if metric not in METRICS:
         raise InvalidArgument(
-            f"{unknown('metric', metric, METRICS)}; functions (output, target) -> number are metrics, too"
+            f"{unknown('metric', metric, METRICS)}; a function (output, target) -> number is a metric, too"
         )
     return metric, METRICS[metric]
 
@@ -58,19 +58,18 @@ def read_metrics(metrics: Mapping[str, Metric] | Iterable[str | Metric]) -> dict
     """Return metrics by name.
 
     Args:
-        metrics: by name, or functions, or names of those that there are.
+        metrics: functions by name, or a list of functions and of names in `METRICS`.
 
     Raises:
-        InvalidArgument: a name is unknown, is used twice, or is reserved for a number that is always measured.
-        InvalidType: one cannot be called.
+        InvalidArgument: a name is unknown, is used twice, or is reserved for a number that every training has.
+        InvalidType: a metric is not callable, or `metrics` is a single one.
     """
     if isinstance(metrics, str) or not isinstance(metrics, Iterable):
-        raise InvalidType(f"metrics are several, as in metrics=[{metrics!r}]")
+        raise InvalidType(f"metrics must be a list or a mapping, as in metrics=[{metrics!r}]")
     pairs = list(metrics.items()) if isinstance(metrics, Mapping) else [_named(each) for each in metrics]
-    found = dict(pairs)
     for name, metric in pairs:
         if not callable(metric):
-            raise InvalidType(f"metric {name!r} is a function (output, target) -> number, not {metric!r}")
-        if name in _TAKEN or [other for other, _ in pairs].count(name) > 1:
-            raise InvalidArgument(f"several numbers would have the name {name!r}: give metrics as {{name: function}}")
-    return found
+            raise InvalidType(f"metric {name!r} must be a function (output, target) -> number, not {metric!r}")
+        if name in _RESERVED or [other for other, _ in pairs].count(name) > 1:
+            raise InvalidArgument(f"several numbers would have the name {name!r}: pass metrics as {{name: function}}")
+    return dict(pairs)

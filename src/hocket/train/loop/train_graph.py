@@ -1,4 +1,4 @@
-"""Trains a graph of layers on all ranks of a communicator, whatever library the layers are of."""
+"""Train a graph of layers of any library on all ranks of a communicator."""
 
 from __future__ import annotations
 
@@ -26,12 +26,18 @@ from hocket.train.setup.training_setup import TrainingSetup
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Where the batches of a training come from.
+    """The sources of a training.
 
     Args:
-        source: of the batches that are trained on.
-        validation: of those that are evaluated after epochs; None: none are.
-        examples: whose first batch layers are measured with, and a step is simulated with.
+        source: source of the batches for training.
+        validation: source of the batches for the evaluation after epochs; None: no evaluation.
+        examples: source whose first batch is used to measure layers and to simulate a step.
+
+    Examples:
+        >>> x, y = np.ones((8, 2)), np.ones((8, 1))
+        >>> source = hk.train.source_of((x, y), comm, batch_size=4, shuffle=True, seed=0, drop_last=False)
+        >>> hk.train.TrainingData(source, validation=None, examples=source).source.num_batches
+        2
     """
 
     source: Source
@@ -41,22 +47,37 @@ class TrainingData:
 
 @dataclass(frozen=True)
 class TrainingRequest:
-    """What a user wants of a training, and what the library of the model has to do with it.
+    """A user's request for a training, and the functions of the model's library that it needs.
 
     Args:
-        setup: how it is laid out.
-        loss: (output, target) -> scalar, of a micro-batch.
-        make_trainer: makes the trainer of an executor.
-        check_setup: checks the set-up that was chosen, before parameters are changed or sent; None: any will do.
-        finish: called by all ranks after the last epoch, while the executor is there.
-        epochs: to train.
-        max_steps: after which it ends, whatever the epoch.
-        counts_from_here: whether `max_steps` counts the steps of this call alone.
-        validates: whether an evaluation follows an epoch of that number, counted from 0; None: each.
+        setup: request for the set-up.
+        loss: (output, target) -> scalar, for a micro-batch.
+        make_trainer: (executor) -> trainer.
+        finish: called by all ranks after the last epoch, before the executor is closed.
+        check_setup: checks the chosen set-up before parameters are changed or sent; None: no check.
+        epochs: number of epochs to train.
+        max_steps: number of steps after which the training ends, in any epoch; None: no limit.
+        counts_from_here: whether `max_steps` counts the steps of this call only.
+        validates: (index of an epoch) -> whether an evaluation follows it; None: after every epoch.
         logs_speed: whether the numbers of an epoch have "samples_per_s".
-        exact, seed, timeout_s: as of `PipelineExecutor`.
-        picture: a file for a picture of the last step, as it was simulated and as it was.
-        shows: progress, on rank 0.
+        exact, seed, timeout_s: see `PipelineExecutor`.
+        picture: path of a picture of a step, simulated and measured; None: no picture.
+        shows: show progress on rank 0.
+
+    Examples:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Linear(4, 1))
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> request = hk.train.TrainingRequest(
+        ...     hk.train.SetupRequest(batch_size=8, num_micro_batches=2),
+        ...     loss=torch.nn.functional.mse_loss,
+        ...     make_trainer=lambda executor: hk.train.Trainer(
+        ...         executor, hk.train.TorchUpdate(optimizer, model[executor.rank].parameters())
+        ...     ),
+        ...     finish=lambda trainer, history: trainer.collect(),
+        ...     epochs=3,
+        ... )
+        >>> request.check_alike(comm, learning_rate=0.1)  # called by all ranks before `train_graph`
     """
 
     setup: SetupRequest
@@ -76,15 +97,15 @@ class TrainingRequest:
     shows: bool = True
 
     def check_alike(self, comm: Communicator, **options: Any) -> None:
-        """Check that all ranks want the same, and that a picture can be drawn; called by all of them, before they read
-        data.
+        """Check that the requests of all ranks are equal, and that a picture can be drawn; called by all ranks before
+        they read data.
 
         Args:
-            comm: of all ranks.
-            options: further numbers, words and the like that have to be equal, by name.
+            comm: a communicator of all ranks.
+            options: further picklable values that must be equal on all ranks, by name.
 
         Raises:
-            InvalidArgument: they are not; raised on every rank.
+            InvalidArgument: a value differs between ranks; raised on every rank.
         """
         balance = self.setup.balance
         check_alike(
@@ -94,7 +115,7 @@ class TrainingRequest:
             exact=self.exact,
             seed=self.seed,
             draws=self.picture is not None,
-            # What decides who measures; what follows from the rest the executor compares.
+            # These determine which ranks measure. The executor compares the results of the other arguments.
             strategy=self.setup.strategy,
             balance=balance if isinstance(balance, str) else list(balance),
             **options,
@@ -104,18 +125,40 @@ class TrainingRequest:
 
 
 def train_graph(graph: LayerGraph, data: TrainingData, request: TrainingRequest, comm: Communicator) -> History:
-    """Train; called by all ranks alike, after `TrainingRequest.check_alike`.
+    """Train a graph of layers; called by all ranks, after `TrainingRequest.check_alike`.
 
     Args:
-        graph: of the model.
-        data: to train on.
-        request: what is wanted.
-        comm: of all ranks.
+        graph: layers of the model.
+        data: sources of the batches.
+        request: the user's request.
+        comm: a communicator of all ranks.
+
+    Returns:
+        The numbers of every epoch.
 
     Raises:
-        InvalidArgument, InvalidType, InvalidModel: something cannot work: raised on every rank.
-        Aborted: another rank could not go on; says which, and what it raised.
-        CommTimeout, PeerFailure: a rank hangs, or has died; names it and what was waited for.
+        InvalidArgument, InvalidType, InvalidModel: an argument cannot be used; raised on every rank.
+        Aborted: another rank failed; the message names the rank and its error.
+        CommTimeout, PeerFailure: a rank hangs, or has died; the message names the rank, and what was waited for.
+
+    Examples:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Linear(4, 1))
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> request = hk.train.TrainingRequest(
+        ...     hk.train.SetupRequest(batch_size=8, num_micro_batches=2),
+        ...     loss=torch.nn.functional.mse_loss,
+        ...     make_trainer=lambda executor: hk.train.Trainer(
+        ...         executor, hk.train.TorchUpdate(optimizer, model[executor.rank].parameters())
+        ...     ),
+        ...     finish=lambda trainer, history: trainer.collect(),
+        ...     epochs=3, shows=False,
+        ... )
+        >>> arrays = (np.ones((8, 2), np.float32), np.ones((8, 1), np.float32))
+        >>> source = hk.train.source_of(arrays, comm, batch_size=8, shuffle=True, seed=0, drop_last=False)
+        >>> data = hk.train.TrainingData(source, None, source)
+        >>> hk.train.train_graph(hk.train.graph_of(model), data, request, comm).epoch
+        [0, 1, 2]
     """
     shows = request.shows and comm.rank == 0
     setup = choose_setup(request.setup, graph, data.examples, comm, shows)

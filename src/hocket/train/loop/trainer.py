@@ -1,4 +1,4 @@
-"""A training: steps, evaluation, and the whole of it saved and loaded."""
+"""The trainer: training steps, evaluation, prediction, and files of the whole training."""
 
 from __future__ import annotations
 
@@ -25,31 +25,44 @@ from hocket.train.run.whole_model import collect, merge_buffers
 
 
 class Trainer:
-    """Trains a split model on all ranks of a communicator; every method is called by all ranks alike.
+    """Trains a split model on all ranks of a communicator; all ranks call its methods together.
 
     Args:
-        executor: of its schedule.
-        update: of its parameters.
-        metrics: functions (output, target) -> number, a mean over samples, by name.
-        weigh: how many items the mean in the loss is over, of a target; None: samples.
-        loss_is_mean: whether the loss is a mean over items, and that of a batch the mean over its micro-batches,
-            weighted by their items; otherwise it is their sum.
-        max_gradient_norm: gradients are scaled down to it; None: never.
-        scaling: of the executor's loss, which is to be its `LossScaling.scaled`.
-        meter: of what is to be known of all outputs of an epoch, beside metrics.
+        executor: executor of the schedule.
+        update: update of the parameters.
+        metrics: functions (output, target) -> number, by name; the numbers are means over samples.
+        weigh: returns, for a target, the number of items that the mean in the loss is taken over; None: the number of
+            samples.
+        loss_is_mean: True: the loss is a mean over items, and the loss of a batch is the mean of its micro-batches'
+            losses, weighted by their items; False: the loss of a batch is their sum.
+        max_gradient_norm: gradients with a larger norm are scaled down to this norm; None: never.
+        scaling: scaling of the loss; the executor's loss must be `scaling.scaled(loss)`.
+        meter: statistics of all outputs of an epoch, in addition to metrics.
         callbacks: see `Callback`.
-        counts_samples: whether the loss of several batches is their mean by samples, as Keras has it, also where that
-            of one is a mean over something else.
-        check_first: called by all ranks with the first batch that is trained on, before that; what it raises, it raises
-            on every rank.
+        counts_samples: average the losses of several batches by samples, as Keras does, even if the loss of a batch is
+            a mean over other items.
+        check_first: called by all ranks with the first batch before it is trained on; must raise on every rank or none.
 
     Attributes:
-        epoch: how many were trained, those before a resumption included.
-        num_batches: of the epoch after these, that were trained.
-        totals: of their numbers: the sum, and over how much it is.
+        epoch: number of trained epochs, including those before a resumption.
+        num_batches: number of trained batches of the present epoch.
+        totals: for the present epoch, by name: the weighted sum of a number, and its weight.
         stop_training: set on any rank, ends the training after the epoch.
-        is_stopping: set on all ranks, ends it after the step.
+        is_stopping: set on all ranks, ends the training after the step.
         stop_evaluating: set on all ranks, ends an evaluation after the batch.
+
+    Examples:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Linear(4, 1))
+        >>> split = hk.train.graph_of(model).split([0, 1, 2])
+        >>> schedule = hk.pipeline.build("1f1b", num_ranks=2, num_micro_batches=2)
+        >>> with hk.train.PipelineExecutor(schedule, split, comm, torch.nn.functional.mse_loss) as executor:
+        ...     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        ...     trainer = hk.train.Trainer(executor, hk.train.TorchUpdate(optimizer, model[comm.rank].parameters()))
+        ...     logs = trainer.train_step(hk.train.Batch(torch.ones(4, 2), torch.ones(4, 1), num_samples=4))
+        ...     trainer.save("training.pt")
+        >>> list(logs), trainer.num_steps, sorted(torch.load("training.pt")["model"])
+        (['loss'], 1, ['0.bias', '0.weight', '1.bias', '1.weight'])
     """
 
     def __init__(
@@ -86,14 +99,14 @@ class Trainer:
 
     @property
     def num_steps(self) -> int:
-        """Steps that were taken."""
+        """Number of steps that have run."""
         return self.executor.num_steps
 
     def train_step(self, batch: Batch) -> dict[str, float]:
-        """Train on a batch; return its loss and metrics, the same on every rank.
+        """Train on a batch; return its loss and metrics, equal on all ranks.
 
         Raises:
-            Exception: what a metric raised, on every rank; otherwise as `PipelineExecutor.step`.
+            Exception: a metric raised it on some rank; raised on every rank. See also `PipelineExecutor.step`.
         """
         if self._check_first is not None:
             self._check_first(self, batch)
@@ -111,14 +124,14 @@ class Trainer:
         return logs
 
     def evaluate(self, source: Source, callbacks: Sequence[Callback] = ()) -> dict[str, float]:
-        """Return loss and metrics over the batches of a source, without training on them.
+        """Return loss and metrics over the batches of a source, without training.
 
         Args:
-            source: of batches.
-            callbacks: that are told when it begins and ends, and of every batch.
+            source: source of the batches.
+            callbacks: callbacks whose ``on_test_...`` methods are called.
 
         Raises:
-            InvalidArgument: there are no samples, or no items for a mean to be over.
+            InvalidArgument: the source has no samples, or no items for a mean.
         """
         for each in callbacks:
             each.on_test_begin(self)
@@ -138,41 +151,41 @@ class Trainer:
             if self.stop_evaluating:
                 break
         if not totals or not all(size for _, size in totals.values()):
-            raise InvalidArgument("there are no samples to evaluate on")
+            raise InvalidArgument("the data for the evaluation have no samples; they must have 1 or more")
         logs = self.means_so_far(totals)
         for each in callbacks:
             each.on_test_end(self, logs)
         return logs
 
     def means_so_far(self, totals: Mapping[str, tuple[float, float]]) -> dict[str, float]:
-        """Return means of sums over so much, and what the meter has so far; called by all ranks."""
+        """Return the means of `totals`, and the present results of the meter; called by all ranks."""
         return means_of(totals) | (self.meter.result() if self.meter is not None else {})
 
     def predict(self, source: Source) -> Any:
-        """Return what the model gives for all samples of a source, in order, on every rank."""
+        """Return the model's outputs for all samples of a source, in order, on every rank."""
         merge_buffers(self.executor)
         outputs = []
         for batch in source.batches(0):
-            found = self.executor.forward(self.cut(batch).micro_batches).outputs
+            own = self.executor.forward(self.cut(batch).micro_batches).outputs
             first = self.executor.first_micro_batch
             parts: dict[int, Any] = {}
-            for each in self.comm.all_gather_object({first + number: output for number, output in found.items()}):
+            for each in self.comm.all_gather_object({first + number: output for number, output in own.items()}):
                 parts.update(each)
             joined = joined_outputs([parts[number] for number in sorted(parts)])
             outputs.append(pytree.tree_map(lambda leaf, size=batch.num_samples: leaf[:size], joined))
         return joined_outputs(outputs)
 
     def collect(self) -> None:
-        """Give every rank's model the parameters and buffers that were trained."""
+        """Send the trained parameters and buffers to every rank's model."""
         collect(self.executor)
 
     def save(self, path: str | Path) -> None:
-        """Save the whole training to one file, whatever the split; it appears when it is complete.
+        """Save the whole training to one file, which does not depend on the split and appears when it is complete.
 
-        `torch.load` reads it: "model" is the state dict of the unsplit model, "optimizer" that of its optimizer.
+        `torch.load` reads the file: "model" is the state dict of the unsplit model, "optimizer" that of its optimizer.
 
         Raises:
-            OSError: it cannot be written; raised on every rank.
+            OSError: the file cannot be written; raised on every rank.
         """
         self.collect()
         for each in self.callbacks:
@@ -194,11 +207,11 @@ class Trainer:
         on_rank_0(self.comm, write)
 
     def load(self, path: str | Path) -> None:
-        """Go on where a training was saved, under this split or any other.
+        """Load a training that `save` wrote, under this split or another one, to continue it.
 
         Raises:
             OSError: the file cannot be read; raised on every rank.
-            InvalidArgument: it is no such file, or of another model, optimizer or callbacks.
+            InvalidArgument: it is not a hocket checkpoint, or is of another model, optimizer or callbacks.
         """
         model, named = self.executor.split.model, named_states(self.callbacks)
         state = on_rank_0(self.comm, lambda: read_checkpoint(Path(path), model.state_dict(), named))
@@ -213,7 +226,7 @@ class Trainer:
         self.executor.num_steps = state.num_steps
 
     def cut(self, batch: Batch) -> Parts:
-        """Return a batch as the micro-batches of this replica."""
+        """Cut a batch into the micro-batches of this replica."""
         executor = self.executor
         return micro_batches_of(
             batch,
@@ -226,7 +239,7 @@ class Trainer:
         )
 
     def _logs(self, result: StepResult, parts: Parts) -> dict[str, float]:
-        """Loss and metrics of all micro-batches, added up in their order on every rank."""
+        """Return loss and metrics of the batch: weighted values of all micro-batches, summed in order on every rank."""
         executor = self.executor
         names = ["loss", *self._metrics]
         values = torch.zeros(1 + len(names), executor.num_micro_batches, dtype=torch.float64)
@@ -241,7 +254,7 @@ class Trainer:
             self._measure(result, parts, values[1:-1])
             if self.meter is not None:
                 self.meter.update(gathered)
-        except Exception as error:  # whatever a metric raises; the other ranks are not to wait for this one
+        except Exception as error:  # a metric may raise anything; the other ranks must not wait for this one
             problem = as_picklable(error)
             values[-1] = 1
         self.comm.all_reduce(values, timeout=executor.timeout_s)
@@ -258,7 +271,7 @@ class Trainer:
             totals[name] = total + value * size, whole + size
 
     def _measure(self, result: StepResult, parts: Parts, values: torch.Tensor) -> None:
-        """Write every metric of every micro-batch, weighted."""
+        """Write the weighted metrics of this rank's micro-batches into `values`, of shape (metrics, micro-batches)."""
         first = self.executor.first_micro_batch
         for number, output in sorted(result.outputs.items()):
             target, share = parts.micro_batches[number].target, parts.shares[first + number]
@@ -268,5 +281,5 @@ class Trainer:
 
 
 def means_of(totals: Mapping[str, tuple[float, float]]) -> dict[str, float]:
-    """Return means of sums over so much."""
+    """Return the means of pairs (weighted sum, weight), by name; nan for a weight of 0."""
     return {name: total / size if size else math.nan for name, (total, size) in totals.items()}

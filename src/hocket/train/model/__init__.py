@@ -1,1 +1,1 @@
-"""How a model becomes layers, and stages of layers."""
+"""Models as layers, and as stages of layers."""

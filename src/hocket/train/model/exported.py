@@ -1,4 +1,4 @@
-"""The operations of a module as torch.export traces them, as a graph of layers."""
+"""A graph of layers of the operations that torch.export traces."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from hocket.train.model.tracing import check_hooks, random_state, refusing_what_
 def export_layers(model: nn.Module, arguments: Sequence[Any], keywords: Mapping[str, Any] | None = None) -> LayerGraph:
     """Return the layers of a checked module, traced with an example: see `hocket.train.graph_of_exported`."""
     check_hooks(model, lambda _: False)
-    # Copies, as what is found of a view may be said of the tensor that it is part of.
-    given = pytree.tree_map_only(torch.Tensor, torch.clone, (tuple(arguments), dict(keywords or {})))
-    found, modes = [], Modes(model)
+    # Copies: for a view, torch.export would record facts of the whole tensor.
+    example = pytree.tree_map_only(torch.Tensor, torch.clone, (tuple(arguments), dict(keywords or {})))
+    modules, modes = [], Modes(model)
     for mode in (True, False):
         with modes.set_to(mode):
-            found.append(_export(model, *given))
-    training, evaluation = found
+            modules.append(_export(model, *example))
+    training, evaluation = modules
     guards = {True: _guards_of(training), False: _guards_of(evaluation)}
 
     def check_inputs(specs: Mapping[str, ValueSpec], is_training: bool) -> None:
@@ -38,8 +38,9 @@ def export_layers(model: nn.Module, arguments: Sequence[Any], keywords: Mapping[
             guard(*values)
         except AssertionError as error:
             raise InvalidModel(
-                f"{type(model).__name__} was traced with other inputs, and does not do the same with these ({error}): "
-                "pad what differs, have all batches alike, or give a torch.nn.Sequential, which needs no tracing"
+                f"{type(model).__name__} was traced with other inputs, and its code takes another path for these "
+                f"({error}): pad the sizes that differ, use equal batches, or pass a torch.nn.Sequential, which needs "
+                "no tracing"
             ) from error
 
     own = _own(model)
@@ -57,7 +58,7 @@ def export_layers(model: nn.Module, arguments: Sequence[Any], keywords: Mapping[
 
 
 def _guards_of(module: fx.GraphModule) -> tuple[Any, list[str]]:
-    """What checks that a graph holds for given inputs, and the names of those that it takes."""
+    """Return the function that checks whether the graph is valid for inputs, and the names of its arguments."""
     for node in module.graph.nodes:
         if node.op == "call_module" and node.target == "_guards_fn":
             return module._guards_fn, [str(each) for each in node.args]
@@ -73,27 +74,27 @@ def _export(model: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, An
     shapes: Any = pytree.tree_map(shape_of, arguments)
     if keywords:
         shapes = (*shapes, *(pytree.tree_map(shape_of, value) for value in keywords.values()))
-    before = random_state()[1:]  # torch's own random numbers are operations
+    before = random_state()[1:]  # without torch's generator: its draws are operations of the graph
     try:
         with warnings.catch_warnings(), refusing_what_export_leaves_out():
             warnings.simplefilter("ignore")
             program = torch.export.export(model, arguments, keywords, dynamic_shapes=shapes, strict=False)
-            found: fx.GraphModule = program.module(check_guards=True)
-    except Exception as error:  # whatever the code of the model raises
+            module: fx.GraphModule = program.module(check_guards=True)
+    except Exception as error:  # the code of the model may raise anything
         raise InvalidModel(
-            f"{type(model).__name__} cannot be exported ({first_line(error)}); what it does may depend on the shapes "
-            "of its inputs, not on their content"
+            f"{type(model).__name__} cannot be exported ({first_line(error)}); its code may depend on the shapes of "
+            "its inputs, not on their content"
         ) from error
     if random_state()[1:] != before:
         raise InvalidModel(
-            f"{type(model).__name__} draws random numbers of Python or NumPy, which tracing would do once and never "
-            "again: draw them by torch"
+            f"{type(model).__name__} draws random numbers of Python or NumPy, which a trace draws only once: draw them "
+            "with torch"
         )
-    return found
+    return module
 
 
 def _plain(graph: fx.Graph) -> fx.Graph:
-    """The graph without what checks its inputs."""
+    """Remove the nodes that check the inputs from the graph, and return it."""
     for node in list(graph.nodes):
         if node.op == "call_module" and not node.users:
             graph.erase_node(node)
@@ -101,18 +102,18 @@ def _plain(graph: fx.Graph) -> fx.Graph:
 
 
 def _attributes(module: fx.GraphModule) -> dict[str, Any]:
-    """What the nodes of a graph name, such as constants that export has found."""
+    """Return the attributes that the graph's nodes read, by name, such as constants of the export."""
     names = {str(node.target) for node in module.graph.nodes if node.op == "get_attr"}
     return {name: _attribute(module, name) for name in names}
 
 
 def _attribute(module: nn.Module, name: str) -> Any:
-    found: Any = module
+    value: Any = module
     for part in name.split("."):
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def _own(model: nn.Module) -> dict[str, Any]:
-    """The model's own parameters and buffers, which stages are to train, not copies of them."""
+    """Return the model's own parameters and buffers: stages must train these, not the export's copies."""
     return {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}

@@ -1,4 +1,4 @@
-"""Which way a model becomes a graph of layers."""
+"""Make a graph of layers from a model, by the kind of the model."""
 
 from __future__ import annotations
 
@@ -16,11 +16,22 @@ from hocket.train.model.traced import graph_of_module
 
 
 def graph_of(model: nn.Module) -> LayerGraph:
-    """Return the layers of a model: the modules of a `torch.nn.Sequential`, the operations of any other, traced.
+    """Return the layers of a model: the modules of a `torch.nn.Sequential`, or the traced operations of another module.
 
     Raises:
-        InvalidType: it is no module.
-        InvalidModel: it cannot be traced: says why.
+        InvalidType: `model` is not a module.
+        InvalidModel: it cannot be traced; the message says why.
+
+    Examples:
+        >>> import torch
+        >>> class Residual(torch.nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.inner = torch.nn.Linear(4, 4)
+        ...     def forward(self, x):
+        ...         return x + torch.relu(self.inner(x))
+        >>> [layer.name for layer in hk.train.graph_of(Residual()).layers]
+        ['inner', 'relu', 'add']
     """
     check_model(model)
     return _graph_of_checked(model)
@@ -29,32 +40,41 @@ def graph_of(model: nn.Module) -> LayerGraph:
 def graph_of_exported(
     model: nn.Module, arguments: Sequence[Any], keywords: Mapping[str, Any] | None = None
 ) -> LayerGraph:
-    """Trace a module with `torch.export`, as it is in training and as it is in evaluation.
+    """Trace a module with `torch.export`, in training mode and in evaluation mode.
 
-    What the module does may depend on shapes. The number of samples may be another one later on, and whatever else the
-    code did not look at; inputs for which it would do something else are refused when they come.
+    The code of the module may depend on shapes. Later inputs may differ in the number of samples, and in all sizes that
+    the code does not read. An input for which the code would take another path raises InvalidModel when it is used.
 
     Args:
-        model: to trace; its layers are operations of ATen.
-        arguments, keywords: an example of what it is called with, of 2 samples or more.
+        model: the module to trace; its layers are operations of ATen.
+        arguments, keywords: example arguments of the module, with 2 samples or more.
 
     Raises:
-        InvalidType: it is no module.
-        InvalidModel: it cannot be exported: says what stands against it.
+        InvalidType: `model` is not a module.
+        InvalidModel: it cannot be exported; the message says why.
+
+    Examples:
+        >>> import torch
+        >>> class Padded(torch.nn.Module):
+        ...     def forward(self, x):
+        ...         return torch.nn.functional.pad(x, (0, 4 - x.shape[1])) if x.shape[1] < 4 else x
+        >>> graph = hk.train.graph_of_exported(Padded(), (torch.ones(2, 3),))
+        >>> [layer.name for layer in graph.layers]
+        ['pad']
     """
     check_model(model)
     return export_layers(model, arguments, keywords)
 
 
 def graph_of_example(model: nn.Module, example: Callable[[], Any]) -> LayerGraph:
-    """Return the layers of a checked model, by torch.export where its code is too much for tracing.
+    """Return the layers of a checked model; if tracing fails, use torch.export.
 
     Args:
         model: see `check_model`.
-        example: returns what the model takes, or None where nothing is at hand for torch.export.
+        example: returns example inputs of the model for torch.export, or None if no example is available.
 
     Raises:
-        InvalidModel: it cannot be traced: says why.
+        InvalidModel: the model cannot be traced; the message says why.
     """
     try:
         return _graph_of_checked(model)

@@ -1,4 +1,4 @@
-"""A model as layers in an order in which each takes values of earlier ones, and stages as parts of that order."""
+"""A model as a sequence of layers, each of which takes values of earlier layers; stages are parts of the sequence."""
 
 from __future__ import annotations
 
@@ -19,12 +19,18 @@ MakeStage: TypeAlias = Callable[[range, tuple[str, ...], tuple[str, ...]], Stage
 
 @dataclass(frozen=True)
 class Layer:
-    """The smallest part of a model that a cut leaves whole.
+    """The smallest part of a model: cuts lie between layers.
 
     Args:
-        name: of it, and of the value that it makes.
+        name: name of the layer, and of the value that it computes.
         inputs: names of the values that it takes.
-        parameters: by their names in the model.
+        parameters: its parameters, by their names in the model.
+
+    Examples:
+        >>> import torch
+        >>> layer = hk.train.graph_of(torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.ReLU())).layers[0]
+        >>> layer.name, layer.inputs, list(layer.parameters)
+        ('output of 0', ('input',), ['0.weight', '0.bias'])
     """
 
     name: str
@@ -37,14 +43,23 @@ class LayerGraph:
     """The layers of a model.
 
     Args:
-        layers: of it, in order.
-        batch_inputs: names of what it takes.
-        outputs: names of what it returns.
-        make_stage: makes the stage of some layers, that takes and gives values by name.
-        make_output: makes what the model returns out of the values of `outputs`.
-        model: the whole.
-        what: such layers are called, for messages.
-        check_inputs: as of `SplitModel`.
+        layers: the layers, in order.
+        batch_inputs: names of the model's inputs.
+        outputs: names of the values that the model's result is made of.
+        make_stage: (layer indices, names of inputs, names of outputs) -> the stage of these layers.
+        make_output: makes the model's result from the values of `outputs`.
+        model: the whole model.
+        what: the word for such layers in messages.
+        check_inputs: see `SplitModel`.
+
+    Examples:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+        >>> graph = hk.train.graph_of(model)
+        >>> graph.crossing(2)
+        ['output of 1']
+        >>> [stage.outputs for stage in graph.split([0, 2, 3]).stages]
+        [('output of 1',), ('output of 2',)]
     """
 
     layers: tuple[Layer, ...]
@@ -57,19 +72,18 @@ class LayerGraph:
     check_inputs: CheckInputs | None = None
 
     def split(self, cuts: Sequence[int]) -> SplitModel:
-        """Make stages.
+        """Split the model into stages.
 
         Args:
-            cuts: where each begins, and the number of layers.
+            cuts: index of the first layer of each stage, and the number of layers at the end.
 
         Raises:
-            InvalidArgument: a stage would be empty, or they are not all layers.
+            InvalidArgument: a stage would be empty, or the stages do not cover all layers.
         """
         num_layers = len(self.layers)
         if len(cuts) < 2 or cuts[0] != 0 or cuts[-1] != num_layers or any(b <= a for a, b in pairwise(cuts)):
             raise InvalidArgument(
-                f"stages begin at rising layers from 0 on, and end at {num_layers}, the number of {self.what}; not at "
-                f"{list(cuts)}"
+                f"cuts must rise from 0 to {num_layers}, the number of {self.what}, not be {list(cuts)}"
             )
         stages = []
         for first, last in pairwise(cuts):
@@ -80,43 +94,44 @@ class LayerGraph:
         )
 
     def values_between(self, first: int, last: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return names of what the layers from `first` until before `last` take and give as a stage."""
+        """Return the names of the inputs and outputs of the stage of layers `first` to `last` - 1."""
         here = range(first, last)
-        made = [self.layers[number].name for number in here]
-        own = set(made)
-        taken = dict.fromkeys(name for number in here for name in self.layers[number].inputs if name not in own)
+        computed = [self.layers[number].name for number in here]
+        own = set(computed)
+        inputs = dict.fromkeys(name for number in here for name in self.layers[number].inputs if name not in own)
         if last == len(self.layers):
-            taken.update(dict.fromkeys(name for name in self.outputs if name not in own))
-            return tuple(taken), self.outputs
-        given = tuple(name for name in made if self._last_use[name] >= last)
-        return tuple(taken), given
+            inputs.update(dict.fromkeys(name for name in self.outputs if name not in own))
+            return tuple(inputs), self.outputs
+        outputs = tuple(name for name in computed if self._last_use[name] >= last)
+        return tuple(inputs), outputs
 
     def crossing(self, cut: int) -> list[str]:
-        """Return names of the values that go from layers before `cut` to such after it."""
+        """Return names of the values that layers before `cut` compute and layers from `cut` on take."""
         return [layer.name for layer in self.layers[:cut] if self._last_use[layer.name] >= cut]
 
     @cached_property
     def _last_use(self) -> dict[str, int]:
-        """The last layer that takes each value; the number of layers, of what the model returns."""
-        found = {layer.name: -1 for layer in self.layers}
+        """For each value, the index of the last layer that takes it; for the model's outputs, the number of layers."""
+        last_use = {layer.name: -1 for layer in self.layers}
         for number, layer in enumerate(self.layers):
-            found.update(dict.fromkeys(layer.inputs, number))
-        found.update(dict.fromkeys(self.outputs, len(self.layers)))
-        return found
+            last_use.update(dict.fromkeys(layer.inputs, number))
+        last_use.update(dict.fromkeys(self.outputs, len(self.layers)))
+        return last_use
 
 
 def cuts_of(graph: LayerGraph, layers_per_partition: Sequence[int]) -> list[int]:
-    """Return where stages begin that have so many layers.
+    """Return the cuts of stages with these numbers of layers.
 
     Raises:
-        InvalidArgument: a stage is empty, or they are not as many layers as there are.
+        InvalidArgument: a stage is empty, or the sum is not the number of layers.
     """
     counts = list(layers_per_partition)
     if not counts or any(type(count) is not int or count < 1 for count in counts):
-        raise InvalidArgument(f"every partition has 1 layer or more; layers_per_partition is {counts}")
+        raise InvalidArgument(f"layers_per_partition must be ints of 1 or more, not {counts}")
     if sum(counts) != len(graph.layers):
         raise InvalidArgument(
-            f"layers_per_partition {counts} are {sum(counts)} layers; the model has {len(graph.layers)} {graph.what}"
+            f"layers_per_partition must sum to {len(graph.layers)}, the number of {graph.what}; {counts} sum to "
+            f"{sum(counts)}"
         )
     cuts = [0]
     for count in counts:

@@ -1,4 +1,4 @@
-"""Training mode and evaluation mode of a module and of those within it."""
+"""Training mode and evaluation mode of a module and its submodules."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch import nn
 
 
 class Modes:
-    """The modes that a model and the modules within it are in.
+    """The present modes of a model and its submodules.
 
     Args:
-        model: the whole.
+        model: the whole model.
 
     Attributes:
-        frozen: modules that stay in evaluation mode while the model trains, because the user has set them so.
+        frozen: modules that the user has set to evaluation mode; they keep it while the model trains.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -25,7 +25,7 @@ class Modes:
 
     @contextmanager
     def set_to(self, mode: bool) -> Iterator[None]:
-        """Have the model in a mode for a while; afterwards every module is in that which it was in."""
+        """Set the mode of the model within a ``with`` block; restore every module's mode afterwards."""
         try:
             set_mode(self._model, mode, self.frozen)
             yield
@@ -35,7 +35,7 @@ class Modes:
 
 
 def set_mode(model: nn.Module, mode: bool, frozen: Collection[nn.Module]) -> None:
-    """Set the mode of a module and of all within it, but for those that stay in evaluation mode."""
+    """Set the mode of a module and its submodules, except those in `frozen`, which stay in evaluation mode."""
     model.train(mode)
     for each in frozen:
         each.training = False

@@ -15,14 +15,23 @@ from hocket.train.model.stage import Stage
 
 
 class ModuleStage(Stage):
-    """A torch module as a stage.
+    """A stage that calls a torch module.
 
     Args:
-        module: called with the values of `inputs`, in order; returns a tuple of those of `outputs`. Its parameters and
-            buffers have the names that they have in the whole model.
-        inputs, outputs: as of any stage.
-        evaluation: the module that takes its place in evaluation, with the same parameters; None: the same.
+        module: called with the values of `inputs`, in order; returns a tuple of the values of `outputs`. Its parameters
+            and buffers have the names that they have in the whole model.
+        inputs, outputs: see `Stage`.
+        evaluation: module that is called in evaluation, with the same parameters; None: `module`.
         frozen: modules of the whole model that stay in evaluation mode.
+
+    Examples:
+        >>> import torch
+        >>> class Square(torch.nn.Module):
+        ...     def forward(self, x):
+        ...         return (x**2,)
+        >>> stage = hk.train.ModuleStage(Square(), inputs=("x",), outputs=("y",))
+        >>> stage([torch.tensor([2.0, 3.0])])
+        (tensor([4., 9.]),)
     """
 
     def __init__(
@@ -37,14 +46,14 @@ class ModuleStage(Stage):
         self.module = module
         self._evaluation = evaluation
         self._is_training = True
-        wanted = {id(each) for each in frozen}
-        self._frozen = [each for each in module.modules() if id(each) in wanted]
+        ids = {id(each) for each in frozen}
+        self._frozen = [each for each in module.modules() if id(each) in ids]
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Call the module."""
-        found = self._current(*inputs)
-        assert isinstance(found, tuple) and len(found) == len(self.outputs)
-        return found
+        outputs = self._current(*inputs)
+        assert isinstance(outputs, tuple) and len(outputs) == len(self.outputs)
+        return outputs
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Return the module's parameters."""
@@ -62,13 +71,13 @@ class ModuleStage(Stage):
             set_mode(self._evaluation, mode, self._frozen)
 
     def seed(self, key: int) -> None:
-        """Seed torch's own random numbers."""
+        """Seed torch's generators."""
         torch.default_generator.manual_seed(key)
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.manual_seed_all(key)
 
     def infer(self, inputs: Sequence[ValueSpec], what: str) -> Inferred:
-        """Run the module on tensors without content."""
+        """Run the module on fake tensors, which have no content."""
         return infer(self._current, inputs, self.outputs, what)
 
     @property
@@ -77,9 +86,9 @@ class ModuleStage(Stage):
 
     @contextmanager
     def with_buffers_kept(self) -> Iterator[None]:
-        """Run the module without a lasting effect on its buffers: for a forward pass that is done again.
+        """Run the module on copies of its buffers, so that a repeated forward pass leaves them unchanged.
 
-        Buffers are put aside, not written to, as a backward pass may still need them as they are.
+        The buffers themselves are not written to and restored, since a backward pass may still need them.
         """
         kept = [
             (module, name, buffer)

@@ -1,4 +1,4 @@
-"""What kernels ask of the types of their operands, and tensors without content do not."""
+"""Checks of operand types that kernels make and fake tensors do not."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _INDEX_TYPES = (torch.int64, torch.int32)
 
 
 class OperandTypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While entered, refuses what would only fail where the tensors have content."""
+    """While entered, raises TypeError for calls that work with fake tensors and fail with real ones."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         operation = func.overloadpacket
         if operation in _OF_ONE_TYPE:
-            found = list(dict.fromkeys(each.dtype for each in args if isinstance(each, torch.Tensor)))
-            if len(found) > 1:
-                first, second = (str(each).removeprefix("torch.") for each in found[:2])
+            dtypes = list(dict.fromkeys(each.dtype for each in args if isinstance(each, torch.Tensor)))
+            if len(dtypes) > 1:
+                first, second = (str(each).removeprefix("torch.") for each in dtypes[:2])
                 raise TypeError(
                     f"{operation.__name__} of {first} and {second}: convert the data or the model to one type"
                 )
         if operation is _aten.embedding and args[1].dtype not in _INDEX_TYPES:
             dtype = str(args[1].dtype).removeprefix("torch.")
-            raise TypeError(f"an embedding is looked up by int64 or int32, not {dtype}")
+            raise TypeError(f"the indices of an embedding must be int64 or int32, not {dtype}")
         return func(*args, **(kwargs or {}))

@@ -15,7 +15,7 @@ from hocket.train.model.tracing import check_hooks
 
 
 class _Chain(nn.Module):
-    """Some modules of a chain, under their names in it."""
+    """Some modules of a chain, with their names in the chain."""
 
     def __init__(self, model: nn.Sequential, here: range) -> None:
         super().__init__()
@@ -23,14 +23,14 @@ class _Chain(nn.Module):
             self.add_module(name, module)
 
     def forward(self, value: Any) -> tuple[Any]:
-        for module in self._modules.values():  # children() leaves out what comes again
+        for module in self._modules.values():  # children() has a repeated module only once
             assert module is not None
             value = module(value)
         return (value,)
 
 
 def graph_of_sequential(model: nn.Sequential) -> LayerGraph:
-    """Return the layers of a chain; what goes from one to the next may be a tensor, or a tree of them."""
+    """Return the layers of a chain; the values between them may be tensors or trees of tensors."""
     check_hooks(model, lambda _: True)
     layers, value = [], "input"
     frozen = Modes(model).frozen

@@ -1,4 +1,4 @@
-"""What values look like, without their content: shapes, types, and whether gradients come back for them."""
+"""Specs of values: shapes, types, and whether they have gradients, without content."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from torch.utils import _pytree as pytree
 from hocket.errors import HocketError, InvalidModel, first_line
 from hocket.train.model.operand_types import OperandTypes
 
-# What travels as a tensor without being one; None travels as a number that says nothing.
+# Types that are sent as tensors of these dtypes; the content of the tensor for None has no meaning.
 NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, type(None): torch.bool}
 
 
 @dataclass(frozen=True)
 class LeafSpec:
-    """A tensor, or a number that travels as one.
+    """The spec of a tensor, or of a number that is sent as a tensor.
 
     Args:
-        shape, dtype: of it.
-        has_gradient: whether a gradient of it comes back.
-        number: the type of what is no tensor: bool, int, float, or that of None.
-        value: of a number, which follows from shapes as they do.
-        stride: of a tensor; None: it is contiguous.
+        shape, dtype: shape and type of the tensor.
+        has_gradient: whether its gradient is sent back.
+        number: type of a leaf that is not a tensor: bool, int, float, or the type of None.
+        value: value of a number. It is part of the spec, since it is derived from shapes.
+        stride: strides of a tensor; None: it is contiguous.
     """
 
     shape: tuple[int, ...]
@@ -45,7 +45,7 @@ class LeafSpec:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its content."""
+        """Number of bytes of the content."""
         size = self.dtype.itemsize
         for length in self.shape:
             size *= length
@@ -54,11 +54,11 @@ class LeafSpec:
 
 @dataclass(frozen=True)
 class ValueSpec:
-    """A value: a tree of tensors and numbers.
+    """The spec of a value, which is a tree of tensors and numbers.
 
     Args:
-        tree: how its leaves hang together.
-        leaves: of it.
+        tree: structure of the tree.
+        leaves: specs of its leaves.
     """
 
     tree: pytree.TreeSpec
@@ -66,7 +66,7 @@ class ValueSpec:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that cross between ranks if it does."""
+        """Number of bytes of the content of all leaves."""
         return sum(leaf.nbytes for leaf in self.leaves)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -78,12 +78,12 @@ class ValueSpec:
 
 
 def flatten(value: Any) -> tuple[list[Any], pytree.TreeSpec]:
-    """Return the leaves of a value, and how they hang together."""
+    """Return the leaves of a value, and the structure of its tree."""
     return pytree.tree_flatten(tuple(value) if isinstance(value, torch.Size) else value)
 
 
 def number_of(leaf: Any, kind: type) -> Any:
-    """Return the number, or None, that came as a tensor."""
+    """Return the number, or None, of a received tensor."""
     return None if kind is type(None) else kind(leaf.item())
 
 
@@ -92,7 +92,7 @@ def _load_spec(tree: Any, leaves: tuple[LeafSpec, ...]) -> ValueSpec:
 
 
 def _dump_tree(tree: pytree.TreeSpec) -> Any:
-    """A tree as plain data; torch's own way knows no types that it has not been told the names of."""
+    """Return the structure of a tree as plain data: torch's own serialisation supports registered types only."""
     return None if tree.is_leaf() else (tree.type, tree.context, [_dump_tree(each) for each in tree.children()])
 
 
@@ -104,10 +104,10 @@ def _load_tree(dumped: Any) -> pytree.TreeSpec:
 
 
 def spec_of(value: Any, what: str) -> ValueSpec:
-    """Return the spec of a value.
+    """Return the spec of a value, which messages call `what`.
 
     Raises:
-        InvalidModel: it holds something that is neither a tensor nor a number, and cannot travel.
+        InvalidModel: a leaf is neither a tensor nor a number, and cannot be sent.
     """
     leaves, tree = flatten(value)
     return ValueSpec(tree, tuple(_leaf_spec(leaf, what) for leaf in leaves))
@@ -116,19 +116,19 @@ def spec_of(value: Any, what: str) -> ValueSpec:
 def _leaf_spec(leaf: Any, what: str) -> LeafSpec:
     if isinstance(leaf, torch.Tensor):
         if leaf.layout != torch.strided:
-            raise InvalidModel(f"{what} is a {leaf.layout} tensor; only strided ones cross between stages")
-        shape, stride = (tuple(int(each) for each in found) for found in (leaf.shape, leaf.stride()))
+            raise InvalidModel(f"{what} is a {leaf.layout} tensor; tensors between stages must be strided")
+        shape, stride = (tuple(int(each) for each in sizes) for sizes in (leaf.shape, leaf.stride()))
         return LeafSpec(shape, leaf.dtype, leaf.requires_grad, stride=stride)
     if type(leaf) in NUMBERS:
         return LeafSpec((), NUMBERS[type(leaf)], number=type(leaf), value=leaf)
     raise InvalidModel(
-        f"{what} holds a {type(leaf).__name__}; tensors, numbers, and tuples, lists and dictionaries of them cross "
-        "between stages"
+        f"{what} holds a {type(leaf).__name__}; values between stages must be tensors, numbers, or tuples, lists and "
+        "dictionaries of them"
     )
 
 
 def blank(spec: ValueSpec) -> Any:
-    """Return a value with such leaves, whose content is undefined; tensors are as the device context has it."""
+    """Return a value with this spec and undefined content; the device context determines the device of tensors."""
     return pytree.tree_unflatten([_blank_leaf(leaf) for leaf in spec.leaves], spec.tree)
 
 
@@ -142,13 +142,13 @@ def _blank_leaf(leaf: LeafSpec) -> Any:
 
 @dataclass(frozen=True)
 class Inferred:
-    """What a stage makes of inputs with these specs.
+    """The effects of a stage on inputs with known specs.
 
     Args:
-        outputs: of it.
-        changed: inputs that it writes to, by their places; these have to be copies.
-        aliases: pairs of places of values in the same memory: those of inputs, and after them those of outputs.
-        updated: buffers that it writes to, by name.
+        outputs: specs of the outputs.
+        changed: indices of the inputs that the stage writes to; it must get copies of these.
+        aliases: pairs of indices of values in the same memory; the indices of outputs follow those of inputs.
+        updated: names of the buffers that the stage writes to.
     """
 
     outputs: tuple[ValueSpec, ...]
@@ -158,17 +158,17 @@ class Inferred:
 
 
 def infer(module: nn.Module, inputs: Sequence[ValueSpec], names: Sequence[str], what: str) -> Inferred:
-    """Run a module on tensors without content, and say what comes out. The module stays as it is.
+    """Run a module on fake tensors, and return the specs of its outputs. The module stays unchanged.
 
     Args:
         module: returns a tuple.
-        inputs: what goes in.
-        names: of what comes out, for messages.
-        what: the module is called in messages.
+        inputs: specs of the inputs.
+        names: names of the outputs, for messages.
+        what: name of the module in messages.
 
     Raises:
-        InvalidModel: it cannot be run on such inputs; what comes out depends on their content, or cannot cross between
-            stages.
+        InvalidModel: the module cannot be run on such inputs, or its outputs depend on the content of the inputs, or
+            cannot be sent between stages.
     """
     state = {**dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers())}
     with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.enable_grad():
@@ -177,7 +177,7 @@ def infer(module: nn.Module, inputs: Sequence[ValueSpec], names: Sequence[str], 
             if id(each) not in fakes:
                 fakes[id(each)] = mode.from_tensor(each.detach()).requires_grad_(each.requires_grad)
         replaced = {name: fakes[id(each)] for name, each in state.items()}
-        # Copies, since what requires a gradient itself must not be written to.
+        # Copies, since a leaf that requires a gradient must not be written to.
         values = [pytree.tree_map_only(torch.Tensor, torch.clone, blank(each)) for each in inputs]
         before = [_versions(value) for value in values]
         buffers = {name: replaced[name] for name, _ in module.named_buffers()}
@@ -187,7 +187,7 @@ def infer(module: nn.Module, inputs: Sequence[ValueSpec], names: Sequence[str], 
                 outputs = torch.func.functional_call(module, replaced, tuple(values))
         except HocketError:
             raise
-        except Exception as error:  # whatever the code of the model raises
+        except Exception as error:  # the code of the model may raise anything
             raise _refusal(what, inputs, error) from error
         changed = tuple(number for number, value in enumerate(values) if _versions(value) != before[number])
         return Inferred(
@@ -200,14 +200,14 @@ def infer(module: nn.Module, inputs: Sequence[ValueSpec], names: Sequence[str], 
 
 def _aliases(values: Sequence[Any]) -> tuple[tuple[int, int], ...]:
     first: dict[int, int] = {}
-    found = set()
+    pairs = set()
     for place, value in enumerate(values):
         for leaf in pytree.tree_leaves(value):
             if isinstance(leaf, torch.Tensor):
                 other = first.setdefault(leaf.untyped_storage()._cdata, place)
                 if other != place:
-                    found.add((other, place))
-    return tuple(sorted(found))
+                    pairs.add((other, place))
+    return tuple(sorted(pairs))
 
 
 def _versions(value: Any) -> list[int]:
@@ -218,21 +218,21 @@ def _refusal(what: str, inputs: Sequence[ValueSpec], error: Exception) -> Invali
     why = f"{type(error).__name__}: {first_line(error)}"
     if isinstance(error, _DEPENDS_ON_CONTENT):
         return InvalidModel(
-            f"{what} cannot be part of a pipeline: what it gives has to follow from the shapes of what it takes alone "
-            f"({why})"
+            f"{what} cannot be part of a pipeline: the shapes of its outputs must depend on the shapes of its inputs "
+            f"only ({why})"
         )
     leaves = [leaf for each in inputs for leaf in each.leaves]
-    taken = ", ".join(f"{leaf.dtype} {leaf.shape}".removeprefix("torch.") for leaf in leaves)
-    return InvalidModel(f"{what} cannot be run on what it takes, {taken} ({why})")
+    shapes = ", ".join(f"{leaf.dtype} {leaf.shape}".removeprefix("torch.") for leaf in leaves)
+    return InvalidModel(f"{what} cannot be run on its inputs, {shapes} ({why})")
 
 
-# What fake tensors raise where their content would be asked for.
+# Errors of fake tensors whose content is read.
 _DEPENDS_ON_CONTENT = (DataDependentOutputException, DynamicOutputShapeException)
 
 
 @contextmanager
 def _unlogged() -> Iterator[None]:
-    """Keep torch from writing what fake tensors raise to the log as well: it is told in the error."""
+    """Keep torch from logging the errors of fake tensors, whose text is in the exception."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     was, logger.disabled = logger.disabled, True
     try:

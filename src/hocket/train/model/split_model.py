@@ -1,4 +1,4 @@
-"""A model in stages, and which values go from where to where."""
+"""A model in stages, and the values that pass between stages."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ CheckInputs: TypeAlias = Callable[[Mapping[str, ValueSpec], bool], None]
 
 
 class Hop(NamedTuple):
-    """A value on its way from one stage to another.
+    """One transfer of a value from a stage to a later stage.
 
     Args:
-        value: its name.
-        from_stage: the stage that makes it, or one that needs it as well and hands it on.
-        to_stage: the next stage that needs it.
-        parameter: of a parameter that stages share, the tensor: it does not travel, its gradient does.
+        value: name of the value.
+        from_stage: the stage that computes the value, or an earlier receiver of it, which forwards it.
+        to_stage: the next stage that takes the value.
+        parameter: the tensor, if the value is a parameter that stages share: then only its gradient is sent, back.
     """
 
     value: str
@@ -38,9 +38,9 @@ class Tie(NamedTuple):
     """A parameter that several stages use.
 
     Args:
-        parameter: the tensor, where all stages are at hand.
-        name: in the whole model, as the first of them has it.
-        stages: that use it, in order.
+        parameter: the tensor.
+        name: its name in the first of these stages.
+        stages: the stages that use it, in order.
     """
 
     parameter: nn.Parameter
@@ -50,23 +50,30 @@ class Tie(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SplitModel:
-    """Stages of a model, in an order in which each takes values of earlier ones alone.
+    """The stages of a model; each takes values of earlier stages and of the batch only.
 
-    A value goes from the stage that makes it to the first one that needs it, from there to the second one, and so on;
-    its gradient comes back the same way and is added up on it. So the sum has the order in which autograd would add
-    up where the model is whole, bit for bit, and every stage gets it once.
+    A value is sent from the stage that computes it to the first stage that takes it, from there to the second stage,
+    and so on. Its gradient returns along the same path and is summed on the way. So the gradients are summed in the
+    order in which autograd sums them for the unsplit model, bit for bit, and every stage receives the value once.
 
     Args:
-        stages: of it.
-        batch_inputs: names of what the model takes, in order: values that every stage has.
-        outputs: names of what it returns: outputs of the last stage.
-        make_output: makes what the model returns out of those values.
-        model: the whole, of which the stages are parts.
-        check_inputs: raises InvalidModel where the stages do not do with such inputs what the model does: called with
-            their specs by name, and whether it is training.
+        stages: the stages, in order.
+        batch_inputs: names of the model's inputs, in order. Every stage has these values.
+        outputs: names of the values that the model's result is made of; outputs of the last stage.
+        make_output: makes the model's result from these values.
+        model: the whole model, whose parts the stages are.
+        check_inputs: called with the specs of the inputs by name, and with whether the model is training; raises
+            InvalidModel if, for such inputs, the stages would not compute what the model does.
 
     Raises:
-        InvalidModel: a stage takes a value that no earlier one makes, or the last one does not give all outputs.
+        InvalidModel: a stage takes a value that no earlier stage computes, or the last stage lacks an output.
+
+    Examples:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+        >>> split = hk.train.graph_of(model).split([0, 2, 3])
+        >>> split.num_stages, [(hop.value, hop.from_stage, hop.to_stage) for hop in split.hops]
+        (2, [('output of 1', 0, 1)])
     """
 
     stages: tuple[Stage, ...]
@@ -81,11 +88,11 @@ class SplitModel:
         for number, stage in enumerate(self.stages):
             unknown = [name for name in stage.inputs if name not in made]
             if unknown:
-                raise InvalidModel(f"stage {number} takes value {unknown[0]!r}, which no earlier stage makes")
+                raise InvalidModel(f"stage {number} takes value {unknown[0]!r}, which no earlier stage computes")
             made.update(stage.outputs)
         absent = [name for name in self.outputs if name not in self.stages[-1].outputs]
         if absent:
-            raise InvalidModel(f"the last stage does not give {absent[0]!r}, which the model returns")
+            raise InvalidModel(f"the last stage must have output {absent[0]!r}, which the model returns")
 
     @property
     def num_stages(self) -> int:
@@ -93,20 +100,20 @@ class SplitModel:
 
     @cached_property
     def ties(self) -> tuple[Tie, ...]:
-        """Parameters that several stages use."""
+        """The parameters that several stages use."""
         users: defaultdict[int, list[tuple[int, str, nn.Parameter]]] = defaultdict(list)
         for number, stage in enumerate(self.stages):
             for name, parameter in stage.parameters().items():
                 users[id(parameter)].append((number, name, parameter))
         return tuple(
-            Tie(found[0][2], found[0][1], tuple(number for number, _, _ in found))
-            for found in users.values()
-            if len(found) > 1
+            Tie(uses[0][2], uses[0][1], tuple(number for number, _, _ in uses))
+            for uses in users.values()
+            if len(uses) > 1
         )
 
     @cached_property
     def hops(self) -> tuple[Hop, ...]:
-        """Ways of all values between stages, in a fixed order."""
+        """The transfers of all values between stages, in a fixed order."""
         takers: dict[str, list[int]] = {}
         for number, stage in enumerate(self.stages):
             for name in dict.fromkeys(stage.inputs):
@@ -118,7 +125,8 @@ class SplitModel:
 
     @cached_property
     def tied_hops(self) -> tuple[Hop, ...]:
-        """Ways of the gradients of parameters that several stages use, if every micro-batch's goes to the first one."""
+        """The hops of shared parameters, if the gradient of every micro-batch is sent to the first stage that uses
+        them."""
         return tuple(
             Hop(f"parameter {tie.name}", first, second, tie.parameter)
             for tie in self.ties
@@ -127,17 +135,17 @@ class SplitModel:
         )
 
     def edges(self, *, with_ties: bool = False) -> tuple[tuple[int, int], ...]:
-        """Return pairs of stages that values go between, for `PipelineSchedule.edges`."""
+        """Return pairs of stages between which values pass, for `PipelineSchedule.edges`."""
         hops = self.hops + (self.tied_hops if with_ties else ())
         return tuple(sorted({(hop.from_stage, hop.to_stage) for hop in hops}))
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        """Return all parameters by name, those that are shared once, in the order of the stages."""
-        found: dict[int, tuple[str, nn.Parameter]] = {}
+        """Return all parameters by name, in the order of the stages; a shared parameter occurs once."""
+        by_id: dict[int, tuple[str, nn.Parameter]] = {}
         for stage in self.stages:
             for name, parameter in stage.parameters().items():
-                found.setdefault(id(parameter), (name, parameter))
-        return dict(found.values())
+                by_id.setdefault(id(parameter), (name, parameter))
+        return dict(by_id.values())
 
     def buffers(self) -> dict[str, Any]:
         """Return all buffers by name."""

@@ -1,4 +1,4 @@
-"""One stage of a model: which values go in and come out, and what an executor has to know of it."""
+"""The interface of a stage of a model, as the executor uses it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,20 @@ from hocket.train.model.specs import Inferred, ValueSpec
 
 
 class Stage(ABC):
-    """A part of a model. Values are named; what a value is (a tensor, a number, or a tree of them) its maker decides.
+    """A part of a model, which takes and returns named values: tensors, numbers, or trees of them.
 
     Args:
-        inputs: names of values, of earlier stages or of the batch.
-        outputs: names of values that later stages, or the user of the model, want.
+        inputs: names of values of earlier stages or of the batch.
+        outputs: names of values that later stages take or the model returns.
+
+    Examples:
+        >>> import torch
+        >>> graph = hk.train.graph_of(torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Linear(4, 1)))
+        >>> stage = graph.split([0, 1, 2]).stages[0]
+        >>> stage.inputs, stage.outputs, list(stage.parameters())
+        (('input',), ('output of 0',), ['0.weight', '0.bias'])
+        >>> stage([torch.ones(3, 2)])[0].shape
+        torch.Size([3, 4])
     """
 
     def __init__(self, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
@@ -31,32 +40,36 @@ class Stage(ABC):
 
     @abstractmethod
     def parameters(self) -> dict[str, nn.Parameter]:
-        """Return its parameters by their names in the whole model, each once."""
+        """Return the stage's parameters by their names in the whole model, each once."""
 
     @abstractmethod
     def buffers(self) -> dict[str, torch.Tensor]:
-        """Return what it keeps besides parameters, such as running statistics, by name in the whole model."""
+        """Return the stage's other tensors, such as running statistics, by their names in the whole model."""
 
     @abstractmethod
     def train(self, mode: bool = True) -> None:
-        """Have it compute as in training, or as in evaluation."""
+        """Set training mode, or evaluation mode."""
 
     @abstractmethod
     def seed(self, key: int) -> None:
-        """Have random numbers depend on `key` alone, from here on."""
+        """Seed the generators of the stage's random numbers with `key`."""
 
     @abstractmethod
     def infer(self, inputs: Sequence[ValueSpec], what: str) -> Inferred:
-        """Return what its outputs look like where its inputs look so, without computing them.
+        """Return the specs of the outputs for inputs with these specs, without computing the outputs.
+
+        Args:
+            inputs: specs of the inputs, in order.
+            what: name of the stage in messages.
 
         Raises:
-            InvalidModel: that depends on the content of the inputs; `what` is what the stage is called.
+            InvalidModel: the specs of the outputs depend on the content of the inputs.
         """
 
     @abstractmethod
     def with_buffers_kept(self) -> AbstractContextManager[None]:
-        """Run it without a lasting effect on its buffers: for a forward pass that is done again."""
+        """Return a context in which calls leave the buffers unchanged: for forward passes that are repeated."""
 
     def extra_loss(self) -> torch.Tensor | None:
-        """Return what the latest call adds to the loss of its micro-batch, such as that of regularizers."""
+        """Return the term that the latest call adds to the loss of its micro-batch, such as a penalty, or None."""
         return None

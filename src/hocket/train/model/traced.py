@@ -1,4 +1,4 @@
-"""Any torch module whose graph can be traced, as a graph of layers."""
+"""A graph of layers of any torch module that torch.fx can trace."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _COMPUTE = ("call_module", "call_function", "call_method")
 
 
 def graph_of_module(model: nn.Module) -> LayerGraph:
-    """Trace a module (`torch.fx.symbolic_trace`), as it is in training and as it is in evaluation.
+    """Trace a module (`torch.fx.symbolic_trace`) in training mode and in evaluation mode.
 
-    Modules of torch.nn stay whole; those around them are opened. What comes out has to follow from the same operations
-    whatever the inputs are.
+    Each module of torch.nn is one operation; the code of all other modules is traced. The module must call the same
+    operations for all inputs.
 
     Raises:
-        InvalidModel: it cannot be traced: says what stands against it, and what would do.
+        InvalidModel: the module cannot be traced; the message says why, and what would be right.
     """
     modes = Modes(model)
     training, evaluation = trace(model, modes)
@@ -44,25 +44,26 @@ def graph_of_fx(
     """Return the layers of traced graphs.
 
     Args:
-        model: the whole.
-        roots: what the names of modules, parameters and buffers belong to in each of the graphs.
-        training, evaluation: with the same nodes, which may have other arguments; nodes of the first one whose values
-            nobody takes may be missing in the second one.
+        model: the whole model.
+        roots: for each graph, the module or dictionary in which its nodes' names of modules, parameters and buffers are
+            looked up.
+        training, evaluation: graphs with the same nodes, whose arguments may differ. Nodes of `training` whose values
+            are unused may be missing in `evaluation`.
         frozen: modules that stay in evaluation mode.
-        unflatten: makes what the model returns of what the graph does; the same if not given.
-        check_inputs: as of `LayerGraph`.
+        unflatten: makes the model's result from the graph's; None: they are equal.
+        check_inputs: see `LayerGraph`.
 
     Raises:
-        InvalidModel: there are no operations, or others in evaluation.
+        InvalidModel: the graphs have no operations, or different ones.
     """
-    if not _is_alike(training, evaluation):
+    if not _have_same_nodes(training, evaluation):
         raise InvalidModel(
-            f"{type(model).__name__} has other operations in evaluation than in training; its stages have the same in "
-            "both: leave what belongs to one of them to the loss, or to modules such as torch.nn.Dropout"
+            f"{type(model).__name__} has other operations in evaluation than in training, and its stages must have the "
+            "same in both: move operations of one mode into the loss, or use modules such as torch.nn.Dropout"
         )
     nodes = [node for node in training.nodes if node.op in _COMPUTE]
     if not nodes:
-        raise InvalidModel(f"{type(model).__name__} has no operation that could be put on a rank")
+        raise InvalidModel(f"{type(model).__name__} has no operation; a model needs 1 or more")
     own = dict(model.named_parameters(remove_duplicate=False))
     layers = tuple(
         Layer(node.name, tuple(dict.fromkeys(_values(node))), {name: own[name] for name in _parameters(node, own)})
@@ -71,38 +72,37 @@ def graph_of_fx(
     result = next(node for node in training.nodes if node.op == "output").args[0]
     outputs = tuple(dict.fromkeys(node.name for node in _nodes_in(result)))
 
-    def make_stage(here: range, inputs: tuple[str, ...], given: tuple[str, ...]) -> Stage:
+    def make_stage(here: range, stage_inputs: tuple[str, ...], stage_outputs: tuple[str, ...]) -> Stage:
         names = {layers[number].name for number in here}
         pairs = zip(roots, (training, evaluation), strict=True)
-        modules = [_part(root, graph, names, inputs, given) for root, graph in pairs]
-        return ModuleStage(modules[0], inputs, given, evaluation=modules[1], frozen=frozen)
+        modules = [_part(root, graph, names, stage_inputs, stage_outputs) for root, graph in pairs]
+        return ModuleStage(modules[0], stage_inputs, stage_outputs, evaluation=modules[1], frozen=frozen)
 
     def make_output(values: Sequence[Any]) -> Any:
-        found = dict(zip(outputs, values, strict=True))
-        made = _filled(result, found)
-        return made if unflatten is None else unflatten(list(made))
+        filled = _filled(result, dict(zip(outputs, values, strict=True)))
+        return filled if unflatten is None else unflatten(list(filled))
 
     batch = tuple(node.name for node in training.nodes if node.op == "placeholder")
     return LayerGraph(layers, batch, outputs, make_stage, make_output, model, "operations", check_inputs)
 
 
-def _is_alike(training: fx.Graph, evaluation: fx.Graph) -> bool:
-    """Whether the stages of the one can be cut out of the other by the names of its nodes and of what they take."""
-    known = {node.name: node for node in training.nodes}
-    found = {node.name for node in evaluation.nodes}
+def _have_same_nodes(training: fx.Graph, evaluation: fx.Graph) -> bool:
+    """Return whether stages of the training graph can be cut from the evaluation graph by the same names."""
+    by_name = {node.name: node for node in training.nodes}
+    names = {node.name for node in evaluation.nodes}
     return all(
-        node.op == "get_attr" or (node.name in known and _is_alike_node(known[node.name], node))
+        node.op == "get_attr" or (node.name in by_name and _are_same_node(by_name[node.name], node))
         for node in evaluation.nodes
-    ) and all(node.name in found or node.op == "get_attr" or not node.users for node in training.nodes)
+    ) and all(node.name in names or node.op == "get_attr" or not node.users for node in training.nodes)
 
 
-def _is_alike_node(training: fx.Node, evaluation: fx.Node) -> bool:
+def _are_same_node(training: fx.Node, evaluation: fx.Node) -> bool:
     same = (training.op, str(training.target)) == (evaluation.op, str(evaluation.target))
     return same and set(_values(evaluation)) <= set(_values(training))
 
 
 def _values(node: fx.Node) -> list[str]:
-    """Names of what a node takes; parameters and buffers are not among it, as every stage has its own."""
+    """Return the names of a node's inputs without parameters and buffers, which every stage has itself."""
     return [each.name for each in node.all_input_nodes if each.op != "get_attr"]
 
 
@@ -114,7 +114,7 @@ def _parameters(node: fx.Node, own: Mapping[str, nn.Parameter]) -> list[str]:
 
 
 def _filled(tree: Any, values: Mapping[str, Any]) -> Any:
-    """What a graph returns, with values for nodes, in plain containers instead of the immutable ones of graphs."""
+    """Return a graph's result with values in place of nodes, in plain containers instead of fx's immutable ones."""
     if isinstance(tree, fx.Node):
         return values[tree.name]
     if isinstance(tree, dict):
@@ -128,9 +128,9 @@ def _filled(tree: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _nodes_in(tree: Any) -> list[fx.Node]:
-    found: list[fx.Node] = []
-    fx.node.map_arg(tree, found.append)
-    return found
+    nodes: list[fx.Node] = []
+    fx.node.map_arg(tree, nodes.append)
+    return nodes
 
 
 def _part(
@@ -140,21 +140,21 @@ def _part(
     inputs: tuple[str, ...],
     outputs: tuple[str, ...],
 ) -> fx.GraphModule:
-    """The nodes of a stage as a module, with what they use of `root` under its names there."""
+    """Return the nodes of a stage as a module, with the modules and tensors of `root` under their names."""
     part = fx.Graph()
-    made: dict[fx.Node, fx.Node] = {}
+    copies: dict[fx.Node, fx.Node] = {}
     by_name = {node.name: node for node in graph.nodes}
     for name in inputs:
-        made[by_name[name]] = part.placeholder(name)
+        copies[by_name[name]] = part.placeholder(name)
 
     def copied(node: fx.Node) -> fx.Node:
-        if node not in made:
+        if node not in copies:
             assert node.op == "get_attr"
-            made[node] = part.get_attr(str(node.target))
-        return made[node]
+            copies[node] = part.get_attr(str(node.target))
+        return copies[node]
 
     for node in graph.nodes:
         if node.name in names:
-            made[node] = part.node_copy(node, copied)
-    part.output(tuple(made[by_name[name]] for name in outputs))
+            copies[node] = part.node_copy(node, copied)
+    part.output(tuple(copies[by_name[name]] for name in outputs))
     return fx.GraphModule(root, part, "Stage")

@@ -1,4 +1,4 @@
-"""Which values each stage takes from others and hands on."""
+"""The values that each stage receives from other stages and sends to them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from hocket.train.model.split_model import Hop, SplitModel
 
 @dataclass(frozen=True)
 class StageEnds:
-    """The hops that begin and end at a stage, by their numbers.
+    """The hops that begin and end at a stage, by their indices.
 
     Args:
-        inwards: values that come.
-        outwards: values that go.
-        tied_inwards: of parameters, whose gradients go back.
-        tied_outwards: of parameters, whose gradients come.
+        inwards: hops of values that the stage receives.
+        outwards: hops of values that the stage sends.
+        tied_inwards: hops of shared parameters whose gradients the stage sends.
+        tied_outwards: hops of shared parameters whose gradients the stage receives.
     """
 
     inwards: tuple[int, ...]
@@ -25,12 +25,12 @@ class StageEnds:
 
 
 class Wiring:
-    """All ways between the stages of a model.
+    """All hops between the stages of a model.
 
     Args:
         split: the model.
-        with_ties: whether the gradient of a parameter that stages share goes from stage to stage with every
-            micro-batch; else it is summed at the end of a step.
+        with_ties: True: the gradient of a shared parameter is sent from stage to stage in every micro-batch; False: it
+            is summed at the end of a step.
     """
 
     def __init__(self, split: SplitModel, with_ties: bool) -> None:
@@ -39,7 +39,7 @@ class Wiring:
         self._ends = tuple(self._ends_of(stage) for stage in range(split.num_stages))
 
     def of(self, stage: int) -> StageEnds:
-        """Return the ends at a stage."""
+        """Return the hops that begin and end at a stage."""
         return self._ends[stage]
 
     def _ends_of(self, stage: int) -> StageEnds:

@@ -1,4 +1,4 @@
-"""Values and gradients on their way between stages, over a communicator of their own."""
+"""Messages with values and gradients between stages, over their own communicator."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ Leaves: TypeAlias = list[torch.Tensor]
 
 
 class Parcel(NamedTuple):
-    """What crosses an edge once: a value of one micro-batch, or the gradient of it on its way back.
+    """One transfer over a hop: a value of one micro-batch, or its gradient in the other direction.
 
     Args:
-        hop: number of the edge, in the model's hops.
-        pipe, micro_batch: that it is of.
-        is_gradient: whether it goes back.
+        hop: index of the hop.
+        pipe, micro_batch: pipe and micro-batch of the value.
+        is_gradient: whether it is the gradient, which is sent back.
     """
 
     hop: int
@@ -50,26 +50,26 @@ class _Sent:
     work: Any
     buffer: torch.Tensor
     is_shared: bool
-    words: str
+    description: str
 
 
 class Channels:
-    """Sends parcels as soon as they are there, and receives them ahead of their use.
+    """Sends parcels as soon as they are computed, and receives them ahead of their use.
 
-    Every parcel has a tag of its own, so that no order of sends and receives can hang. What is sent is copied into
-    memory that the ranks of the host share, out of which its receiver reads it while its sender computes.
+    Every parcel has its own tag, so that no order of sends and receives can hang. A sent value is copied into memory
+    that the ranks of the host share; the receiver reads it there while the sender computes.
 
     Args:
-        comm: of the ranks of one pipeline; nothing else uses it.
-        placement: of the stages.
-        hops: of the model.
-        num_micro_batches: of a step.
-        timeout_s: that anything is waited for.
-        ahead: how many parcels are received before they are asked for.
-        name_of: a rank of `comm` as it is called in messages.
+        comm: a communicator of the ranks of one pipeline, which nothing else uses.
+        placement: placement of the stages.
+        hops: hops of the model.
+        num_micro_batches: number of micro-batches of a step.
+        timeout_s: timeout of every wait, in seconds.
+        ahead: number of receives that are posted in advance.
+        name_of: returns the name of a rank of `comm` in messages.
 
     Raises:
-        InvalidArgument: there are more parcels than tags.
+        InvalidArgument: a step has more parcels than tags exist.
     """
 
     def __init__(
@@ -89,14 +89,14 @@ class Channels:
         self._num_pipes = placement.num_pipes
         if 2 * len(hops) * self._num_pipes * num_micro_batches >= _MOST_TAGS:
             raise InvalidArgument(
-                f"{len(hops)} values between stages in {num_micro_batches} micro-batches and {self._num_pipes} pipes "
-                f"are too many: they have {_MOST_TAGS >> 1} numbers"
+                f"{len(hops)} values between stages x {num_micro_batches} micro-batches x {self._num_pipes} pipes are "
+                f"too many; the product must be less than {_MOST_TAGS >> 1}"
             )
         self._timeout_s = timeout_s
         self._ahead = ahead
         self._name_of = name_of
-        self._here: dict[Parcel, Gradients] = {}
-        self._awaited: dict[Parcel, list[tuple[Any, torch.Tensor, LeafSpec]]] = {}
+        self._local: dict[Parcel, Gradients] = {}  # parcels of this rank's own stages, or received and kept
+        self._posted: dict[Parcel, list[tuple[Any, torch.Tensor, LeafSpec]]] = {}  # work, buffer and spec of each leaf
         self._to_post: deque[tuple[Parcel, ValueSpec]] = deque()
         self._sent: deque[_Sent] = deque()
         self._spare: dict[int, list[torch.Tensor]] = {}
@@ -108,43 +108,43 @@ class Channels:
         return self._comm.rank
 
     def source(self, parcel: Parcel) -> int:
-        """Return the rank that a parcel comes from."""
+        """Return the rank that sends a parcel."""
         hop = self._hops[parcel.hop]
         return self._ranks[parcel.pipe][hop.to_stage if parcel.is_gradient else hop.from_stage]
 
     def destination(self, parcel: Parcel) -> int:
-        """Return the rank that a parcel goes to."""
+        """Return the rank that receives a parcel."""
         hop = self._hops[parcel.hop]
         return self._ranks[parcel.pipe][hop.from_stage if parcel.is_gradient else hop.to_stage]
 
     def expect(self, parcels: Iterable[tuple[Parcel, ValueSpec]]) -> None:
-        """Say what this rank will take in a step, in that order; those of its own stages are left out."""
+        """Set the parcels that this rank will take in a step, in order; parcels from its own stages are ignored."""
         self._to_post = deque((parcel, spec) for parcel, spec in parcels if self.source(parcel) != self._comm.rank)
         for _ in range(self._ahead):
             self._post_next()
 
     def send(self, parcel: Parcel, spec: ValueSpec, leaves: Gradients, why: str) -> None:
-        """Hand a parcel over; the tensors may be written to afterwards, unless they stay on this rank.
+        """Send a parcel. The tensors may be written to afterwards, unless the parcel stays on this rank.
 
         Args:
-            parcel: that goes.
-            spec: of the value.
-            leaves: of it, those alone that have a gradient where it is one; None where there is none after all.
-            why: what sends it.
+            parcel: the parcel.
+            spec: spec of the value.
+            leaves: leaves of the value; of a gradient, those that have one. None: autograd computed no gradient.
+            why: the sending action, for messages.
 
         Raises:
-            InvalidModel: the value does not look like its spec.
+            InvalidModel: the value does not have its spec.
         """
         destination = self.destination(parcel)
         if destination == self._comm.rank:
-            self._here[parcel] = leaves
+            self._local[parcel] = leaves
             return
-        self._forget_what_has_gone()
+        self._release_finished_sends()
         for leaf, each in zip(leaves, _leaves_of(parcel, spec), strict=True):
             if leaf is not None and (leaf.shape, leaf.dtype) != (each.shape, each.dtype):
                 raise InvalidModel(
-                    f"{self._describe(parcel)} is {leaf.dtype} {list(leaf.shape)}; by the shapes of what the stage "
-                    f"takes it is {each.dtype} {list(each.shape)}"
+                    f"{self._describe(parcel)} is {leaf.dtype} {list(leaf.shape)}; by the shapes of the stage's inputs "
+                    f"it must be {each.dtype} {list(each.shape)}"
                 )
             size = message_nbytes(each.shape, each.dtype)
             buffer, is_shared = self._buffer(size)
@@ -153,36 +153,36 @@ class Channels:
             self._sent.append(_Sent(work, buffer, is_shared, f"{self._describe(parcel)} ({why})"))
 
     def take(self, parcel: Parcel, why: str) -> Gradients:
-        """Wait for a parcel. Its tensors belong to the caller, unless it is from this rank.
+        """Receive a parcel and return its leaves, which belong to the caller, unless this rank sent them.
 
         Raises:
-            CommTimeout: it has not come in time; names who it was to come from, and who waits for it.
-            PeerFailure: that rank has died.
-            InvalidState: nobody has said that it would be taken.
+            CommTimeout: it did not arrive in time; the error names its sender and the waiting action.
+            PeerFailure: the sender has died.
+            InvalidState: the parcel was not among those of `expect`.
         """
-        found = self._here.pop(parcel, None)
-        if found is not None:
-            return found
-        while parcel not in self._awaited:
+        local = self._local.pop(parcel, None)
+        if local is not None:
+            return local
+        while parcel not in self._posted:
             if not self._to_post:
-                raise InvalidState(f"{self._describe(parcel)} is taken, and was not expected ({why})")
+                raise InvalidState(f"{self._describe(parcel)} is taken, and `expect` did not have it ({why})")
             self._post_next()
-        with_buffers = self._awaited.pop(parcel)
+        receives = self._posted.pop(parcel)
         self._post_next()
-        for work, _, _ in with_buffers:
+        for work, _, _ in receives:
             self._wait(work, self.source(parcel), why, parcel)
-        return [unpack(buffer, leaf.shape, leaf.dtype) for _, buffer, leaf in with_buffers]
+        return [unpack(buffer, leaf.shape, leaf.dtype) for _, buffer, leaf in receives]
 
     def keep(self, parcel: Parcel, leaves: Gradients) -> None:
-        """Put a parcel that was taken aside, for who takes it again."""
-        self._here[parcel] = leaves
+        """Keep a received parcel for the action that takes it next."""
+        self._local[parcel] = leaves
 
     def finish(self) -> None:
-        """Wait until all that was sent has been received."""
+        """Wait until all sent parcels have been received."""
         while self._sent:
             sent = self._sent[0]
-            self._wait(sent.work, None, f"nobody has received {sent.words}")
-            self._forget(self._sent.popleft())
+            self._wait(sent.work, None, f"no rank has received {sent.description}")
+            self._release(self._sent.popleft())
 
     def _post_next(self) -> None:
         if not self._to_post:
@@ -193,14 +193,14 @@ class Channels:
             buffer = torch.empty(message_nbytes(leaf.shape, leaf.dtype), dtype=torch.uint8)
             work = self._comm.irecv(buffer, self.source(parcel), tag=self._tag(parcel), timeout=self._timeout_s)
             posted.append((work, buffer, leaf))
-        self._awaited[parcel] = posted
+        self._posted[parcel] = posted
 
     def _tag(self, parcel: Parcel) -> int:
         number = (parcel.hop * self._num_pipes + parcel.pipe) * self._num_micro_batches + parcel.micro_batch
         return 2 * number + parcel.is_gradient
 
     def _buffer(self, size: int) -> tuple[torch.Tensor, bool]:
-        """Bytes that nobody else writes to, shared if there is such memory: as many, or somewhat more."""
+        """Return an unused buffer of `size` bytes or somewhat more, and whether it is shared memory."""
         size = _rounded(size)
         spare = self._spare.get(size)
         if spare:
@@ -209,26 +209,26 @@ class Channels:
             try:
                 return self._comm.empty(size, torch.uint8), True
             except ResourceExhausted:
-                self._shares = False  # from here on messages wait for their sender to come by
+                self._shares = False  # from now on, a receiver may have to wait until the sender drives the message
         return torch.empty(size, dtype=torch.uint8), False
 
-    def _forget_what_has_gone(self) -> None:
+    def _release_finished_sends(self) -> None:
         while self._sent and self._sent[0].work.done:
             sent = self._sent.popleft()
             sent.work.wait()
-            self._forget(sent)
+            self._release(sent)
 
-    def _forget(self, sent: _Sent) -> None:
+    def _release(self, sent: _Sent) -> None:
         if sent.is_shared:
             self._spare.setdefault(len(sent.buffer), []).append(sent.buffer)
 
-    def _wait(self, work: Any, source: int | None, words: str, parcel: Parcel | None = None) -> None:
+    def _wait(self, work: Any, source: int | None, context: str, parcel: Parcel | None = None) -> None:
         try:
             work.wait(timeout=self._timeout_s)
         except HocketError as error:
             if parcel is not None:
-                words += f" waits for {self._describe(parcel)}"
-            message = f"{self._name_of(self._comm.rank)}: {words}: {error}"
+                context += f" waits for {self._describe(parcel)}"
+            message = f"{self._name_of(self._comm.rank)}: {context}: {error}"
             if isinstance(error, (CommTimeout, PeerFailure)):
                 raise type(error)(message, error.ranks if source is None else (source,)) from error
             raise type(error)(message) from error
@@ -249,13 +249,13 @@ def _leaves_of(parcel: Parcel, spec: ValueSpec) -> list[LeafSpec]:
 
 
 def _rounded(size: int) -> int:
-    """The next of eight sizes between powers of two, so that buffers fit again where batches differ in length."""
+    """Round up to one of eight sizes between powers of two, so that batches of other lengths can reuse buffers."""
     step = max(64, 1 << max(0, size.bit_length() - 4))
     return -(-size // step) * step
 
 
 def to_leaves(value: Any) -> Leaves:
-    """Return the leaves of a value as tensors that can travel."""
+    """Return the leaves of a value as tensors that can be sent."""
     return [
         leaf if isinstance(leaf, torch.Tensor) else torch.tensor(leaf or 0, dtype=NUMBERS[type(leaf)])
         for leaf in flatten(value)[0]
@@ -263,9 +263,9 @@ def to_leaves(value: Any) -> Leaves:
 
 
 def from_leaves(leaves: Sequence[Any], spec: ValueSpec) -> Any:
-    """Make the value of leaves that have come."""
-    made = [
+    """Return the value with these received leaves."""
+    restored = [
         leaf if each.number is None else number_of(leaf, each.number)
         for leaf, each in zip(leaves, spec.leaves, strict=True)
     ]
-    return pytree.tree_unflatten(made, spec.tree)
+    return pytree.tree_unflatten(restored, spec.tree)

@@ -1,4 +1,4 @@
-"""The copies of stages that this rank holds, their gradients, and with whom those are summed."""
+"""The gradients of this rank's copies of stages, and their sums over ranks."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from hocket.train.run.layout import Layout
 
 
 class Copies:
-    """Gradients of this rank's copies of stages.
+    """The gradients of this rank's copies of stages.
 
-    Parameters that stages share are summed apart. In exact mode every micro-batch's gradient goes to the first stage
-    that uses them, and the sum goes back at the end; otherwise each stage adds up its own, and those are summed at the
-    end.
+    The gradients of parameters that stages share are summed separately. In exact mode, the gradient of every
+    micro-batch is sent to the first stage that uses the parameter, and the sum is sent back at the end of the step.
+    Otherwise each stage sums its own gradients, and the sums are added at the end.
 
     Args:
-        layout: of this rank.
-        comm: of the ranks of all replicas.
+        layout: layout of this rank.
+        comm: a communicator of the ranks of all replicas.
         exact: see `PipelineExecutor`.
-        timeout_s: that it waits for the others.
+        timeout_s: timeout of every wait, in seconds.
     """
 
     def __init__(self, layout: Layout, comm: Communicator, exact: bool, timeout_s: float) -> None:
@@ -50,16 +50,16 @@ class Copies:
         self._tie_comms = [self._group(self._holders_of(tie)) for tie in self._ties]
 
     def gradients(self, pipe: int, stage: int) -> StageGradients:
-        """Return those of one copy."""
+        """Return the gradients of one copy."""
         return self._gradients[pipe, stage]
 
     def reset(self) -> None:
-        """Begin a step."""
+        """Reset the gradients for a new step."""
         for each in self._gradients.values():
             each.reset()
 
     def start(self, stage: int) -> None:
-        """Begin to sum a stage's gradients, once all copies here have said so."""
+        """Start the sum of a stage's gradients, when it was called for all of this rank's copies."""
         self._syncs[stage].start()
 
     def wait(self, stage: int) -> None:
@@ -71,25 +71,26 @@ class Copies:
         for stage in range(self._split.num_stages):
             copies = self._copies_of(stage)
             if copies and stage not in self._syncs:
-                for other in copies[1:]:  # all on this rank
+                for other in copies[1:]:  # all copies are on this rank
                     copies[0].sums = added(copies[0].sums, other.sums)
             for copy in copies[:1]:
                 for parameter, total in zip(copy.parameters, copy.sums, strict=True):
                     parameter.grad = total
         for tie, comm in zip(self._ties, self._tie_comms, strict=True):
             if comm is not None:
-                self._settle(tie, comm)
+                self._sum_tied(tie, comm)
 
-    def _settle(self, tie: Tie, comm: Communicator) -> None:
-        """Give all ranks that use a shared parameter the whole gradient of it."""
+    def _sum_tied(self, tie: Tie, comm: Communicator) -> None:
+        """Put the whole gradient of a shared parameter into its ``.grad``, on all ranks that use it."""
         parameter = tie.parameter
         first, *others = tie.stages
+        # the gradient, and behind it whether one exists
         both = torch.zeros(parameter.numel() + 1, dtype=parameter.dtype, device=parameter.device)
         stages = (first,) if self._exact else (first, *others)
         for stage in stages:
             copies = self._copies_of(stage)
-            is_added_up = self._exact or stage not in self._syncs  # all on this rank: see `finish`
-            for copy in copies[:1] if is_added_up else copies:
+            is_summed = self._exact or stage not in self._syncs  # all copies are on this rank: `finish` has summed them
+            for copy in copies[:1] if is_summed else copies:
                 total = copy.sums[_index(copy.parameters, parameter)]
                 if total is not None:
                     both[:-1] += total.reshape(-1)
@@ -101,13 +102,13 @@ class Copies:
         parameter.grad = both[:-1].view(parameter.shape) if both[-1] > 0 else None
 
     def _trained(self, stage: int) -> list[nn.Parameter]:
-        """The parameters whose gradients a stage adds up."""
+        """Return the parameters whose gradients a stage sums."""
         elsewhere = {id(tie.parameter) for tie in self._ties if self._exact and stage in tie.stages[1:]}
         parameters = self._split.stages[stage].parameters().values()
         return [each for each in parameters if each.requires_grad and id(each) not in elsewhere]
 
     def _make_syncs(self) -> dict[int, GradientSync]:
-        """Sums over the ranks that hold a stage, where those are several; all ranks go through the stages in order."""
+        """Return a sum for every stage that several ranks hold. All ranks make communicators in the same order."""
         syncs = {}
         apart = set() if self._exact else {id(tie.parameter) for tie in self._ties}
         for stage, holders in enumerate(self._holders):
@@ -126,12 +127,12 @@ class Copies:
         return sorted({rank for stage in tie.stages for rank in self._holders[stage]})
 
     def _group(self, ranks: Sequence[int]) -> Communicator | None:
-        """The communicator of some ranks, on those alone."""
+        """Return a communicator of some ranks; None on other ranks."""
         if self._comm.rank not in ranks:
             return None
         self.comms.append(self._comm.group(list(ranks)))
         return self.comms[-1]
 
 
-def _index(parameters: list[nn.Parameter], wanted: nn.Parameter) -> int:
-    return next(number for number, each in enumerate(parameters) if each is wanted)
+def _index(parameters: list[nn.Parameter], parameter: nn.Parameter) -> int:
+    return next(number for number, each in enumerate(parameters) if each is parameter)

@@ -1,4 +1,4 @@
-"""Which actions of a table take what comes from other stages, by what their kinds declare."""
+"""The actions of a table that receive values or gradients of other stages, as their kinds declare."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hocket.pipeline.kind import CROSSINGS, Crossing, Kind, kinds
 
 @dataclass(frozen=True)
 class Crossings:
-    """What the kinds of a table take and send.
+    """What the kinds of a table's actions receive and send.
 
     Args:
-        taken: by kind, whether it takes outputs of forward passes (False), gradients of them (True), or both.
-        are_sends_named: whether the table has actions that send outputs of forward passes, and gradients; elsewhere
-            what makes them sends them.
-        receives: kinds that are receives.
+        taken: for each kind, whether it takes outputs of forward passes (False), gradients of them (True), or both.
+        are_sends_named: whether the table has actions that send outputs of forward passes, and actions that send
+            gradients; without such actions, the action that computes a value sends it.
+        receives: kinds that only receive.
     """
 
     taken: Mapping[str, tuple[bool, ...]]
@@ -24,21 +24,21 @@ class Crossings:
     receives: frozenset[str]
 
     def is_receive(self, kind: str) -> bool:
-        """Return whether an action stands for a message alone, from the stage that it names."""
+        """Return whether actions of a kind only receive a message."""
         return kind in self.receives
 
 
 def crossings_of(names: Iterable[str]) -> Crossings:
-    """Return what the kinds of these names take and send in one table."""
-    found = {name: kinds()[name] for name in names}
-    messages = {(kind.message, kind.carries) for kind in found.values()}
+    """Return what the kinds with these names receive and send in one table."""
+    by_name = {name: kinds()[name] for name in names}
+    messages = {(kind.message, kind.carries) for kind in by_name.values()}
     return Crossings(
         {
             name: tuple(carried == "gradient" for carried in CROSSINGS if _takes(kind, carried, messages))
-            for name, kind in found.items()
+            for name, kind in by_name.items()
         },
         (("send", "activation") in messages, ("send", "gradient") in messages),
-        frozenset(name for name, kind in found.items() if kind.message == "receive"),
+        frozenset(name for name, kind in by_name.items() if kind.message == "receive"),
     )
 
 

@@ -1,4 +1,4 @@
-"""Executes a pipeline schedule: the table, action by action, on the stages of a model, over a communicator."""
+"""The executor of pipeline schedules: runs the actions of a table on the stages of a model, over a communicator."""
 
 from __future__ import annotations
 
@@ -35,12 +35,22 @@ _STEPS_REMEMBERED = 16
 
 @dataclass(frozen=True, eq=False)
 class StepResult:
-    """What a step gave on this rank.
+    """The results of a step on this rank.
 
     Args:
-        losses: of micro-batches whose last stage is here, by number; as the loss function gave them.
-        extra_losses: what stages here add to that, by stage and micro-batch.
-        outputs: what the model returned for them, where that was asked for.
+        losses: unweighted losses of the micro-batches whose last stage this rank has, by micro-batch.
+        extra_losses: terms that this rank's stages add to the loss, by stage and micro-batch.
+        outputs: results of the model, by micro-batch, if they were requested.
+
+    Examples:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Linear(4, 1))
+        >>> split = hk.train.graph_of(model).split([0, 1, 2])
+        >>> schedule = hk.pipeline.build("gpipe", num_ranks=2, num_micro_batches=2)
+        >>> with hk.train.PipelineExecutor(schedule, split, comm) as executor:
+        ...     result = executor.forward([hk.train.MicroBatch({"input": torch.ones(4, 2)})] * 2)
+        >>> comm.all_gather_object({number: tuple(output.shape) for number, output in result.outputs.items()})
+        [{}, {0: (4, 1), 1: (4, 1)}]
     """
 
     losses: Mapping[int, torch.Tensor]
@@ -49,36 +59,48 @@ class StepResult:
 
 
 class PipelineExecutor:
-    """Runs training steps of a split model by a schedule; made and called by all ranks alike.
+    """Runs training steps of a split model by a schedule; all ranks make it and call its methods together.
 
-    Ranks of the communicator follow one another: rank r of replica i is rank i D + r, of a schedule of D ranks. Every
-    rank has the whole model's module objects, and trains its own stages' parameters in them; all begin with those of
-    the first rank of all.
+    With a schedule of D ranks, rank r of replica i is rank i D + r of the communicator. Every rank has the module
+    objects of the whole model, and trains the parameters of its own stages. All ranks begin with the parameters of
+    rank 0.
 
-    In exact mode gradients are bit for bit those of one process that runs the unsplit model on one micro-batch after
-    the other and adds up: per pipe in the order of micro-batches, then over pipes, and then over replicas.
+    In exact mode, gradients are equal bit for bit to those of one process that runs the unsplit model on one
+    micro-batch after the other. They are summed in the order of micro-batches for each pipe, then over pipes, then over
+    replicas.
 
     Args:
-        schedule: a table of one step; sums of gradients are added to it where copies of stages need them and it has
-            none.
-        split: the model in as many stages as the table has.
-        comm: of all ranks; the executor makes its own ones from it.
-        loss: of the model's output and the target of a micro-batch; gives a scalar.
-        exact: see above; costs memory where micro-batches do not come in order, and traffic where stages share
-            parameters.
-        seed: of random numbers; those of a forward pass follow from it, the step, stage and micro-batch.
-        timeout: seconds that anything is waited for; None: that of the communicator.
-        ahead: how many parcels of activations or gradients a rank takes before it needs them.
+        schedule: a table of one step. If copies of stages need sums of gradients and the table has none, the executor
+            adds them.
+        split: the model, with as many stages as the table.
+        comm: a communicator of all ranks; the executor makes its own communicators from it.
+        loss: (output of the model, target) -> scalar, for a micro-batch; None: forward passes only.
+        exact: see above; costs memory if micro-batches arrive out of order, and messages if stages share parameters.
+        seed: seed of random numbers; the seed of a forward pass is derived from it, the step, stage and micro-batch.
+        timeout: timeout of every wait in seconds; None: the timeout of the communicator.
+        ahead: number of activations or gradients that a rank receives before it needs them.
 
     Attributes:
-        loss_scale: that losses are multiplied by before the backward pass, and so gradients, the same on every rank;
-            who updates parameters divides by it. Losses that a step returns are not.
+        loss_scale: factor of losses, and so of gradients, in the backward pass; equal on all ranks. The update of the
+            parameters must divide by it. The losses that a step returns are unscaled.
 
     Raises:
         InvalidSchedule: see `hocket.pipeline.validate`.
         InvalidModel: a parameter has no content.
-        InvalidArgument: ranks or stages are not as many as they have to be, or the table has actions that nobody
-            executes.
+        InvalidArgument: the number of ranks or stages does not fit the table, or no function executes an action of it.
+
+    Examples:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Linear(4, 1))
+        >>> split = hk.train.graph_of(model).split([0, 1, 2])
+        >>> schedule = hk.pipeline.build("1f1b", num_ranks=2, num_micro_batches=2)
+        >>> half = hk.train.MicroBatch({"input": torch.ones(4, 2)}, torch.zeros(4, 1), weight=0.5)
+        >>> with hk.train.PipelineExecutor(schedule, split, comm, torch.nn.functional.mse_loss) as executor:
+        ...     result = executor.step([half, half])
+        ...     comm.all_gather_object((executor.trained_stages(), sorted(result.losses)))
+        [([0], []), ([1], [0, 1])]
+        >>> model[comm.rank].weight.grad is not None
+        True
     """
 
     def __init__(
@@ -96,14 +118,14 @@ class PipelineExecutor:
         check_content({**split.parameters(), **split.buffers()})
         self.layout = layout = lay_out(schedule, split, comm.rank, comm.size, exact=exact, seed=seed)
         self._handlers = find_handlers(layout.schedule.columns.kinds)
-        comm = comm.dup()  # whatever happens to the pipeline, the caller's goes on
+        comm = comm.dup()  # the caller's communicator stays usable if the pipeline fails
         self.schedule, self.split, self.comm = layout.schedule, split, comm
         self.timeout_s = comm.timeout if timeout is None else timeout
         self.num_steps = 0
         self.loss_scale = 1.0
         self._loss = None if loss is None else CheckedLoss(loss, split)
         self._failure: str | None = None
-        self._are_trained = [(name, each, each.requires_grad) for name, each in split.parameters().items()]
+        self._trained_at_start = [(name, each, each.requires_grad) for name, each in split.parameters().items()]
         check_same_model(comm, split, self.schedule)
         broadcast_state(comm, split)
         pipeline_comm = comm.group([layout.job_rank_of(rank) for rank in range(self.schedule.num_ranks)])
@@ -122,17 +144,17 @@ class PipelineExecutor:
         self._times: deque[NDArray[np.float64]] = deque(maxlen=_STEPS_REMEMBERED)
 
     def step(self, micro_batches: Sequence[MicroBatch], *, keeps_outputs: bool = False) -> StepResult:
-        """Run forward and backward passes of a batch, and sum gradients; every ``.grad`` is there afterwards.
+        """Run forward and backward passes of a batch, and sum the gradients into every parameter's ``.grad``.
 
         Args:
-            micro_batches: of this replica: as many as the table has.
-            keeps_outputs: whether the result has what the model returned.
+            micro_batches: micro-batches of this replica, as many as the table has.
+            keeps_outputs: whether the result has the outputs of the model.
 
         Raises:
-            CommTimeout: something did not come in time; names what, from whom, and who waits for it.
+            CommTimeout: a message did not arrive in time; the error names the message, its sender and the waiting rank.
             PeerFailure: a rank has died.
-            InvalidArgument: micro-batches are too many or too few.
-            InvalidModel: a stage cannot be run so.
+            InvalidArgument: the number of micro-batches is not that of the table.
+            InvalidModel: a stage cannot be run on these inputs.
             InvalidState: an earlier step failed.
         """
         self._check(micro_batches)
@@ -151,14 +173,14 @@ class PipelineExecutor:
     def forward(
         self, micro_batches: Sequence[MicroBatch], *, keeps_outputs: bool = True, with_losses: bool = False
     ) -> StepResult:
-        """Run forward passes alone, as in evaluation: without random numbers, gradients or running statistics.
+        """Run forward passes only, in evaluation mode: without random numbers, gradients or running statistics.
 
         Args:
-            micro_batches: as of `step`.
-            keeps_outputs: whether the result has what the model returned.
-            with_losses: whether it has losses.
+            micro_batches: see `step`.
+            keeps_outputs: whether the result has the outputs of the model.
+            with_losses: whether the result has losses.
 
-        Raises as `step`.
+        Raises the errors of `step`.
         """
         self._check(micro_batches)
         if with_losses and self._loss is None:
@@ -172,24 +194,24 @@ class PipelineExecutor:
         return self._run(micro_batches, self.layout.forward_actions, options)
 
     def timeline(self, costs: CostModel | None = None) -> PipelineTimeline:
-        """Return when everything happened on replica 0, in the one of the last 16 training steps that took as long as
-        their median; called by all ranks.
+        """Return the measured times of all actions of replica 0, in the step of median length among the last 16
+        training steps; called by all ranks.
 
         Args:
-            costs: that it is compared with, for bytes.
+            costs: costs of a simulation to compare with; gives the sizes of messages.
 
         Raises:
-            InvalidState: there was no step.
+            InvalidState: no training step has run.
         """
         if not self._times:
             raise InvalidState("no step has run yet, so there is no timeline")
         return measured_timeline(self.comm, self.schedule, self._times, costs or CostModel())
 
     def close(self) -> None:
-        """Leave the communicators that it has made. The model stays as it is, in training mode."""
+        """Close the executor's communicators. The model keeps its values, and is in training mode."""
         for stage in self.split.stages:
             stage.train()
-        self._failure = self._failure or "it was closed"
+        self._failure = self._failure or "the executor was closed"
         self.comm.finalize()
 
     def __enter__(self) -> PipelineExecutor:
@@ -200,44 +222,43 @@ class PipelineExecutor:
 
     @property
     def rank(self) -> int:
-        """This rank, in its replica."""
+        """This rank's number in its replica."""
         return self.layout.rank
 
     @property
     def replica(self) -> int:
-        """The replica that this rank belongs to."""
+        """The replica of this rank."""
         return self.layout.replica
 
     @property
     def num_replicas(self) -> int:
-        """Replicas of the pipeline."""
+        """Number of replicas of the pipeline."""
         return self.layout.num_replicas
 
     @property
     def num_micro_batches(self) -> int:
-        """Of a step, over all replicas."""
+        """Number of micro-batches of a step, over all replicas."""
         return self.num_replicas * self.schedule.num_micro_batches
 
     @property
     def first_micro_batch(self) -> int:
-        """The number of this replica's first micro-batch among those of all replicas."""
+        """Index of this replica's first micro-batch among those of all replicas."""
         return self.layout.first_micro_batch
 
     def holders(self, stage: int) -> tuple[int, ...]:
-        """Return the ranks of the copies of a stage: replica after replica, pipe after pipe."""
+        """Return the ranks that hold copies of a stage: replica after replica, pipe after pipe."""
         return self.layout.holders[stage]
 
     def speaks_for(self, parameter: torch.nn.Parameter) -> bool:
-        """Return whether this rank is the first of those that train a parameter."""
+        """Return whether this rank is the first rank that trains a parameter."""
         return self.layout.is_first_holder(parameter)
 
     def _check_trained(self) -> None:
-        for name, parameter, was_trained in self._are_trained:
+        for name, parameter, was_trained in self._trained_at_start:
             if parameter.requires_grad != was_trained:
-                then, now = ("was", "is not") if was_trained else ("was not", "is")
                 raise InvalidModel(
-                    f"parameter {name!r} {then} to be trained when the training began, and now {now} (requires_grad): "
-                    "start a new training run"
+                    f"parameter {name!r} has requires_grad={parameter.requires_grad}, and had {was_trained} when the "
+                    "training began: start a new training run"
                 )
 
     def trained_stages(self) -> list[int]:
@@ -251,7 +272,7 @@ class PipelineExecutor:
         options: StepOptions,
     ) -> StepResult:
         if self._failure is not None:
-            raise InvalidState(f"an earlier step failed, and with it the pipeline: {self._failure}")
+            raise InvalidState(f"the pipeline cannot run a step any more: {self._failure}; make a new executor")
         random_state = torch.get_rng_state()
         try:
             specs = [self._probe.specs_of(each.inputs, options.is_training) for each in micro_batches]
@@ -271,17 +292,18 @@ class PipelineExecutor:
         return StepResult(step.losses, step.extra_losses, step.outputs)
 
     def _fail(self, error: BaseException) -> None:
-        """Remember why there is no going on, and tell the others, who need not wait for their deadlines then."""
+        """Keep the reason of the failure, and abort the communicators, so that the other ranks fail before their
+        deadlines."""
         self._failure = f"{type(error).__name__}: {error}"
         if not isinstance(error, Aborted):
             for comm in (*self._copies.comms, *self._comms, self.comm):
                 comm.abort(f"a training step failed on {self.layout.name_of(self.rank)}: {self._failure}")
 
     def _check(self, micro_batches: Sequence[MicroBatch]) -> None:
-        wanted = self.schedule.num_micro_batches
-        if len(micro_batches) != wanted:
-            raise InvalidArgument(f"the table is for {wanted} micro-batches, not {len(micro_batches)}")
+        count = self.schedule.num_micro_batches
+        if len(micro_batches) != count:
+            raise InvalidArgument(f"the table is for {count} micro-batches, not {len(micro_batches)}")
         for number, each in enumerate(micro_batches):
             absent = [name for name in self.split.batch_inputs if name not in each.inputs]
             if absent:
-                raise InvalidArgument(f"micro-batch {number} has no {absent[0]!r}, which the model takes")
+                raise InvalidArgument(f"micro-batch {number} must have input {absent[0]!r} of the model")

@@ -15,18 +15,18 @@ from hocket.train.run.gradients import StageGradients, added
 
 
 class GradientSync:
-    """Sums one stage's gradients, together in as many arrays as they have types.
+    """Sums the gradients of one stage, in one array for each type.
 
-    Beside each parameter's gradient travels whether there is one, so that a parameter that nothing depends on has none
-    afterwards, as in one process.
+    Each array also has, for each parameter, the number of ranks with a gradient. So a parameter that the loss does not
+    depend on has no gradient afterwards, as in one process.
 
     Args:
-        comm: of the ranks that hold copies, in the order of their first ones.
-        copies: how many each of those ranks holds.
-        here: those of this rank, in order.
-        numbers: of the parameters that are summed.
-        exact: add up in the order of the copies, one after the other.
-        timeout_s: that it waits for the others.
+        comm: a communicator of the ranks that hold copies, in the order of their first copies.
+        copies: number of copies on each of these ranks.
+        here: gradients of this rank's copies, in order.
+        numbers: indices of the parameters that are summed.
+        exact: sum in the order of the copies, one after the other.
+        timeout_s: timeout of every wait, in seconds.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class GradientSync:
         ]
 
     def start(self) -> None:
-        """Say that one of the copies here has all its gradients; the last one to say so begins the sum."""
+        """Count one of this rank's copies as ready; when all are ready, start the sum."""
         self._num_begun += 1
         if self._num_begun < len(self._here):
             return
@@ -69,14 +69,14 @@ class GradientSync:
             self._pending.append(flat)
 
     def wait(self) -> None:
-        """Wait for the sum; every copy here has it then."""
+        """Wait for the sum, and set it in every copy on this rank."""
         for flat in self._pending:
             flat.finish(self._here, self._timeout_s)
         self._pending.clear()
 
 
 class _Flat:
-    """The gradients of one type, one behind the other, and after them a one for each that there is."""
+    """The gradients of one type in one array: all values, then for each parameter 1 if it has a gradient, else 0."""
 
     def __init__(self, comm: Communicator, parameters: Sequence[torch.nn.Parameter], numbers: list[int]) -> None:
         self._comm = comm
@@ -89,13 +89,12 @@ class _Flat:
         self._own = self._make(self._size)
         self._all: torch.Tensor | None = None
         self._work: Any = None
-        self._wanted: list[tuple[int, int]] = []
 
     def start_sum(self, gradients: Gradients, exact: bool, timeout_s: float) -> None:
         self._fill(self._own, gradients)
         if not exact:
             self._work = self._comm.all_reduce(self._own, async_op=True, timeout=timeout_s)
-        elif "shm" in self._comm.backends:  # adds up in the order of ranks
+        elif "shm" in self._comm.backends:  # its native algorithm sums in the order of ranks
             self._work = self._comm.all_reduce(
                 self._own, backend="shm", algorithm="native", async_op=True, timeout=timeout_s
             )
@@ -123,12 +122,12 @@ class _Flat:
             for row in rows[1:]:
                 total += row
             self._all = None
-        values, is_there = total[: -len(self._numbers)], total[-len(self._numbers) :]
+        values, counts = total[: -len(self._numbers)], total[-len(self._numbers) :]
         parts = torch.split(values, self._lengths)
-        there = (is_there > 0).tolist()
+        exist = (counts > 0).tolist()
         for copy in here:
-            for number, part, shape, has in zip(self._numbers, parts, self._shapes, there, strict=True):
-                copy.sums[number] = part.view(shape).clone() if has else None
+            for number, part, shape, exists in zip(self._numbers, parts, self._shapes, exist, strict=True):
+                copy.sums[number] = part.view(shape).clone() if exists else None
 
     def _make(self, size: int) -> torch.Tensor:
         if self._device.type == "cpu" and self._comm.num_hosts == 1:
@@ -136,12 +135,12 @@ class _Flat:
                 shared: torch.Tensor = self._comm.empty(size, self._dtype)
                 return shared
             except ResourceExhausted:
-                pass  # shared memory makes it faster, and nothing else
+                pass  # shared memory only makes it faster
         return torch.empty(size, dtype=self._dtype, device=self._device)
 
     def _fill(self, flat: torch.Tensor, gradients: Gradients) -> None:
-        values, is_there = flat[: -len(self._numbers)], flat[-len(self._numbers) :]
-        there = [gradients[number] is not None for number in self._numbers]
+        values, counts = flat[: -len(self._numbers)], flat[-len(self._numbers) :]
+        exist = [gradients[number] is not None for number in self._numbers]
         parts = zip(torch.split(values, self._lengths), self._numbers, strict=True)
         for part, number in parts:
             gradient = gradients[number]
@@ -149,8 +148,8 @@ class _Flat:
                 part.zero_()
             elif gradient.layout != torch.strided:
                 raise InvalidModel(
-                    "gradients that are sparse cannot be summed over copies of a stage: sparse=False in the embedding"
+                    "sparse gradients cannot be summed over copies of a stage: use sparse=False in the embedding"
                 )
             else:
                 part.copy_(gradient.reshape(-1))
-        is_there.copy_(torch.tensor(there, dtype=self._dtype))
+        counts.copy_(torch.tensor(exist, dtype=self._dtype))

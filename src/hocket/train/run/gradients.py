@@ -1,4 +1,4 @@
-"""Gradients of a stage while micro-batches come in, and their sums over copies of the stage."""
+"""The gradients of a copy of a stage, summed over micro-batches."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hocket.train.run.backward import Gradients
 
 
 class StageGradients:
-    """The gradients of one copy of a stage, added up over micro-batches.
+    """The gradients of one copy of a stage, summed over micro-batches.
 
     Args:
-        parameters: of the stage that are trained.
-        in_order: add up in the order of micro-batches, whatever order they come in; what comes too early is kept.
-        micro_batches: that will come, in their order.
+        parameters: trained parameters of the stage.
+        in_order: sum in the order of micro-batches, in whatever order they are computed; early gradients are kept.
+        micro_batches: micro-batches of a step, in order.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], in_order: bool, micro_batches: Sequence[int]) -> None:
@@ -29,35 +29,36 @@ class StageGradients:
 
     @contextmanager
     def collecting(self, micro_batch: int) -> Iterator[None]:
-        """Have ``.grad`` of the parameters collect what one micro-batch gives."""
+        """Within the context, ``.grad`` of the parameters collects the gradients of one micro-batch."""
         is_next = self._order is None or self._order[self._next] == micro_batch
         before = [parameter.grad for parameter in self.parameters]
         try:
             for parameter, total in zip(self.parameters, self.sums, strict=True):
                 parameter.grad = total if is_next else None
             yield
-            found: Gradients = [parameter.grad for parameter in self.parameters]
+            collected: Gradients = [parameter.grad for parameter in self.parameters]
         finally:
             for parameter, gradient in zip(self.parameters, before, strict=True):
                 parameter.grad = gradient
         if not is_next:
-            self._early[micro_batch] = found
+            self._early[micro_batch] = collected
             return
-        self.sums = found
-        self._go_on()
+        self.sums = collected
+        self._add_early()
 
     def add(self, micro_batch: int, gradients: Gradients) -> None:
-        """Add what one micro-batch gives."""
+        """Add the gradients of one micro-batch."""
         with self.collecting(micro_batch):
             _add(self.parameters, gradients)
 
     def reset(self) -> None:
-        """Begin a step."""
+        """Reset the sums for a new step."""
         self.sums = [None] * len(self.parameters)
         self._next = 0
         self._early.clear()
 
-    def _go_on(self) -> None:
+    def _add_early(self) -> None:
+        """Add the kept gradients of the micro-batches that are next in order."""
         if self._order is None:
             return
         self._next += 1
@@ -67,7 +68,7 @@ class StageGradients:
 
 
 def added(sums: Gradients, gradients: Gradients) -> Gradients:
-    """Add gradients to sums, in place where there are such."""
+    """Add gradients to sums, in place where both exist; return the sums."""
     pairs = zip(sums, gradients, strict=True)
     both = [(total, each) for total, each in pairs if total is not None and each is not None]
     if both:

@@ -1,4 +1,4 @@
-"""What each rank does of a schedule: the facts that do not change from step to step."""
+"""A rank's part of a schedule: the facts that do not change from step to step."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from hocket.train.run.crossings import Crossings, crossings_of
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Which actions, stages and micro-batches belong to a rank, and who holds the other stages.
+    """The actions, stages and micro-batches of a rank, and the ranks that hold the other stages.
 
-    Ranks of a job follow one another: rank r of replica i is rank i D + r, of a schedule of D ranks.
+    With a schedule of D ranks, rank r of replica i is rank i D + r of the job.
 
     Args:
         schedule: a table of one step of one replica, with the edges of the model.
         split: the model in stages.
-        wiring: of the stages.
-        rank: this one, in its replica.
-        replica: that this rank belongs to.
-        num_replicas: of the whole pipeline.
-        seed: of random numbers.
+        wiring: hops between the stages.
+        rank: this rank's number in its replica.
+        replica: the replica of this rank.
+        num_replicas: number of replicas of the pipeline.
+        seed: seed of random numbers.
     """
 
     schedule: PipelineSchedule
@@ -50,17 +50,17 @@ class Layout:
 
     @cached_property
     def forward_actions(self) -> tuple[Action, ...]:
-        """Those of them that belong to forward passes."""
+        """The actions of this rank that belong to forward passes."""
         return tuple(action for action in self.actions if kinds()[action.kind].is_of_forward)
 
     @cached_property
     def crossings(self) -> Crossings:
-        """What the kinds of actions take and send."""
+        """What the kinds of actions receive and send."""
         return crossings_of(self.schedule.columns.kinds)
 
     @cached_property
     def recomputed(self) -> frozenset[tuple[int, int]]:
-        """Pipes and stages of this rank whose forward passes are done again before their backward passes."""
+        """Pairs (pipe, stage) of this rank whose forward passes are repeated before their backward passes."""
         again = self.schedule.columns.counted_as("R")
         return frozenset((action.pipe, action.stage) for action in self.actions if action.kind in again)
 
@@ -83,51 +83,51 @@ class Layout:
 
     @cached_property
     def first_holders(self) -> dict[int, int]:
-        """For each parameter, by its id, the first rank of those that train it."""
-        found: dict[int, int] = {}
+        """For each parameter, by its id, the first rank that trains it."""
+        first: dict[int, int] = {}
         for stage, each in enumerate(self.split.stages):
             for parameter in each.parameters().values():
-                found.setdefault(id(parameter), self.holders[stage][0])
-        return found
+                first.setdefault(id(parameter), self.holders[stage][0])
+        return first
 
     @property
     def job_rank(self) -> int:
-        """This rank among those of all replicas."""
+        """This rank's number among all replicas."""
         return self.job_rank_of(self.rank)
 
     @property
     def first_micro_batch(self) -> int:
-        """The number of this replica's first micro-batch among those of all replicas."""
+        """Index of this replica's first micro-batch among those of all replicas."""
         return self.replica * self.schedule.num_micro_batches
 
     def job_rank_of(self, rank: int) -> int:
-        """Return the rank of the job that is a rank of this replica."""
+        """Return the job's number of a rank of this replica."""
         return self.replica * self.schedule.num_ranks + rank
 
     def name_of(self, rank: int) -> str:
-        """Return what a rank of this replica is called in messages."""
+        """Return the name of a rank of this replica in messages."""
         return f"rank {self.job_rank_of(rank)}"
 
     def is_first_holder(self, parameter: torch.nn.Parameter) -> bool:
-        """Return whether this rank is the first of those that train a parameter."""
+        """Return whether this rank is the first rank that trains a parameter."""
         return self.first_holders[id(parameter)] == self.job_rank
 
 
 def lay_out(
     schedule: PipelineSchedule, split: SplitModel, rank: int, num_ranks: int, *, exact: bool, seed: int
 ) -> Layout:
-    """Lay a schedule and a model out over the ranks of a job.
+    """Return the layout of a schedule and a model over the ranks of a job.
 
     Args:
-        schedule: a table of one step; sums of gradients are added to it where copies of stages need them and it has
-            none.
-        split: the model in as many stages as the table has.
-        rank, num_ranks: of the job.
-        exact, seed: as of `PipelineExecutor`.
+        schedule: a table of one step. If copies of stages need sums of gradients and the table has none, they are
+            added.
+        split: the model, with as many stages as the table.
+        rank, num_ranks: this rank of the job, and the number of ranks.
+        exact, seed: see `PipelineExecutor`.
 
     Raises:
         InvalidSchedule: see `hocket.pipeline.validate`.
-        InvalidArgument: ranks or stages are not as many as they have to be.
+        InvalidArgument: the number of ranks or stages does not fit the table.
     """
     wiring = Wiring(split, with_ties=exact)
     schedule = _completed(schedule, split, wiring, num_ranks)
@@ -136,21 +136,24 @@ def lay_out(
 
 
 def _completed(schedule: PipelineSchedule, split: SplitModel, wiring: Wiring, num_ranks: int) -> PipelineSchedule:
-    """The schedule with the model's edges, and with sums of gradients."""
+    """Return the schedule with the model's edges and with sums of gradients."""
     if schedule.num_steps > 1:
-        raise InvalidArgument(f"a table of one step is executed again and again; this one has {schedule.num_steps}")
+        raise InvalidArgument(f"the table must be of one step, which is repeated, not of {schedule.num_steps}")
     if schedule.num_stages != split.num_stages:
         raise InvalidArgument(
-            f"the table has {schedule.num_stages} stages, the model was split into {split.num_stages}"
+            f"the table has {schedule.num_stages} stages, and the model was split into {split.num_stages}: split it "
+            "into as many as the table has"
         )
     if num_ranks % schedule.num_ranks:
-        raise InvalidArgument(f"the table is for {schedule.num_ranks} ranks; {num_ranks} ranks are no multiple of that")
+        raise InvalidArgument(
+            f"the number of ranks must be a multiple of {schedule.num_ranks}, the ranks of the table, not {num_ranks}"
+        )
     has_messages = any(kinds()[kind].message for kind in schedule.columns.kinds)
     if schedule.edges != wiring.edges:
         if has_messages:
             raise InvalidArgument(
-                f"the table has messages for edges {schedule.edges}, the model has edges {wiring.edges}: lower "
-                "messages after `edges` were set"
+                f"the table has messages for edges {schedule.edges}, and the model has edges {wiring.edges}: set "
+                "`edges` before messages are lowered"
             )
         schedule = replace(schedule, edges=wiring.edges)
     validate(schedule)

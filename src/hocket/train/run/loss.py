@@ -1,4 +1,4 @@
-"""The loss function of a pipeline, and what it may be, return and read."""
+"""The loss function of a pipeline, with checks of its values and its graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Loss: TypeAlias = Callable[[Any, Any], torch.Tensor]
 
 
 class CheckedLoss:
-    """A loss function that checks each of its values, and the graph of the first value that has one.
+    """A loss function whose values are checked, and the graph of the first value that has one.
 
     Args:
         function: (output of the model, target) -> scalar.
@@ -31,8 +31,8 @@ class CheckedLoss:
         """Return the loss of a micro-batch.
 
         Raises:
-            InvalidType, InvalidArgument: it is no tensor of one number.
-            InvalidModel: it reads parameters of other stages.
+            InvalidType, InvalidArgument: the loss is not a tensor of one number.
+            InvalidModel: the loss function reads parameters of other stages.
         """
         loss = self._function(output, target)
         check_loss_value(loss)
@@ -43,39 +43,39 @@ class CheckedLoss:
 
 
 def check_loss(loss: Any) -> None:
-    """Check that a loss can be called.
+    """Check that a loss is a function or a module.
 
     Raises:
-        InvalidType: it cannot, or is a class.
+        InvalidType: `loss` is not callable, or is a class.
     """
     if isinstance(loss, type) or not callable(loss):
-        raise InvalidType(f"loss is a function of the model's output and the target, or a module, not {loss!r}")
+        raise InvalidType(f"loss must be a function of the model's output and the target, or a module, not {loss!r}")
 
 
 def check_loss_value(value: Any) -> None:
-    """Check what a loss gave.
+    """Check a value of a loss.
 
     Raises:
-        InvalidType: it is no tensor.
+        InvalidType: `value` is not a tensor.
         InvalidArgument: it is not one number.
     """
     if not isinstance(value, torch.Tensor):
-        raise InvalidType(f"a loss gives a tensor of one number, not a {type(value).__name__}")
+        raise InvalidType(f"a loss must return a tensor of one number, not a {type(value).__name__}")
     if value.numel() != 1:
         raise InvalidArgument(
-            f"a loss gives one number for a micro-batch, not a tensor of shape {tuple(value.shape)}: take the mean"
+            f"a loss must return one number, not a tensor of shape {tuple(value.shape)}: take the mean"
         )
 
 
 def check_loss_graph(loss: torch.Tensor, others: Mapping[int, str]) -> None:
-    """Check that a loss takes nothing of the model but what its last stage gave.
+    """Check that a loss depends on the model through the outputs of its last stage only.
 
     Args:
-        loss: with its graph.
-        others: names of parameters that other stages have, by their ids.
+        loss: a value of the loss, with its graph.
+        others: names of the parameters of other stages, by their ids.
 
     Raises:
-        InvalidModel: it takes one of them, which would get no gradient by that.
+        InvalidModel: the loss reads one of these parameters, which would not receive the gradient.
     """
     waiting, seen = [loss.grad_fn], set()
     while waiting:
@@ -86,7 +86,7 @@ def check_loss_graph(loss: torch.Tensor, others: Mapping[int, str]) -> None:
         name = others.get(id(getattr(node, "variable", None)))
         if name is not None:
             raise InvalidModel(
-                f"the loss reads parameter {name!r} of another stage, which is trained on another rank: leave decay of "
-                "weights to the optimizer (weight_decay), and make other losses of parts outputs of the model"
+                f"the loss reads parameter {name!r} of another stage, which another rank trains: use the optimizer's "
+                "weight_decay for penalties on weights, and return other values as outputs of the model"
             )
         waiting += [each for each, _ in node.next_functions]

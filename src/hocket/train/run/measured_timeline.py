@@ -1,4 +1,4 @@
-"""When the actions of a step happened, on all ranks, on one clock."""
+"""The measured times of a step's actions on all ranks, on one clock."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ from hocket.pipeline.timeline import PipelineTimeline
 def measured_timeline(
     comm: Communicator, schedule: PipelineSchedule, steps: Sequence[NDArray[np.float64]], costs: CostModel
 ) -> PipelineTimeline:
-    """Put the times of the ranks of the first replica together, of the step that took as long as the median of some;
-    called by all ranks.
+    """Return the times of replica 0 in the step of median length; called by all ranks.
 
-    Clocks of ranks on one host are the same; those of other hosts count from the end of a barrier. A message is taken
-    to be on its way from the end of what made it until what needs it begins.
+    Ranks of one host share a clock. On several hosts, times count from the end of a barrier. A message is drawn from
+    the end of the action that computed it to the beginning of the action that takes it.
 
     Args:
-        comm: of all ranks.
-        schedule: that they executed.
-        steps: seconds at which this rank's actions began (first row) and ended, in each of the steps.
-        costs: for bytes of messages.
+        comm: a communicator of all ranks.
+        schedule: the executed schedule.
+        steps: for each step, an array of shape (2, actions): the seconds at which this rank's actions began and ended.
+        costs: cost model that gives the sizes of messages.
     """
     comm.barrier()
     offset = comm.wtime() if comm.num_hosts > 1 else 0.0

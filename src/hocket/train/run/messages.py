@@ -1,7 +1,7 @@
-"""A tensor as the bytes of one message: its content, and before it how that lies in memory.
+"""A tensor as the bytes of one message: its strides, then its content.
 
-Kernels add up in an order that may depend on strides, so what has crossed must have the strides that it had, or the
-gradients of a cut model would not be those of the whole one to the last bit.
+The order in which kernels sum may depend on strides. So a received tensor must have the strides of the sent one, or the
+gradients of a split model would differ from those of the whole model in the last bits.
 """
 
 from __future__ import annotations
@@ -10,24 +10,23 @@ from collections.abc import Sequence
 
 import torch
 
-_ALIGNMENT = 64  # of what torch allocates; kernels may go other ways where it is less
+_ALIGNMENT = 64  # as torch's allocator; kernels may take other paths with less
 _WORD = 8
 
 
 def message_nbytes(shape: Sequence[int], dtype: torch.dtype) -> int:
-    """Return the bytes of the message of a tensor, whatever its strides are."""
+    """Return the number of bytes of a tensor's message, which does not depend on its strides."""
     return _header_nbytes(len(shape)) + torch.Size(shape).numel() * dtype.itemsize
 
 
 def pack(tensor: torch.Tensor | None, buffer: torch.Tensor) -> None:
-    """Write a tensor, or that there is none, into a message.
+    """Write a tensor, or the fact that it is missing, into a message.
 
-    Items that lie in memory once are sent once. Where they lie over one another in another way than by strides of 0,
-    the tensor arrives contiguous.
+    An axis with stride 0 is sent as one item. A tensor whose items overlap in another way arrives contiguous.
 
     Args:
-        tensor: to write.
-        buffer: bytes, as many as `message_nbytes` says.
+        tensor: the tensor to write, or None.
+        buffer: uint8 tensor of `message_nbytes` items.
     """
     if tensor is None:
         buffer[:_WORD].zero_()
@@ -44,45 +43,45 @@ def pack(tensor: torch.Tensor | None, buffer: torch.Tensor) -> None:
 
 
 def unpack(buffer: torch.Tensor, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor | None:
-    """Return the tensor of a message, with its strides; it lies in the buffer where it can. None: there is none."""
-    rank = len(shape)
-    is_there, *strides = buffer[: _WORD * (1 + rank)].view(torch.int64).tolist()
-    if not is_there:
+    """Return the tensor of a message with its strides, if possible as a view of the buffer; None if it is missing."""
+    num_axes = len(shape)
+    is_present, *strides = buffer[: _WORD * (1 + num_axes)].view(torch.int64).tolist()
+    if not is_present:
         return None
-    content = buffer[_header_nbytes(rank) :].view(dtype)
+    content = buffer[_header_nbytes(num_axes) :].view(dtype)
     sizes, dense = _dense(shape, strides)
-    if all(size == 1 or own == wanted for size, own, wanted in zip(sizes, dense, strides, strict=True)):
+    if all(size == 1 or own == original for size, own, original in zip(sizes, dense, strides, strict=True)):
         return content.as_strided(shape, strides)
     return with_strides(content.as_strided(sizes, dense).expand(shape), strides)
 
 
 def with_strides(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
-    """Return a tensor of the same content with other strides; it itself, where it has them."""
+    """Return a tensor of the same content with these strides; the tensor itself if it has them already."""
     if tensor.stride() == tuple(strides) or not _is_without_overlap(tensor.shape, strides):
         return tensor
-    found = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
+    copy = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
     sizes, _ = _dense(tensor.shape, strides)
-    found.as_strided(sizes, strides).copy_(tensor.as_strided(sizes, tensor.stride()))
-    return found
+    copy.as_strided(sizes, strides).copy_(tensor.as_strided(sizes, tensor.stride()))
+    return copy
 
 
-def _header_nbytes(rank: int) -> int:
-    return -(-_WORD * (1 + rank) // _ALIGNMENT) * _ALIGNMENT
+def _header_nbytes(num_axes: int) -> int:
+    return -(-_WORD * (1 + num_axes) // _ALIGNMENT) * _ALIGNMENT
 
 
 def _dense(shape: Sequence[int], strides: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Sizes of the items that lie in memory, and strides with which they lie in the same order without gaps."""
+    """Return the shape without repeated items, and strides of the same order of axes without gaps."""
     sizes = [size if stride else min(size, 1) for size, stride in zip(shape, strides, strict=True)]
     dense, step = [0] * len(sizes), 1
-    for axis in _from_inside(sizes, strides):
+    for axis in _by_stride(sizes, strides):
         dense[axis] = step
         step *= sizes[axis]
     return sizes, dense
 
 
 def _is_without_overlap(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    reach = 0  # of the axes within
-    for axis in _from_inside(shape, strides):
+    reach = 0  # offset of the last item over the axes with smaller strides
+    for axis in _by_stride(shape, strides):
         if shape[axis] > 1 and strides[axis]:
             if strides[axis] <= reach:
                 return False
@@ -90,5 +89,5 @@ def _is_without_overlap(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return True
 
 
-def _from_inside(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
+def _by_stride(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
     return sorted(range(len(shape)), key=lambda axis: (strides[axis], -axis))

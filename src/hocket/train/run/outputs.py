@@ -1,4 +1,4 @@
-"""Outputs of micro-batches, put together."""
+"""Concatenation of the outputs of micro-batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 
 def joined_outputs(parts: Sequence[Any]) -> Any:
-    """Return trees of tensors as one, along their first axes; what is no tensor is that of the first."""
+    """Concatenate trees of tensors along their first axes; other leaves are those of the first tree."""
     leaves = [pytree.tree_leaves(part) for part in parts]
     tree = pytree.tree_structure(parts[0])
     return pytree.tree_unflatten(

@@ -1,4 +1,4 @@
-"""What all values between stages look like, found out by the ranks that hold the stages."""
+"""The specs of all values between stages, which the ranks that hold the stages infer."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hocket.train.model.wiring import Wiring
 
 @dataclass(frozen=True)
 class Specs:
-    """What values look like for micro-batches of one shape.
+    """The specs of all values for micro-batches of one shape.
 
     Args:
-        values: by name; parameters that stages share are among them.
-        changed: values that a stage writes to, so that it has to get copies, by stage.
+        values: specs by name, including the parameters that stages share.
+        changed: by stage, names of the inputs that the stage writes to; it must get copies of these.
     """
 
     values: Mapping[str, ValueSpec]
@@ -29,13 +29,13 @@ class Specs:
 
 
 class Probe:
-    """Knows the specs of all values for shapes of micro-batches that have come; asks the stages for new ones.
+    """Caches the specs of all values by the shapes of micro-batches; for new shapes the stages infer them.
 
     Args:
         split: the model.
-        wiring: of it.
-        placement: who holds its stages.
-        comm: of one pipeline's ranks.
+        wiring: hops between its stages.
+        placement: placement of its stages.
+        comm: a communicator of the ranks of one pipeline.
     """
 
     def __init__(self, split: SplitModel, wiring: Wiring, placement: Placement, comm: Communicator) -> None:
@@ -60,12 +60,12 @@ class Probe:
         if key not in self._known:
             if self._split.check_inputs is not None:
                 self._split.check_inputs(given, is_training)
-            self._known[key] = self._ask(given, is_training)
+            self._known[key] = self._infer(given, is_training)
             if len(self._known) > _MOST_SHAPES:
                 self._known.popitem(last=False)
         return self._known[key]
 
-    def _ask(self, given: Mapping[str, ValueSpec], is_training: bool) -> Specs:
+    def _infer(self, given: Mapping[str, ValueSpec], is_training: bool) -> Specs:
         values = {**self._tied, **given}
         memory = _Memory()
         changed: dict[int, frozenset[str]] = {}
@@ -91,19 +91,19 @@ class Probe:
         return Specs(values, changed)
 
     def _check_changed(self, stage: int, names: frozenset[str], memory: _Memory) -> None:
-        """What a later stage takes as well has to stay as it is: it would not see the change."""
+        """Refuse writes to a value that a later stage takes as well: that stage would not see them."""
         for later, each in enumerate(self._split.stages[stage:], stage):
             for name in each.inputs:
                 written = names if later > stage else names - {name}
                 if written & memory.sharing(name):
                     raise InvalidModel(
                         f"stage {stage} writes to {min(written & memory.sharing(name))!r}, which stage {later} takes "
-                        f"too{'' if name in written else f', as {name!r}'}: cut the model elsewhere, or have the "
-                        "operation make a new tensor (inplace=False)"
+                        f"too{'' if name in written else f', as {name!r}'}: cut the model elsewhere, or make the "
+                        "operation return a new tensor (inplace=False)"
                     )
 
     def _check_updated(self, stage: int, names: Sequence[str]) -> None:
-        """What a stage writes to in passing, such as running statistics, no other one may use."""
+        """Refuse that another stage uses a buffer, such as running statistics, that this stage writes to."""
         buffers = self._split.stages[stage].buffers()
         written = {buffers[name].data_ptr(): name for name in names}
         for other, each in enumerate(self._split.stages):
@@ -111,12 +111,12 @@ class Probe:
                 if buffer.data_ptr() in written:
                     raise InvalidModel(
                         f"stages {min(stage, other)} and {max(stage, other)} share {written[buffer.data_ptr()]!r}, "
-                        "which every pass through one of them changes: cut the model so that one stage has both uses"
+                        "which every forward pass changes: cut the model so that one stage has both uses"
                     )
 
 
 class _Memory:
-    """Names of values in the same memory."""
+    """Sets of names of values that share memory."""
 
     def __init__(self) -> None:
         self._groups: dict[str, set[str]] = {}
@@ -127,7 +127,7 @@ class _Memory:
             self._groups[name] = both
 
     def sharing(self, name: str) -> set[str]:
-        """Those that share memory with a value, and itself."""
+        """Return the names of the values that share memory with a value, including its own."""
         return self._groups.get(name, {name})
 
 

@@ -1,4 +1,4 @@
-"""Has all ranks train the same model by the same schedule, from the same parameters."""
+"""Make sure that all ranks train the same model by the same schedule, from the same parameters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hocket.train.model.split_model import SplitModel
 
 
 def check_same_model(comm: Communicator, split: SplitModel, schedule: PipelineSchedule) -> None:
-    """Raise on every rank where they would train different models, or by different tables."""
+    """Check that all ranks have the same model and the same schedule; raises InvalidArgument on every rank."""
     own = (
         [f"{name} {each.dtype} {tuple(each.shape)}" for name, each in split.parameters().items()],
         [f"{stage.inputs} -> {stage.outputs}" for stage in split.stages],
@@ -27,21 +27,21 @@ def check_same_model(comm: Communicator, split: SplitModel, schedule: PipelineSc
                 pairs = zip_longest(mine, theirs, fillvalue="nothing")
                 here, there = next(pair for pair in pairs if pair[0] != pair[1])
                 raise InvalidArgument(
-                    f"rank {comm.rank} and rank {rank} have different {what}: {here} on rank {comm.rank}, "
+                    f"rank {comm.rank} and rank {rank} must have equal {what}: {here} on rank {comm.rank}, "
                     f"{there} on rank {rank}"
                 )
 
 
 def hash_of(schedule: PipelineSchedule) -> str:
-    """Return a name for what a table does, the same in every process."""
+    """Return a hash of the table's actions, equal in every process."""
     content = (schedule.placement, schedule.num_micro_batches, schedule.edges, schedule.actions)
     return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
 def broadcast_state(comm: Communicator, split: SplitModel) -> None:
-    """Have all ranks begin with the parameters and buffers of the first one."""
+    """Send the parameters and buffers of rank 0 to all ranks."""
     tensors = [*split.parameters().values(), *split.buffers().values()]
-    if isinstance(split.model, torch.nn.Module):  # and what no stage uses
+    if isinstance(split.model, torch.nn.Module):  # also those that no stage uses
         tensors += [*split.model.parameters(), *split.model.buffers()]
     if comm.size > 1:
         for tensor in {id(each): each for each in tensors}.values():

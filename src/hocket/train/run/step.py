@@ -1,4 +1,4 @@
-"""One step of a pipeline on one rank: what its actions share while they are executed."""
+"""One step of a pipeline on one rank: the state that its actions share."""
 
 from __future__ import annotations
 
@@ -33,33 +33,33 @@ from hocket.train.run.probe import Specs
 
 @dataclass
 class Pass:
-    """What is kept of a forward pass of a micro-batch through a stage until its backward pass.
+    """The state of a micro-batch in a stage between its forward and its backward pass.
 
     Args:
         inputs: values that the module was called with.
-        taken: of every hop inwards, the leaves that gradients are wanted of.
-        handed_on: of every hop outwards, the tensors that gradients come back for.
-        loss: with its weight, in the last stage; and what a stage adds to it.
-        split: the backward pass between its two parts.
+        received: for each incoming hop, the leaves whose gradients are sent back.
+        sent: for each outgoing hop, the tensors whose gradients are received.
+        loss: the weighted loss, in the last stage, plus the terms that the stage adds to it.
+        split: the backward pass, between its two parts.
     """
 
     inputs: dict[str, Any]
-    taken: dict[int, Leaves]
-    handed_on: dict[int, Leaves] = field(default_factory=dict)
+    received: dict[int, Leaves]
+    sent: dict[int, Leaves] = field(default_factory=dict)
     loss: torch.Tensor | None = None
     split: SplitBackward | None = None
 
 
 @dataclass(frozen=True)
 class StepOptions:
-    """What kind of step it is.
+    """The options of a step.
 
     Args:
-        number: of training steps before it, from which random numbers follow.
-        is_training: whether there are backward passes.
+        number: number of training steps before it; random numbers are derived from it.
+        is_training: whether the step has backward passes.
         keeps_outputs: whether outputs of the model are kept.
-        loss: None: no losses are computed.
-        loss_scale: that losses are multiplied by before the backward pass.
+        loss: the loss function; None: compute no losses.
+        loss_scale: factor of losses in the backward pass.
     """
 
     number: int
@@ -73,12 +73,12 @@ class Step:
     """The state of a step.
 
     Args:
-        layout: of this rank.
-        channels: that parcels take.
-        copies: gradients of the stages here.
-        micro_batches: of this replica.
-        specs: of all values, for each micro-batch.
-        options: what kind of step it is.
+        layout: layout of this rank.
+        channels: carry the parcels.
+        copies: gradients of this rank's stages.
+        micro_batches: micro-batches of this replica.
+        specs: for each micro-batch, the specs of all values.
+        options: options of the step.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class Step:
         self._micro_batches = micro_batches
         self._specs = specs
         self._passes: dict[tuple[int, int, int], Pass] = {}
-        self._waiting: dict[Parcel, Gradients] = {}  # for the action that sends them
-        self._are_detached: list[bool] = []  # losses, where the model's output is not
+        self._to_send: dict[Parcel, Gradients] = {}  # computed, and sent by a later action
+        self._are_detached: list[bool] = []  # for each loss, whether it lacks the graph that the model's output has
         self._where = ""
         self._has_computed = False
         self._begin_s = 0.0
@@ -110,15 +110,15 @@ class Step:
 
     @property
     def is_training(self) -> bool:
-        """Whether there are backward passes."""
+        """Whether the step has backward passes."""
         return self._options.is_training
 
     def run(self, actions: Sequence[Action], handlers: Mapping[str, Callable[[Step, Action], None]]) -> None:
-        """Execute actions in their order, and note when each began, after what it waited for, and ended.
+        """Execute actions in order, and record when each began and ended; waiting for messages does not count.
 
         Args:
-            actions: of this rank.
-            handlers: what executes actions, by kind.
+            actions: actions of this rank.
+            handlers: functions that execute actions, by kind.
         """
         self._channels.expect(self._parcels_of(actions))
         for number, action in enumerate(actions):
@@ -127,172 +127,173 @@ class Step:
             self._begin_s = time.perf_counter()
             handlers[action.kind](self, action)
             self.times[:, number] = self._begin_s, time.perf_counter()
-        # That of some micro-batches may be a constant, where nothing in them counts.
+        # The loss of some micro-batches may be a constant, if all their items are masked.
         if self._are_detached and all(self._are_detached):
-            raise InvalidArgument("the loss has no gradient, though what the model gives has one: is it detached?")
+            raise InvalidArgument(
+                "the loss has no gradient, and the output of the model has one: the loss must not detach it"
+            )
 
     def stage(self, number: int) -> Stage:
         """Return a stage of the model."""
         return self._layout.split.stages[number]
 
     def recomputes(self, action: Action) -> bool:
-        """Return whether the forward pass is done again before the backward pass."""
+        """Return whether the forward pass is repeated before the backward pass."""
         return (action.pipe, action.stage) in self._layout.recomputed
 
     def forward(self, action: Action, micro_batch: int) -> None:
-        """Run the forward pass of one micro-batch, and send what it gives."""
-        inputs, taken = self._collect(action, micro_batch)
-        kept = Pass(inputs, taken)
-        again = self.is_training and self.recomputes(action)
-        outputs = self._call(action, micro_batch, kept, with_graph=self.is_training and not again)
+        """Run the forward pass of one micro-batch, and send its outputs."""
+        inputs, received = self._collect(action, micro_batch)
+        state = Pass(inputs, received)
+        is_repeated = self.is_training and self.recomputes(action)
+        outputs = self._call(action, micro_batch, state, with_graph=self.is_training and not is_repeated)
         if self.is_training:
-            self._passes[action.pipe, action.stage, micro_batch] = kept
+            self._passes[action.pipe, action.stage, micro_batch] = state
         for number in self._ends(action).outwards:
             value = {**inputs, **outputs}[self._hop(number).value]
             self._send(Parcel(number, action.pipe, micro_batch, False), _detached(to_leaves(value)))
 
     def recompute(self, action: Action, micro_batch: int) -> None:
-        """Run the forward pass again, with the same random numbers, and leave running statistics alone."""
-        kept = self._passes[action.pipe, action.stage, micro_batch]
+        """Repeat the forward pass with the same random numbers; running statistics stay unchanged."""
+        state = self._passes[action.pipe, action.stage, micro_batch]
         with self.stage(action.stage).with_buffers_kept():
-            self._call(action, micro_batch, kept, with_graph=True)
+            self._call(action, micro_batch, state, with_graph=True)
 
     def backward(self, action: Action, micro_batch: int, *, inputs_only: bool) -> None:
-        """Run the backward pass of one micro-batch, and send gradients of what came in."""
+        """Run the backward pass of one micro-batch, and send the gradients of the received inputs."""
         key = (action.pipe, action.stage, micro_batch)
-        kept = self._passes[key] if inputs_only else self._passes.pop(key)
-        roots, root_gradients = self._roots(action, micro_batch, kept)
-        leaves = [leaf for number in self._ends(action).inwards for leaf in kept.taken[number]]
+        state = self._passes[key] if inputs_only else self._passes.pop(key)
+        roots, root_gradients = self._roots(action, micro_batch, state)
+        leaves = [leaf for number in self._ends(action).inwards for leaf in state.received[number]]
         tied = [self._parameter(number) for number in self._ends(action).tied_inwards]
         gradients = self.copies.gradients(action.pipe, action.stage)
         self._has_computed = True
         if inputs_only:
-            wanted = [*leaves, *tied]
-            kept.split = SplitBackward(roots, root_gradients, wanted, gradients.parameters)
-            found = kept.split.input_gradients
-            kept.handed_on, kept.loss, kept.taken, kept.inputs = {}, None, {}, {}
+            state.split = SplitBackward(roots, root_gradients, [*leaves, *tied], gradients.parameters)
+            input_gradients = state.split.input_gradients
+            state.sent, state.loss, state.received, state.inputs = {}, None, {}, {}
         else:
-            found = _backward(roots, root_gradients, leaves, tied, gradients, micro_batch)
-        self._send_back(action, micro_batch, found)
+            input_gradients = _backward(roots, root_gradients, leaves, tied, gradients, micro_batch)
+        self._send_back(action, micro_batch, input_gradients)
 
     def weights(self, action: Action, micro_batch: int) -> None:
-        """Run the rest of a backward pass: the gradients of the weights."""
-        kept = self._passes.pop((action.pipe, action.stage, micro_batch))
-        assert kept.split is not None
+        """Run the second part of a backward pass: the gradients of the weights."""
+        state = self._passes.pop((action.pipe, action.stage, micro_batch))
+        assert state.split is not None
         self._has_computed = True
-        self.copies.gradients(action.pipe, action.stage).add(micro_batch, kept.split.weight_gradients())
+        self.copies.gradients(action.pipe, action.stage).add(micro_batch, state.split.weight_gradients())
 
     def receive(self, action: Action, *, is_gradient: bool) -> None:
-        """Wait for what crosses an edge, for the actions that need it."""
+        """Receive the parcels of an edge, for later actions."""
         for micro_batch in action.micro_batches:
             for number in self._between(action, is_gradient, inwards=True):
                 parcel = Parcel(number, action.pipe, micro_batch, is_gradient)
                 self._channels.keep(parcel, self._take(parcel))
 
     def send(self, action: Action, *, is_gradient: bool) -> None:
-        """Send what earlier actions gave."""
+        """Send the parcels of an edge that earlier actions computed."""
         for micro_batch in action.micro_batches:
             for number in self._between(action, is_gradient, inwards=False):
                 parcel = Parcel(number, action.pipe, micro_batch, is_gradient)
                 spec = self._spec(number, micro_batch)
-                self._channels.send(parcel, spec, self._waiting.pop(parcel), self._where)
+                self._channels.send(parcel, spec, self._to_send.pop(parcel), self._where)
 
     def _collect(self, action: Action, micro_batch: int) -> tuple[dict[str, Any], dict[int, Leaves]]:
-        """All that a stage takes, and the leaves among it that gradients are wanted of."""
+        """Return all values that a stage may take, and for each incoming hop the leaves that need gradients."""
         values = dict(self._micro_batches[micro_batch].inputs)
-        taken: dict[int, Leaves] = {}
+        received: dict[int, Leaves] = {}
         for number in self._ends(action).inwards:
             name = self._hop(number).value
             spec = self._specs[micro_batch].values[name]
             leaves = [leaf for leaf in self._take(Parcel(number, action.pipe, micro_batch, False)) if leaf is not None]
             for leaf, each in zip(leaves, spec.leaves, strict=True):
                 leaf.requires_grad_(each.has_gradient and self.is_training)
-            taken[number] = [leaf for leaf, each in zip(leaves, spec.leaves, strict=True) if each.has_gradient]
+            received[number] = [leaf for leaf, each in zip(leaves, spec.leaves, strict=True) if each.has_gradient]
             values[name] = from_leaves(leaves, spec)
-        return values, taken
+        return values, received
 
-    def _call(self, action: Action, micro_batch: int, kept: Pass, with_graph: bool) -> dict[str, Any]:
-        """Run the module, and the loss in the last stage; keep what the backward pass begins with."""
+    def _call(self, action: Action, micro_batch: int, state: Pass, with_graph: bool) -> dict[str, Any]:
+        """Run the module, and the loss in the last stage; keep the roots of the backward pass in `state`."""
         layout, stage = self._layout, self.stage(action.stage)
         changed = self._specs[micro_batch].changed[action.stage]
         self._has_computed = True
-        given_part = self._micro_batches[micro_batch]
-        share = given_part.weight if given_part.share is None else given_part.share
-        # What only fills up a batch leaves no trace in running statistics.
+        part = self._micro_batches[micro_batch]
+        share = part.weight if part.share is None else part.share
+        # Repeated samples, which only fill up a batch, must not change running statistics.
         with torch.set_grad_enabled(with_graph), nullcontext() if share else stage.with_buffers_kept():
-            given = [
-                pytree.tree_map_only(torch.Tensor, torch.clone, kept.inputs[name])
+            inputs = [
+                pytree.tree_map_only(torch.Tensor, torch.clone, state.inputs[name])
                 if name in changed
-                else kept.inputs[name]
+                else state.inputs[name]
                 for name in stage.inputs
             ]
             if self.is_training:
                 number = layout.first_micro_batch + micro_batch
                 stage.seed(random_key(layout.seed, self._options.number, action.stage, number))
-            outputs = dict(zip(stage.outputs, stage(given), strict=True))
+            outputs = dict(zip(stage.outputs, stage(inputs), strict=True))
             if action.stage == layout.split.num_stages - 1:
-                self._finish(micro_batch, outputs, kept)
+                self._finish(micro_batch, outputs, state)
             extra = stage.extra_loss() if self._options.loss is not None and share else None
             if extra is not None:
                 self.extra_losses[action.stage, micro_batch] = extra.detach()
                 weighted = extra * (share * self._options.loss_scale)
-                kept.loss = weighted if kept.loss is None else kept.loss + weighted
+                state.loss = weighted if state.loss is None else state.loss + weighted
             if with_graph:
                 for number in self._ends(action).outwards:
                     name = self._hop(number).value
                     spec = self._specs[micro_batch].values[name]
-                    kept.handed_on[number] = [
-                        # A value that is handed on has a node of its own, made last: autograd comes to it first.
+                    state.sent[number] = [
+                        # A forwarded value gets its own node, made last, so that autograd visits it first.
                         leaf if name in outputs else torch.ops.aten.alias(leaf)
-                        for leaf, each in zip(flatten({**kept.inputs, **outputs}[name])[0], spec.leaves, strict=True)
+                        for leaf, each in zip(flatten({**state.inputs, **outputs}[name])[0], spec.leaves, strict=True)
                         if each.has_gradient
                     ]
                 for number in self._ends(action).tied_outwards:
                     parameter = self._parameter(number)
-                    kept.handed_on[number] = [torch.ops.aten.alias(parameter)]
+                    state.sent[number] = [torch.ops.aten.alias(parameter)]
         return outputs
 
-    def _finish(self, micro_batch: int, outputs: Mapping[str, Any], kept: Pass) -> None:
-        split, options, given = self._layout.split, self._options, self._micro_batches[micro_batch]
+    def _finish(self, micro_batch: int, outputs: Mapping[str, Any], state: Pass) -> None:
+        split, options, part = self._layout.split, self._options, self._micro_batches[micro_batch]
         result = split.make_output([outputs[name] for name in split.outputs])
-        # The mean over nothing is no number, and neither is 0 times it.
-        if options.loss is not None and given.weight:
-            loss = options.loss(result, given.target)
+        # With a weight of 0 the loss may be a mean over no items, which is nan, and 0 * nan is nan.
+        if options.loss is not None and part.weight:
+            loss = options.loss(result, part.target)
             if isinstance(result, torch.Tensor) and result.requires_grad:
                 self._are_detached.append(not loss.requires_grad)
             self.losses[micro_batch] = loss.detach()
-            kept.loss = loss * (given.weight * options.loss_scale)
+            state.loss = loss * (part.weight * options.loss_scale)
         if options.keeps_outputs:
             self.outputs[micro_batch] = pytree.tree_map_only(torch.Tensor, _without_graph, result)
 
-    def _roots(self, action: Action, micro_batch: int, kept: Pass) -> tuple[Leaves, Gradients]:
+    def _roots(self, action: Action, micro_batch: int, state: Pass) -> tuple[Leaves, Gradients]:
         roots: Leaves = []
         gradients: Gradients = []
-        if kept.loss is not None and kept.loss.requires_grad:
-            roots.append(kept.loss)
+        if state.loss is not None and state.loss.requires_grad:
+            roots.append(state.loss)
             gradients.append(None)
         ends = self._ends(action)
         for number in (*ends.outwards, *ends.tied_outwards):
-            came = self._take(Parcel(number, action.pipe, micro_batch, True))
-            for root, gradient in zip(kept.handed_on[number], came, strict=True):
+            received = self._take(Parcel(number, action.pipe, micro_batch, True))
+            for root, gradient in zip(state.sent[number], received, strict=True):
                 if gradient is not None and root.requires_grad:
                     roots.append(root)
                     gradients.append(gradient)
         return roots, gradients
 
-    def _send_back(self, action: Action, micro_batch: int, found: Gradients) -> None:
+    def _send_back(self, action: Action, micro_batch: int, input_gradients: Gradients) -> None:
         ends = self._ends(action)
-        wanted = iter(found)
+        remaining = iter(input_gradients)
         for number in (*ends.inwards, *ends.tied_inwards):
             count = sum(leaf.has_gradient for leaf in self._spec(number, micro_batch).leaves)
-            self._send(Parcel(number, action.pipe, micro_batch, True), [next(wanted) for _ in range(count)])
+            self._send(Parcel(number, action.pipe, micro_batch, True), [next(remaining) for _ in range(count)])
 
     def _send(self, parcel: Parcel, leaves: Gradients) -> None:
         if (
             self._layout.crossings.are_sends_named[parcel.is_gradient]
             and self._channels.destination(parcel) != self._channels.rank
         ):
-            self._waiting[parcel] = leaves
+            self._to_send[parcel] = leaves
         else:
             self._channels.send(parcel, self._spec(parcel.hop, parcel.micro_batch), leaves, self._where)
 
@@ -303,32 +304,32 @@ class Step:
         return leaves
 
     def _between(self, action: Action, is_gradient: bool, inwards: bool) -> list[int]:
-        """The hops that a message stands for."""
+        """Return the indices of the hops that a message action carries."""
         ends = self._layout.wiring.of(action.stage)
         hops = self._layout.wiring.hops
-        comes = inwards != is_gradient  # whether the other end is an earlier stage
-        values, tied = (ends.inwards, ends.tied_inwards) if comes else (ends.outwards, ends.tied_outwards)
+        is_from_earlier = inwards != is_gradient  # whether the other end is an earlier stage
+        values, tied = (ends.inwards, ends.tied_inwards) if is_from_earlier else (ends.outwards, ends.tied_outwards)
         return [
             number
             for number in (*values, *(tied if is_gradient else ()))
-            if (hops[number].from_stage if comes else hops[number].to_stage) == action.peer
+            if (hops[number].from_stage if is_from_earlier else hops[number].to_stage) == action.peer
         ]
 
     def _parcels_of(self, actions: Sequence[Action]) -> list[tuple[Parcel, ValueSpec]]:
-        """What this rank takes, in its order."""
-        found = []
+        """Return the parcels that this rank takes, in order, and their specs."""
+        parcels = []
         for action in actions:
-            for goes_back in self._layout.crossings.taken[action.kind]:
+            for is_gradient in self._layout.crossings.taken[action.kind]:
                 ends = self._ends(action)
                 if self._layout.crossings.is_receive(action.kind):
-                    numbers: Sequence[int] = self._between(action, goes_back, inwards=True)
+                    numbers: Sequence[int] = self._between(action, is_gradient, inwards=True)
                 else:
-                    numbers = [*ends.outwards, *ends.tied_outwards] if goes_back else ends.inwards
+                    numbers = [*ends.outwards, *ends.tied_outwards] if is_gradient else ends.inwards
                 for micro_batch in action.micro_batches:
                     for number in numbers:
-                        parcel = Parcel(number, action.pipe, micro_batch, goes_back)
-                        found.append((parcel, self._spec(number, micro_batch)))
-        return found
+                        parcel = Parcel(number, action.pipe, micro_batch, is_gradient)
+                        parcels.append((parcel, self._spec(number, micro_batch)))
+        return parcels
 
     def _spec(self, number: int, micro_batch: int) -> ValueSpec:
         return self._specs[micro_batch].values[self._hop(number).value]
@@ -354,16 +355,16 @@ def _backward(
 ) -> Gradients:
     """Run a whole backward pass; return the gradients of leaves and of tied parameters.
 
-    Those of leaves have the strides with which they came, and not those of the leaf, as ``.grad`` has.
+    The gradients of leaves have the strides with which autograd computed them; ``.grad`` has the strides of the leaf.
     """
     strides: dict[int, tuple[int, ...]] = {}
 
-    def note(gradient: torch.Tensor, place: int) -> None:
+    def record_stride(gradient: torch.Tensor, place: int) -> None:
         strides[place] = gradient.stride()
 
     for place, leaf in enumerate(leaves):
         leaf.grad = None
-        leaf.register_hook(partial(note, place=place))  # type: ignore[no-untyped-call]
+        leaf.register_hook(partial(record_stride, place=place))  # type: ignore[no-untyped-call]
     kept = [parameter.grad for parameter in tied]
     with gradients.collecting(micro_batch):
         for parameter in tied:
@@ -371,20 +372,20 @@ def _backward(
         inputs = [*leaves, *tied, *gradients.parameters]
         if roots and inputs:
             torch.autograd.backward(roots, root_gradients, inputs=inputs)
-        found: Gradients = [None if leaf.grad is None else with_strides(leaf.grad, strides[place])
-                            for place, leaf in enumerate(leaves)]  # fmt: skip
-        found += [parameter.grad for parameter in tied]
+        results: Gradients = [None if leaf.grad is None else with_strides(leaf.grad, strides[place])
+                              for place, leaf in enumerate(leaves)]  # fmt: skip
+        results += [parameter.grad for parameter in tied]
     for parameter, before in zip(tied, kept, strict=True):
         parameter.grad = before
     for leaf in leaves:
         leaf.grad = None
-    return found
+    return results
 
 
 def _without_graph(output: torch.Tensor) -> torch.Tensor:
-    found = output.detach()
-    vars(found).update(vars(output))  # what hangs on it, as Keras hangs masks
-    return found
+    detached = output.detach()
+    vars(detached).update(vars(output))  # attributes of the tensor: Keras keeps masks there
+    return detached
 
 
 def _detached(leaves: Leaves) -> Gradients:

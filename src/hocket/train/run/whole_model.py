@@ -1,4 +1,4 @@
-"""The whole model, as it is after the ranks have trained its parts."""
+"""Collecting the whole model from the ranks that train its parts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hocket.train.run.executor import PipelineExecutor
 
 
 def merge_buffers(executor: PipelineExecutor) -> None:
-    """Give all ranks the same buffers, such as running statistics; called by all ranks.
+    """Make the buffers, such as running statistics, equal on all ranks; called by all ranks.
 
-    Where the copies of a stage have different ones, as each has seen other micro-batches, a number with a fraction
-    becomes the mean of theirs, anything else the largest.
+    Copies of a stage have different buffers, since they compute different micro-batches. Floating-point buffers are
+    averaged over the copies; of all others, the maximum is taken.
     """
     comm, split = executor.comm, executor.split
     of_ranks = comm.all_gather_object({stage: _checksums(executor, stage) for stage in executor.trained_stages()})
@@ -29,13 +29,13 @@ def merge_buffers(executor: PipelineExecutor) -> None:
 
 
 def _checksums(executor: PipelineExecutor, stage: int) -> Mapping[str, int]:
-    """What tells a stage's buffers here from those of other copies."""
+    """Return checksums of a stage's buffers on this rank, by name."""
     buffers = executor.split.stages[stage].buffers()
     return {name: checksum(each) for name, each in buffers.items()}
 
 
 def _merge(executor: PipelineExecutor, buffer: torch.Tensor, holders: Sequence[int]) -> None:
-    """Make one buffer of those of several ranks; the others, whose content means nothing, add nothing to it."""
+    """Merge a buffer over the ranks in `holders`; the other ranks contribute nothing, and receive the result."""
     share = holders.count(executor.comm.rank) / len(holders)
     if buffer.is_floating_point() or buffer.is_complex():
         part = buffer * share if share else torch.zeros_like(buffer)
@@ -49,7 +49,7 @@ def _merge(executor: PipelineExecutor, buffer: torch.Tensor, holders: Sequence[i
 
 
 def collect(executor: PipelineExecutor) -> None:
-    """Give all ranks the whole model: parameters from the ranks that train them; called by all ranks."""
+    """Send the whole model to all ranks, each parameter from a rank that trains it; called by all ranks."""
     merge_buffers(executor)
     with torch.no_grad():
         for stage in range(executor.split.num_stages):
@@ -59,13 +59,13 @@ def collect(executor: PipelineExecutor) -> None:
 
 
 def collect_copy(executor: PipelineExecutor, copy: nn.Module, *, with_buffers: bool) -> None:
-    """Give all ranks a whole copy of the model, of which every rank has computed what belongs to its stages; called by
-    all ranks.
+    """Make a copy of the model whole on all ranks, of which every rank has the values of its stages; called by all
+    ranks.
 
     Args:
-        executor: of the model.
-        copy: a deep copy of it, with other content.
-        with_buffers: of buffers, too.
+        executor: executor of the model.
+        copy: a deep copy of the model, with other content.
+        with_buffers: whether to send buffers, too.
     """
     model = executor.split.model
     own, others = ([*each.parameters(), *(each.buffers() if with_buffers else ())] for each in (model, copy))

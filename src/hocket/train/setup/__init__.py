@@ -1,1 +1,1 @@
-"""How a training is laid out: partitions, replicas, schedule, cuts, and what those cost."""
+"""The set-up of a training: partitions, replicas, schedule, cuts, and their costs."""

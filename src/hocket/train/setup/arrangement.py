@@ -1,4 +1,4 @@
-"""How many partitions a model is cut into, and how many replicas of it there are."""
+"""The numbers of partitions and replicas of a model."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ STRATEGIES = ("data", "model", "hybrid")
 
 @dataclass(frozen=True)
 class Arrangement:
-    """What ranks do.
+    """The numbers of partitions and replicas of a model.
 
     Args:
-        num_partitions: ranks that a model is cut over.
-        num_replicas: of the cut model, each on ranks of its own.
+        num_partitions: number of ranks that share one model.
+        num_replicas: number of copies of the cut model; each copy has its own ranks.
+
+    Examples:
+        >>> hk.train.Arrangement(num_partitions=2, num_replicas=3).num_ranks
+        6
     """
 
     num_partitions: int
@@ -29,38 +33,42 @@ class Arrangement:
 def arrange(
     strategy: str, num_ranks: int, num_partitions: int | None = None, num_replicas: int | None = None
 ) -> Arrangement:
-    """Settle partitions and replicas for a strategy, on so many ranks; what is not given follows from the rest.
+    """Return the numbers of partitions and replicas for a strategy; derive those that are not given.
 
     Args:
         strategy: "data": replicas of the whole model; "model": one model cut over all ranks; "hybrid": replicas of a
             cut model.
-        num_ranks: of the job.
-        num_partitions, num_replicas: as wanted.
+        num_ranks: number of ranks of the job.
+        num_partitions, num_replicas: None: derived from the strategy and the other number.
 
     Raises:
-        InvalidArgument: they contradict each other; says what would do.
+        InvalidArgument: the arguments contradict each other; the message says what would be right.
+
+    Examples:
+        >>> hk.train.arrange("hybrid", num_ranks=6, num_partitions=2)
+        Arrangement(num_partitions=2, num_replicas=3)
     """
     if strategy not in STRATEGIES:
-        raise InvalidArgument(f"a strategy is {', '.join(STRATEGIES)} or auto, not {strategy!r}")
+        raise InvalidArgument(f"strategy must be {', '.join(STRATEGIES)} or auto, not {strategy!r}")
     for name, value in (("num_partitions", num_partitions), ("num_replicas", num_replicas)):
         if value is not None and (type(value) is not int or value < 1):
-            raise InvalidArgument(f"{name} is 1 or more, not {value!r}")
+            raise InvalidArgument(f"{name} must be an int of 1 or more, not {value!r}")
     if strategy == "data" and num_partitions not in (None, 1):
-        raise InvalidArgument(f'strategy "data" has whole models: num_partitions is 1, not {num_partitions}')
+        raise InvalidArgument(f'strategy "data" has whole models: num_partitions must be 1, not {num_partitions}')
     if strategy == "model" and num_replicas not in (None, 1):
-        raise InvalidArgument(f'strategy "model" has one model: num_replicas is 1, not {num_replicas}')
+        raise InvalidArgument(f'strategy "model" has one model: num_replicas must be 1, not {num_replicas}')
     if strategy == "data":
         num_partitions = 1
     elif strategy == "model":
         num_replicas = 1
     if num_partitions is None and num_replicas is None:
         raise InvalidArgument(f'strategy "{strategy}" needs num_partitions or num_replicas')
-    # What is not given is 1 at least, also where there are too few ranks.
+    # At least 1 even with too few ranks, so that the error below has sensible numbers.
     partitions = num_partitions or max(1, num_ranks // (num_replicas or 1))
     replicas = num_replicas or max(1, num_ranks // partitions)
     if partitions * replicas != num_ranks:
         raise InvalidArgument(
-            f"{partitions} partitions x {replicas} replicas are {partitions * replicas} ranks, and there are "
-            f"{num_ranks}: start as many (hocket run -n {partitions * replicas}), or choose other numbers"
+            f"{partitions} partitions x {replicas} replicas need {partitions * replicas} ranks; the job has "
+            f"{num_ranks}: start with hocket run -n {partitions * replicas}, or choose other numbers"
         )
     return Arrangement(partitions, replicas)

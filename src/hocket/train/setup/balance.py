@@ -1,4 +1,4 @@
-"""Where to cut a model: stages alike in what they cost, then moved a little where a simulated step becomes shorter."""
+"""Cuts of a model: stages of nearly equal costs, then moved while that shortens a simulated step."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _MOST_SIMULATIONS = 200
 
 
 def parameter_counts(graph: LayerGraph) -> list[float]:
-    """Return the parameters of every layer; those that layers share count for the first. A layer without any counts
-    as one, so that none is taken to cost nothing."""
+    """Return 1 + the number of parameters of every layer; shared parameters count for the first layer. The 1 is the
+    cost of a layer without parameters."""
     seen: set[int] = set()
-    found = []
+    counts = []
     for layer in graph.layers:
         new = [each for each in layer.parameters.values() if id(each) not in seen]
         seen.update(map(id, new))
-        found.append(1.0 + sum(each.numel() for each in new))
-    return found
+        counts.append(1.0 + sum(each.numel() for each in new))
+    return counts
 
 
 BALANCES: Mapping[str, Callable[[LayerGraph, Mapping[str, Any]], list[float]]] = {
@@ -35,18 +35,18 @@ BALANCES: Mapping[str, Callable[[LayerGraph, Mapping[str, Any]], list[float]]] =
 
 
 def count_costs(balance: str, graph: LayerGraph, inputs: Mapping[str, Any]) -> list[float]:
-    """Return a number for every layer, by which stages are made alike.
+    """Return a cost for every layer, for equal sums in all stages.
 
     Args:
         balance: "params" or "flops".
-        graph: of the model.
-        inputs: a micro-batch, for "flops".
+        graph: layers of the model.
+        inputs: inputs of a micro-batch, for "flops".
     """
     return BALANCES[balance](graph, inputs)
 
 
 def join_layers(graph: LayerGraph, layers: Sequence[StageCosts], cuts: Sequence[int]) -> list[StageCosts]:
-    """Return what stages cost that are made of measured layers."""
+    """Return the costs of stages from the measured costs of their layers."""
     sizes = {layer.name: costs.output_nbytes for layer, costs in zip(graph.layers, layers, strict=True)}
     joined = []
     for first, last in pairwise(cuts):
@@ -73,19 +73,27 @@ def balance_by_time(
     fabric: Fabric | Link | None = None,
     num_replicas: int = 1,
 ) -> list[int]:
-    """Cut a model so that a simulated step is short.
+    """Return cuts of a model for which a simulated step is short.
 
-    Begins with the cuts whose longest stage is shortest, and moves one cut at a time as long as that helps: a stage at
-    the end of a pipeline may be longer, and a cut that fewer bytes cross is worth a longer stage.
+    The search starts at the cuts that minimise the longest stage, and moves one cut at a time while that shortens the
+    step: a stage at the end of a pipeline may be longer, and fewer bytes across a cut can outweigh a longer stage.
 
     Args:
-        graph: of the model.
-        layers: what they cost, measured.
-        schedule: of one replica.
-        fabric, num_replicas: as of `CostModel`.
+        graph: layers of the model.
+        layers: measured costs of the layers.
+        schedule: schedule of one replica.
+        fabric, num_replicas: see `CostModel`.
 
     Returns:
-        Where stages begin, and the number of layers.
+        The index of the first layer of each stage, and the number of layers at the end.
+
+    Examples:
+        >>> import torch
+        >>> graph = hk.train.graph_of(torch.nn.Sequential(*[torch.nn.Linear(2, 2) for _ in range(4)]))
+        >>> layers = [hk.train.StageCosts(each, 2 * each, each, each, 0, 0, 0, 0) for each in (1.0, 1.0, 1.0, 3.0)]
+        >>> schedule = hk.pipeline.build("1f1b", num_ranks=2, num_micro_batches=4)
+        >>> hk.train.balance_by_time(graph, layers, schedule)
+        [0, 3, 4]
     """
     cuts = bottleneck_partition([each.forward_s + each.backward_s for each in layers], schedule.num_stages)
     known: dict[tuple[int, ...], float] = {}
@@ -109,10 +117,10 @@ def balance_by_time(
 
 
 def _moved(cuts: list[int], place: int, step: int) -> list[list[int]]:
-    """The cuts with one of them moved, either way."""
-    found = []
-    for way in (-step, step):
-        cut = cuts[place] + way
+    """Return the cuts with one of them moved down or up by `step` layers."""
+    moved = []
+    for offset in (-step, step):
+        cut = cuts[place] + offset
         if cuts[place - 1] < cut < cuts[place + 1]:
-            found.append([*cuts[:place], cut, *cuts[place + 1 :]])
-    return found
+            moved.append([*cuts[:place], cut, *cuts[place + 1 :]])
+    return moved

@@ -1,4 +1,4 @@
-"""Chooses how a training is laid out: as requested, by measured layers, or by what a simulation finds fastest."""
+"""Choose the set-up of a training: as requested, by measured layers, or the fastest in simulation."""
 
 from __future__ import annotations
 
@@ -27,17 +27,25 @@ from hocket.train.setup.training_setup import TrainingSetup
 def choose_setup(
     request: SetupRequest, graph: LayerGraph, source: Samples | Stream, comm: Communicator, shows: bool = False
 ) -> TrainingSetup:
-    """Choose how a training is laid out; called by all ranks, once. Where something is measured, rank 0 measures it.
+    """Return the set-up of a training; called by all ranks. Rank 0 makes the measurements.
 
     Args:
-        request: what the user wants.
-        graph: of the model.
-        source: of the batches; its first one is what layers are measured with.
-        comm: of all ranks.
-        shows: progress, on this rank.
+        request: the user's request.
+        graph: layers of the model.
+        source: source of the batches; layers are measured with the first batch.
+        comm: a communicator of all ranks.
+        shows: show progress on this rank.
 
     Raises:
-        InvalidArgument, InvalidModel: it cannot be done so: raised on every rank.
+        InvalidArgument, InvalidModel: the request cannot be fulfilled; raised on every rank.
+
+    Examples:
+        >>> import torch
+        >>> graph = hk.train.graph_of(torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Linear(4, 1)))
+        >>> data = (np.zeros((8, 2)), np.zeros((8, 1)))
+        >>> source = hk.train.source_of(data, comm, batch_size=8, shuffle=False, seed=0, drop_last=False)
+        >>> print(hk.train.choose_setup(hk.train.SetupRequest(batch_size=8), graph, source, comm))
+        2 partitions x 1 replicas, 1f1b, 8 micro-batches, stages of 1, 1 layers
     """
     request.check()
     if request.is_to_choose:
@@ -58,10 +66,24 @@ def choose_setup(
 
 
 def check_request(request: SetupRequest, graph: LayerGraph, num_ranks: int) -> None:
-    """Check as much of a request as can be checked without ranks or data, before any rank is started.
+    """Check the parts of a request that need neither ranks nor data: call it before ranks are started.
+
+    Args:
+        request: the user's request.
+        graph: layers of the model.
+        num_ranks: number of ranks of the job.
 
     Raises:
-        InvalidArgument, InvalidModel: it cannot be done so.
+        InvalidArgument, InvalidModel: the request cannot be fulfilled.
+
+    Examples:
+        >>> import torch
+        >>> graph = hk.train.graph_of(torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Linear(4, 1)))
+        >>> hk.train.check_request(hk.train.SetupRequest(batch_size=8), graph, num_ranks=2)
+        >>> hk.train.check_request(hk.train.SetupRequest(batch_size=8), graph, num_ranks=3)
+        Traceback (most recent call last):
+            ...
+        hocket.errors.InvalidModel: 1f1b on 3 ranks has 3 stages; the model has 2 modules
     """
     request.check()
     if not request.is_to_choose:
@@ -69,7 +91,7 @@ def check_request(request: SetupRequest, graph: LayerGraph, num_ranks: int) -> N
 
 
 def _cut_as_requested(request: SetupRequest, graph: LayerGraph, schedule: PipelineSchedule) -> tuple[int, ...]:
-    """Cuts by the numbers of the request; by parameters where it has none, or where layers are still to be measured."""
+    """Return the cuts by the numbers in the request, or by parameters if it has no numbers."""
     costs = None if isinstance(request.balance, str) else request.balance
     return cut_layers(graph, schedule, layers_per_partition=request.layers_per_partition, costs=costs)
 
@@ -77,14 +99,14 @@ def _cut_as_requested(request: SetupRequest, graph: LayerGraph, schedule: Pipeli
 def _choose_fastest(
     request: SetupRequest, graph: LayerGraph, source: Samples | Stream, comm: Communicator, shows: bool
 ) -> TrainingSetup:
-    """Measure the layers with two sizes of micro-batch, and choose by simulation."""
+    """Measure the layers with micro-batches of two sizes, and choose the set-up by simulation."""
     sizes = (max(1, request.batch_size // (4 * comm.size)), max(2, request.batch_size // comm.size))
     inputs = [first_inputs(source, graph.batch_inputs, max(1, request.batch_size // size)) for size in sizes]
     link = measure_link(comm)
 
     def measure() -> tuple[Candidate, list[StageCosts]]:
         small, large = (_profile(graph, each, shows) for each in inputs)
-        with progress("choosing", unit="ways", shown=shows) as update:
+        with progress("choosing", unit="set-ups", shown=shows) as update:
 
             def report(done: int, total: int) -> None:
                 update(done, total, "")
@@ -123,7 +145,7 @@ def _profile(graph: LayerGraph, inputs: Mapping[str, Any], shows: bool) -> list[
 def _scaled(
     small: Sequence[StageCosts], large: Sequence[StageCosts], sizes: tuple[int, int], num_samples: int
 ) -> list[StageCosts]:
-    """What layers cost for another size of micro-batch, on the line through two that were measured."""
+    """Return the costs of layers for another size of micro-batch, on the line through two measured sizes."""
     share = (num_samples - sizes[0]) / (sizes[1] - sizes[0])
     names = [each.name for each in fields(StageCosts)]
     return [

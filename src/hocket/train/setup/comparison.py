@@ -1,4 +1,4 @@
-"""What a step was simulated to take, beside what it took."""
+"""The simulated timeline of a step beside the measured one."""
 
 from __future__ import annotations
 
@@ -18,22 +18,34 @@ from hocket.train.setup.link import measure_link
 def compare_with_simulation(
     executor: PipelineExecutor, inputs: Mapping[str, Any], path: str | Path | None = None
 ) -> tuple[PipelineTimeline, PipelineTimeline]:
-    """Measure the stages one by one on rank 0, simulate the executor's table with that, and put the latest step beside
-    it; called by all ranks after a step.
+    """Measure the stages on rank 0, simulate a step with these costs, and return it beside a measured step; called by
+    all ranks after a step.
 
-    Stages are measured while the other ranks wait. Where ranks share memory bandwidth, or cores, a real step is slower
-    than that.
+    The stages are measured one by one while the other ranks wait. If ranks share cores or memory bandwidth, a real step
+    is slower.
 
     Args:
-        executor: that has taken a step.
-        inputs: a micro-batch, by the names that the model takes.
-        path: of a picture of both, drawn on rank 0.
+        executor: an executor that has run a step.
+        inputs: inputs of a micro-batch, by name.
+        path: path of a picture of both timelines, which rank 0 draws; None: no picture.
 
     Returns:
         The simulated and the measured timeline, on every rank.
 
     Raises:
-        BackendUnavailable: there is to be a picture, and matplotlib is not installed.
+        BackendUnavailable: `path` is given, and matplotlib is not installed.
+
+    Examples:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Linear(4, 1))
+        >>> split = hk.train.graph_of(model).split([0, 1, 2])
+        >>> schedule = hk.pipeline.build("gpipe", num_ranks=2, num_micro_batches=2)
+        >>> half = hk.train.MicroBatch({"input": torch.ones(4, 2)}, torch.zeros(4, 1), weight=0.5)
+        >>> with hk.train.PipelineExecutor(schedule, split, comm, torch.nn.functional.mse_loss) as executor:
+        ...     result = executor.step([half, half])
+        ...     simulated, measured = hk.train.compare_with_simulation(executor, half.inputs)
+        >>> simulated.source, measured.source
+        ('simulated', 'measured')
     """
     stages = on_rank_0(executor.comm, lambda: profile_stages(executor.split, inputs))
     costs = costs_of_stages(stages, fabric=measure_link(executor.comm), num_replicas=executor.num_replicas)

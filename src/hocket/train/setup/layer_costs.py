@@ -1,4 +1,4 @@
-"""What the layers of a model cost: measured on this machine, or counted."""
+"""The costs of a model's layers: measured on this machine, or counted."""
 
 from __future__ import annotations
 
@@ -19,21 +19,31 @@ from hocket.train.model.split_model import SplitModel
 from hocket.train.model.stage import Stage
 from hocket.train.run.backward import SplitBackward
 
-_LEAST_SHARE = 0.05  # of a pass that is taken to grow with its samples
+_LEAST_SHARE = 0.05  # least fraction of a pass's time that is assumed to grow with the samples
 Report = Callable[[int, int, str], object]
 
 
 @dataclass(frozen=True)
 class StageCosts:
-    """What one micro-batch costs in a part of a model.
+    """The costs of one micro-batch in a part of a model.
 
     Args:
-        forward_s, input_s, weight_s: seconds of the forward pass, and of the two parts of the backward pass.
-        backward_s: seconds of the backward pass as a whole.
-        weight_nbytes: of parameters; their gradients take as much.
-        activation_nbytes: that are kept from the forward to the backward pass.
-        kept_gradient_nbytes: that are kept from the first to the second part of the backward pass.
-        output_nbytes: of the values that go to later parts.
+        forward_s: seconds of the forward pass.
+        backward_s: seconds of the whole backward pass.
+        input_s, weight_s: seconds of the backward pass in two parts: gradients of inputs, gradients of weights.
+        weight_nbytes: bytes of the parameters; their gradients have the same size.
+        activation_nbytes: bytes that are kept between the forward and the backward pass.
+        kept_gradient_nbytes: bytes that are kept between the two parts of the backward pass.
+        output_nbytes: bytes of the values that later parts take.
+
+    Examples:
+        >>> costs = hk.train.StageCosts(
+        ...     forward_s=0.01, backward_s=0.02, input_s=0.01, weight_s=0.01, weight_nbytes=4e6,
+        ...     activation_nbytes=1e6, kept_gradient_nbytes=1e5, output_nbytes=1e5
+        ... )
+        >>> schedule = hk.pipeline.build("1f1b", num_ranks=2, num_micro_batches=4)
+        >>> round(hk.pipeline.simulate(schedule, hk.train.costs_of_stages([costs, costs])).makespan_s, 3)
+        0.15
     """
 
     forward_s: float
@@ -53,13 +63,20 @@ def profile_layers(
     repeats: int = 3,
     report: Report = lambda done, total, state: None,
 ) -> list[StageCosts]:
-    """Measure every layer of a model on a micro-batch, one after the other, on this process alone.
+    """Measure the layers of a model with a micro-batch, one after the other, in this process.
 
     Args:
-        graph: of the model.
-        inputs: a micro-batch, by the names that the model takes.
-        repeats: each is measured so often; the fastest counts.
-        report: called after each layer.
+        graph: layers of the model.
+        inputs: inputs of a micro-batch, by name.
+        repeats: number of measurements of each layer; the fastest counts.
+        report: called after each layer with (layers done, layers in all, "").
+
+    Examples:
+        >>> import torch
+        >>> graph = hk.train.graph_of(torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Linear(4, 1)))
+        >>> layers = hk.train.profile_layers(graph, {"input": torch.ones(8, 2)}, repeats=1)
+        >>> [(layer.weight_nbytes, layer.output_nbytes) for layer in layers]
+        [(48.0, 128.0), (20.0, 32.0)]
     """
     number = len(graph.layers)
     return profile_stages(graph.split(list(range(number + 1))), inputs, repeats=repeats, report=report)
@@ -72,49 +89,63 @@ def profile_stages(
     repeats: int = 3,
     report: Report = lambda done, total, state: None,
 ) -> list[StageCosts]:
-    """Measure every stage of a split model on a micro-batch, on this process alone; buffers stay as they are.
+    """Measure the stages of a split model with a micro-batch, in this process; buffers stay unchanged.
 
     Args:
         split: the model.
-        inputs, repeats, report: as of `profile_layers`.
+        inputs, repeats, report: see `profile_layers`.
+
+    Examples:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+        >>> split = hk.train.graph_of(model).split([0, 2, 3])
+        >>> stages = hk.train.profile_stages(split, {"input": torch.ones(8, 2)}, repeats=1)
+        >>> [stage.weight_nbytes for stage in stages]
+        [48.0, 20.0]
     """
     values: dict[str, Any] = dict(inputs)
     last_use = {name: number for number, stage in enumerate(split.stages) for name in stage.inputs}
-    found = []
+    measured = []
     random_state = torch.get_rng_state()
     try:
         for number, stage in enumerate(split.stages):
             stage.train()
             costs, outputs = _profile(stage, values, repeats)
-            found.append(costs)
+            measured.append(costs)
             values.update(zip(stage.outputs, outputs, strict=True))
             values = {name: value for name, value in values.items() if last_use.get(name, -1) > number}
             report(number + 1, split.num_stages, "")
     finally:
         torch.set_rng_state(random_state)
-    return found
+    return measured
 
 
 def count_flops(graph: LayerGraph, inputs: Mapping[str, Any]) -> list[float]:
-    """Return the floating-point operations of every layer's forward pass on a micro-batch, as torch counts them, and
-    one for each number that a layer gives, so that what torch does not count costs something too."""
+    """Return the floating-point operations of every layer's forward pass on a micro-batch, as torch counts them, plus
+    one for each number in the layer's output: torch counts none for some operations."""
     values: dict[str, Any] = dict(inputs)
-    found = []
+    flops = []
     for stage in graph.split(list(range(len(graph.layers) + 1))).stages:
         with torch.no_grad(), stage.with_buffers_kept(), FlopCounterMode(display=False) as counter:
             outputs = stage([values[name] for name in stage.inputs])
         values.update(zip(stage.outputs, outputs, strict=True))
         numbers = sum(leaf.numel() for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor))
-        found.append(float(counter.get_total_flops() + numbers))
-    return found
+        flops.append(float(counter.get_total_flops() + numbers))
+    return flops
 
 
 def costs_of_stages(stages: Sequence[StageCosts], **options: Any) -> CostModel:
-    """Return what measured stages cost in a schedule.
+    """Return the costs of measured stages as a `CostModel`, for simulations.
 
     Args:
-        stages: of one micro-batch.
+        stages: measured costs of the stages.
         options: further fields of `CostModel`, such as fabric.
+
+    Examples:
+        >>> costs = hk.train.StageCosts(0.01, 0.02, 0.01, 0.01, 4e6, 1e6, 1e5, 1e5)
+        >>> model = hk.train.costs_of_stages([costs, costs], num_replicas=2)
+        >>> model.seconds["F"], model.num_replicas
+        ([0.01, 0.01], 2)
     """
     return CostModel(
         seconds={
@@ -138,23 +169,23 @@ def costs_of_stages(stages: Sequence[StageCosts], **options: Any) -> CostModel:
 def costs_of_model(
     small: Sequence[StageCosts], large: Sequence[StageCosts], num_samples: tuple[int, int]
 ) -> ModelCosts:
-    """Return what layers cost for any size of micro-batch, from measurements with two sizes: a part that every pass
-    costs, and one that every sample does.
+    """Return the costs of layers for any size of micro-batch, from measurements with two sizes: a fixed part for every
+    pass, and a part for every sample.
 
     Args:
-        small, large: measured layers.
-        num_samples: of a micro-batch in each.
+        small, large: measured costs of the layers.
+        num_samples: samples of a micro-batch in `small` and in `large`.
 
     Raises:
-        InvalidArgument: the second size is not larger.
+        InvalidArgument: the second size is not larger than the first.
     """
     first, second = num_samples
     if not 0 < first < second:
-        raise InvalidArgument(f"the second size has to be larger, of {first} and {second} samples")
+        raise InvalidArgument(f"num_samples must be two rising numbers of 1 or more, not {first} and {second}")
     forward, backward, overhead = [], [], []
     for a, b in zip(small, large, strict=True):
         of_sample = [
-            # Measurements that are as long with fewer samples are noise, or all overhead.
+            # If fewer samples take as long, the measurement is noise, or all of it is overhead.
             max((y - x) / (second - first), _LEAST_SHARE * y / second)
             for x, y in ((a.forward_s, b.forward_s), (a.backward_s, b.backward_s))
         ]
@@ -177,7 +208,7 @@ def costs_of_model(
 
 
 def _profile(stage: Stage, values: Mapping[str, Any], repeats: int) -> tuple[StageCosts, tuple[Any, ...]]:
-    """Measure one stage; return its costs, and its outputs without their graph, which say if gradients are wanted."""
+    """Measure one stage; return its costs, and its outputs without graph, with ``requires_grad`` as computed."""
     parameters = [each for each in stage.parameters().values() if each.requires_grad]
     times: dict[str, list[float]] = {name: [] for name in ("forward", "backward", "input", "weight")}
     held = _Held(stage)
@@ -227,20 +258,20 @@ def _profile(stage: Stage, values: Mapping[str, Any], repeats: int) -> tuple[Sta
 
 
 def _as_leaves(values: Sequence[Any]) -> tuple[list[Any], list[torch.Tensor]]:
-    """Values, and the tensors among them that gradients are wanted of, as earlier layers made them of parameters."""
+    """Return the values with new leaves for the tensors that require gradients, and these leaves."""
     leaves: list[torch.Tensor] = []
 
-    def made(leaf: torch.Tensor) -> torch.Tensor:
+    def with_leaf(leaf: torch.Tensor) -> torch.Tensor:
         if not leaf.requires_grad:
             return leaf
         leaves.append(leaf.detach().requires_grad_())
-        return leaves[-1].clone()  # as a stage may write to what it takes
+        return leaves[-1].clone()  # a stage may write to its inputs, and a leaf must not be written to
 
-    return [pytree.tree_map_only(torch.Tensor, made, value) for value in values], leaves
+    return [pytree.tree_map_only(torch.Tensor, with_leaf, value) for value in values], leaves
 
 
 class _Held:
-    """Counts the bytes that autograd keeps of a forward pass, parameters left out."""
+    """Counts the bytes that autograd keeps of a forward pass, without parameters and buffers."""
 
     def __init__(self, stage: Stage) -> None:
         own = (*stage.parameters().values(), *stage.buffers().values())
@@ -264,4 +295,4 @@ class _Held:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in self._known:
             self._seen[storage.data_ptr()] = storage.nbytes()
-        return tensor.detach()  # An output that its own node kept with its graph would never be freed.
+        return tensor.detach()  # otherwise a node that saves its own output would never be freed

@@ -1,4 +1,4 @@
-"""How a training is laid out: a value that is made once and never changed."""
+"""The set-up of a training: a value that is made once and never changed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,22 @@ from hocket.train.setup.arrangement import Arrangement
 
 @dataclass(frozen=True, eq=False)
 class TrainingSetup:
-    """How a training is laid out.
+    """The set-up of a training.
 
     Args:
-        arrangement: of the ranks.
-        schedule: of one replica.
-        cuts: where stages begin in the model's layers, and the number of layers.
+        arrangement: numbers of partitions and replicas.
+        schedule: schedule of one replica.
+        cuts: index of the first layer of each stage, and the number of layers at the end.
         split: the model in stages.
-        costs: of the stages, where they were measured.
+        costs: costs of the stages, if they were measured.
+
+    Examples:
+        >>> import torch
+        >>> graph = hk.train.graph_of(torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Linear(4, 1)))
+        >>> arrangement = hk.train.Arrangement(num_partitions=2, num_replicas=1)
+        >>> schedule = hk.train.make_schedule(arrangement, batch_size=8)
+        >>> print(hk.train.TrainingSetup(arrangement, schedule, (0, 1, 2), graph.split([0, 1, 2])))
+        2 partitions x 1 replicas, 1f1b, 8 micro-batches, stages of 1, 1 layers
     """
 
     arrangement: Arrangement

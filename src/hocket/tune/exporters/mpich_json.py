@@ -151,13 +151,9 @@ def _if_commutative(chosen: Tree) -> Tree:
     return either("is_commutative=yes", chosen, either("comm_size=pow2", *map(use, in_order)))
 
 
-def _if_not_in_place(chosen: Tree) -> Tree:
-    return either("is_sendbuf_inplace=yes", use("Alltoall_intra_pairwise_sendrecv_replace"), chosen)
-
-
 _GUARDS: Mapping[str, Callable[[Tree], Tree]] = {
     "all_reduce": partial(if_divisible, use("Allreduce_intra_recursive_doubling")),
-    "all_to_all": _if_not_in_place,
+    "all_to_all": partial(either, "is_sendbuf_inplace=yes", use("Alltoall_intra_pairwise_sendrecv_replace")),
     "reduce": partial(if_divisible, use("Reduce_intra_binomial")),
     "reduce_scatter": _if_commutative,
 }

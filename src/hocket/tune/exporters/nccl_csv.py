@@ -19,13 +19,6 @@ from hocket.tune.table import Table
 
 # With "#": to the plugin any other line is a rule, of all_reduce where it does not know the collective.
 HEADER = "# collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"
-_COLLECTIVES = {
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "all_gather": "allgather",
-    "reduce_scatter": "reducescatter",
-    "all_reduce": "allreduce",
-}
 _ALGORITHMS = {
     "broadcast": {"chain": "ring"},
     "reduce": {"chain": "ring"},
@@ -49,6 +42,6 @@ def write(table: Table, ranks: Sequence[int]) -> str:
         for choice, (least, following) in zip(firsts, pairwise(borders), strict=True):
             where = table.machine.num_hosts, num_ranks
             sizes = least, following - 1
-            fields = _COLLECTIVES[op], *sizes, names[choice.algorithm], "simple", _ANY, *where, _ANY, _ANY
+            fields = op.replace("_", ""), *sizes, names[choice.algorithm], "simple", _ANY, *where, _ANY, _ANY
             lines.append(",".join(map(str, fields)))
     return "\n".join(lines) + "\n"

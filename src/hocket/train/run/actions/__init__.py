@@ -1,1 +1,1 @@
-"""One file a family of actions that are executed; all of them are found by `hocket.train.run.actions.registry`."""
+"""Functions that execute actions, one file for each family; `hocket.train.run.actions.registry` finds the files."""

@@ -1,4 +1,4 @@
-"""Forward passes, and those that are done again."""
+"""Forward passes, and repeated forward passes."""
 
 from hocket.pipeline.action import Action
 from hocket.train.run.actions.registry import executes

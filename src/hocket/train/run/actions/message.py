@@ -1,4 +1,4 @@
-"""Messages, in tables that name them; elsewhere forward and backward passes send and take what they have to."""
+"""Messages as actions. In tables without such actions, forward and backward passes send and receive by themselves."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Which function executes actions of which kind."""
+"""The registry of functions that execute actions, by the kind of action."""
 
 from __future__ import annotations
 
@@ -17,26 +17,40 @@ if TYPE_CHECKING:
 
 Handler: TypeAlias = Callable[["Step", Action], None]
 
-_found: dict[str, Handler] = {}
+_handlers: dict[str, Handler] = {}
 
 
 def executes(*kinds: str) -> Callable[[Handler], Handler]:
-    """Register the decorated function: (step, action) -> None, called when it is the action's turn on its rank.
+    """Register the decorated function for kinds of actions: (step, action) -> None, called for each such action.
+
+    Args:
+        kinds: names of kinds of actions.
 
     Raises:
-        InvalidArgument: another one executes such actions.
-        InvalidType: it cannot be called so.
+        InvalidArgument: another function executes such actions already.
+        InvalidType: the function does not take (step, action).
+
+    Examples:
+        >>> @hk.train.executes("LOG")
+        ... def log(step, action):
+        ...     print(f"executing {action}")
+        >>> log(None, "LOG of stage 0")  # the decorator returns the function itself
+        executing LOG of stage 0
+        >>> hk.train.executes("LOG")(lambda step, action: None)
+        Traceback (most recent call last):
+            ...
+        hocket.errors.InvalidArgument: actions of kind 'LOG' are executed by ... already
     """
 
     def register(handler: Handler) -> Handler:
         if not takes(handler, "step", "action"):
             raise InvalidType(
-                f"what executes {', '.join(kinds)} must be a function of step and action, not {handler!r}"
+                f"the function that executes {', '.join(kinds)} must take (step, action), not be {handler!r}"
             )
         for kind in kinds:
-            if (other := _found.get(kind, handler)) is not handler:
+            if (other := _handlers.get(kind, handler)) is not handler:
                 raise InvalidArgument(f"actions of kind {kind!r} are executed by {other.__module__} already")
-            _found[kind] = handler
+            _handlers[kind] = handler
         return handler
 
     return register
@@ -44,23 +58,23 @@ def executes(*kinds: str) -> Callable[[Handler], Handler]:
 
 @lru_cache
 def _load() -> None:
-    discover(folder, ("registry",), into=_found)
+    discover(folder, ("registry",), into=_handlers)
 
 
 def find_handlers(names: Iterable[str]) -> dict[str, Handler]:
-    """Return what executes actions of these kinds: what was registered here, or else what a kind itself declares.
+    """Return the functions for these kinds: the registered ones, or those that the kinds declare themselves.
 
     Raises:
-        InvalidArgument: a kind has nothing; names it, and those that have.
+        InvalidArgument: a kind has no function; the message names it, and the kinds that have one.
     """
     _load()
-    there = {name: kind.execute for name, kind in kinds().items() if kind.execute is not None} | _found
-    found = {}
+    known = {name: kind.execute for name, kind in kinds().items() if kind.execute is not None} | _handlers
+    handlers = {}
     for name in names:
-        if name not in there:
+        if name not in known:
             raise InvalidArgument(
-                f"nothing executes actions of kind {name!r}; see hocket.train.executes. There is something for "
-                f"{', '.join(sorted(there))}"
+                f"no function executes actions of kind {name!r}: register one with hocket.train.executes. Kinds with a "
+                f"function: {', '.join(sorted(known))}"
             )
-        found[name] = there[name]
-    return found
+        handlers[name] = known[name]
+    return handlers

@@ -1,6 +1,6 @@
-// No ring is ever lost: two sides wake each other many times, with pauses that hit every moment of falling asleep. They
-// sleep so long that a lost ring is a failure and not just slow.
-#include "core/bell.hpp"
+// No ring is ever lost: two sides wake each other many times, with random pauses that hit every moment before a sleep.
+// Sleeps are so long that a lost ring fails the test instead of only slowing it down.
+#include "core/doorbell.hpp"
 
 #include <fcntl.h>
 #include <linux/audit.h>
@@ -28,11 +28,12 @@ namespace {
 using namespace hocket;
 
 constexpr uint64_t kRounds = 50'000;
-constexpr uint64_t kFastRounds = 200'000;  // without system calls the moment to hit is shorter, and so is a round
+constexpr uint64_t kFastRounds =
+    200'000;  // more, because without system calls the critical moment and a round are shorter
 constexpr int64_t kSleepNs = 20'000'000'000;
 constexpr int64_t kLostNs = 10'000'000'000;
 
-// From here on this process has no membarrier.
+// Makes membarrier fail in this process from now on.
 void forbid_membarrier() {
   sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -45,47 +46,48 @@ void forbid_membarrier() {
   CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
 }
 
-unsigned some_pauses(std::mt19937& random) { return random() % (1u << random() % 9); }  // short ones more often
+unsigned some_pauses(std::mt19937& random) { return random() % (1u << random() % 9); }  // mostly small
 
 void pause_a_while(std::mt19937& random) {
   for (unsigned i = some_pauses(random); i > 0; --i) cpu_pause();
 }
 
-// As Engine::wait() does it: looks a few times, so that it falls asleep just when the other side publishes.
+// Waits as Engine::wait() does: polls a random number of times, so that sleeps begin just when the other side
+// publishes.
 void wait_until(const std::atomic<uint64_t>& flag, uint64_t target, std::mt19937& random) {
-  Bell& bell = Bell::mine();
+  Doorbell& doorbell = Doorbell::mine();
   const int64_t begin = now_ns();
   while (true) {
     for (unsigned i = some_pauses(random); i > 0; --i) {
       if (flag.load(std::memory_order_acquire) >= target) return;
       cpu_pause();
     }
-    const uint32_t word = bell.prepare_sleep();
+    const uint32_t word = doorbell.prepare_sleep();
     if (flag.load(std::memory_order_acquire) >= target) return;
     if (random() % 4 == 0) pause_a_while(random);
-    bell.sleep(word, kSleepNs);
+    doorbell.sleep(word, kSleepNs);
     CHECK(now_ns() - begin < kLostNs);
   }
 }
 
 struct Shared {
   alignas(64) std::atomic<uint64_t> flags[2];
-  std::atomic<int> bell_fds[2];
+  std::atomic<int> doorbell_fds[2];
 };
 
-// The bell of another process, as the rendezvous hands it over.
-BellPage& map_bell(pid_t pid, int fd) {
+// Maps the doorbell of another process, as the rendezvous does.
+DoorbellPage& map_doorbell(pid_t pid, int fd) {
   const int own = open(("/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd)).c_str(), O_RDWR);
   CHECK(own >= 0);
   void* page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, own, 0);
   CHECK(page != MAP_FAILED);
-  return *static_cast<BellPage*>(page);
+  return *static_cast<DoorbellPage*>(page);
 }
 
 void play(Shared& shared, int side, pid_t peer_pid, uint64_t num_rounds) {
-  shared.bell_fds[side].store(Bell::mine().fd());
-  while (shared.bell_fds[1 - side].load() == 0) sched_yield();
-  BellPage& peer = map_bell(peer_pid, shared.bell_fds[1 - side].load());
+  shared.doorbell_fds[side].store(Doorbell::mine().fd());
+  while (shared.doorbell_fds[1 - side].load() == 0) sched_yield();
+  DoorbellPage& peer = map_doorbell(peer_pid, shared.doorbell_fds[1 - side].load());
   std::mt19937 random(static_cast<unsigned>(side));
   for (uint64_t round = 1; round <= num_rounds; ++round) {
     if (side == 1) wait_until(shared.flags[0], round, random);
@@ -103,13 +105,13 @@ void test_processes(bool first_has_membarrier, bool second_has_membarrier) {
   const bool has[2] = {first_has_membarrier, second_has_membarrier};
   const pid_t outer = fork();
   if (outer == 0) {
-    // Two processes that know each other: this one and its child.
+    // Two processes that know each other's pids: this one and its child.
     const pid_t parent = getpid();
     const pid_t inner = fork();
     const int side = inner == 0;
     if (!has[side]) forbid_membarrier();
-    if (!has[0] || !has[1]) detail::ringers_fence.store(true);  // the rendezvous tells everyone
-    CHECK(Bell::mine().has_membarrier() <= has[side]);
+    if (!has[0] || !has[1]) detail::ringers_fence.store(true);  // as the rendezvous does on all ranks
+    CHECK(Doorbell::mine().has_membarrier() <= has[side]);
     play(shared, side, side == 0 ? inner : parent, has[0] || has[1] ? kRounds : kFastRounds);
     int status = 0;
     if (side == 0) CHECK(waitpid(inner, &status, 0) == inner && status == 0);
@@ -120,7 +122,8 @@ void test_processes(bool first_has_membarrier, bool second_has_membarrier) {
   munmap(page, sizeof(Shared));
 }
 
-// Threads that share one bell; others raise its word again and again, between someone's second look and sleep as well.
+// Threads share one doorbell; another thread makes its word odd again and again, also between their second look and
+// their sleep.
 void test_threads() {
   Shared shared{};
   std::atomic<bool> over{false};
@@ -132,14 +135,14 @@ void test_threads() {
         if (side == 1) wait_until(shared.flags[0], round, random);
         pause_a_while(random);
         shared.flags[side].store(round, std::memory_order_release);
-        ring(Bell::mine().page());
+        ring(Doorbell::mine().page());
         if (side == 0) wait_until(shared.flags[1], round, random);
       }
     });
   std::thread raises([&] {
     std::mt19937 random(3);
     while (!over.load()) {
-      Bell::mine().prepare_sleep();
+      Doorbell::mine().prepare_sleep();
       pause_a_while(random);
       sched_yield();
     }
@@ -149,18 +152,18 @@ void test_threads() {
   raises.join();
 }
 
-// A sleep ends by a ring since prepare_sleep(), by the timeout, and by a signal, which it tells.
+// A sleep ends by a ring since prepare_sleep() or by the timeout.
 void test_ends_of_a_sleep() {
-  Bell& bell = Bell::mine();
-  const uint32_t word = bell.prepare_sleep();
-  CHECK(word & 1 && bell.prepare_sleep() == word);
-  ring(bell.page());
-  const uint32_t next = bell.prepare_sleep();
+  Doorbell& doorbell = Doorbell::mine();
+  const uint32_t word = doorbell.prepare_sleep();
+  CHECK(word & 1 && doorbell.prepare_sleep() == word);
+  ring(doorbell.page());
+  const uint32_t next = doorbell.prepare_sleep();
   CHECK(next == word + 2);
   const int64_t begin = now_ns();
-  CHECK(bell.sleep(word, kSleepNs));  // another thread's ring: this one has been rung in between
+  CHECK(doorbell.sleep(word, kSleepNs));  // returns at once, because a ring came after `word`
   CHECK(now_ns() - begin < kLostNs);
-  CHECK(bell.sleep(next, 1'000'000));
+  CHECK(doorbell.sleep(next, 1'000'000));
   CHECK(now_ns() - begin >= 1'000'000);
 }
 
@@ -172,6 +175,6 @@ int main() {
   test_processes(true, false);
   test_threads();
   test_ends_of_a_sleep();
-  std::puts("bell: ok");
+  std::puts("doorbell: ok");
   return 0;
 }

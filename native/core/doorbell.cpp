@@ -1,4 +1,4 @@
-#include "core/bell.hpp"
+#include "core/doorbell.hpp"
 
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -17,13 +17,13 @@
 
 namespace hocket {
 
-Bell& Bell::mine() {
-  static auto* bell = new Bell;  // NOLINT
-  return *bell;
+Doorbell& Doorbell::mine() {
+  static auto* doorbell = new Doorbell;  // NOLINT
+  return *doorbell;
 }
 
-Bell::Bell() {
-  fd_ = memfd_create("hocket-bell", MFD_CLOEXEC);
+Doorbell::Doorbell() {
+  fd_ = memfd_create("hocket-doorbell", MFD_CLOEXEC);
   void* page = MAP_FAILED;
   if (fd_ >= 0 && ftruncate(fd_, kPageBytes) == 0 && fallocate(fd_, 0, 0, kPageBytes) == 0)
     page = mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
@@ -32,19 +32,19 @@ Bell::Bell() {
     if (fd_ >= 0) close(fd_);
     throw Failure(ErrorCode::resource_exhausted, "cannot create one page of shared memory: " + why);
   }
-  page_ = static_cast<BellPage*>(page);
+  page_ = static_cast<DoorbellPage*>(page);
   has_membarrier_ = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
   if (!has_membarrier_) detail::ringers_fence.store(true, std::memory_order_relaxed);
 }
 
-uint32_t Bell::prepare_sleep() {
-  // seq_cst: the locked instruction that the side without membarrier relies on.
+uint32_t Doorbell::prepare_sleep() {
+  // seq_cst: without membarrier, this locked instruction is the sleeper's full barrier.
   const uint32_t word = page_->word.fetch_or(1, std::memory_order_seq_cst) | 1;
   if (has_membarrier_) syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
   return word;
 }
 
-bool Bell::sleep(uint32_t word, int64_t timeout_ns) {
+bool Doorbell::sleep(uint32_t word, int64_t timeout_ns) {
   timespec timeout{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
   // Shared, not FUTEX_PRIVATE: ringers are other processes.
   return syscall(SYS_futex, &page_->word, FUTEX_WAIT, word, &timeout, nullptr, 0) == 0 || errno != EINTR;
@@ -52,8 +52,8 @@ bool Bell::sleep(uint32_t word, int64_t timeout_ns) {
 
 namespace detail {
 
-void ring_slow(BellPage& page) {
-  // Several threads of the sleeper's process may wait: wake all; each looks for itself.
+void ring_slow(DoorbellPage& page) {
+  // Several threads of the sleeper's process may sleep: wake all of them; each checks its own condition.
   uint32_t seen = page.word.load(std::memory_order_relaxed);
   while (seen & 1) {
     if (!page.word.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel)) continue;
@@ -62,12 +62,12 @@ void ring_slow(BellPage& page) {
   }
 }
 
-void ring_peer(BellPage& page) {
+void ring_peer(DoorbellPage& page) {
   page.ringer_processor.store(sched_getcpu(), std::memory_order_relaxed);
   ring_slow(page);
 }
 
-void fence_by_locked_instruction([[maybe_unused]] BellPage& page) {
+void fence_by_locked_instruction([[maybe_unused]] DoorbellPage& page) {
 #if defined(__x86_64__)
   static std::atomic<uint32_t> dummy{0};
   dummy.fetch_add(1, std::memory_order_seq_cst);
