@@ -1,4 +1,4 @@
-"""Every tutorial runs as it stands, and prints what it says."""
+"""Every tutorial, and the guide to PyTorch, runs as it stands and prints what it says."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 from ..program import run_python
 from .tutorial import Command, read
 
-PAGES = sorted((Path(__file__).parents[2] / "docs/tutorials").glob("*.md"))
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = [*sorted((DOCS / "tutorials").glob("*.md")), DOCS / "torch.md"]  # the guide whose programs show their output
 PROGRAMS = {"hocket": ["-m", "hocket.cli"], "torchrun": ["-m", "torch.distributed.run"], "python": []}
 HOW = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
