@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import inspect
+import os
 import re
 from collections.abc import Iterator
 from types import GenericAlias
@@ -12,6 +13,7 @@ from typing import Any
 
 import hocket
 
+os.environ.setdefault("KERAS_BACKEND", "torch")  # hocket.keras is one of the rooms
 ROOMS = (
     *("hocket", "hocket.backends", "hocket.bench", "hocket.collectives", "hocket.keras", "hocket.measure"),
     *("hocket.memory", "hocket.pipeline", "hocket.sim", "hocket.torch", "hocket.torch.dist", "hocket.trace"),
