@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import signal
@@ -282,6 +283,37 @@ def test_equal_hash_means_equal_cells(path: Path) -> None:
         except TableError:
             return
     assert tables[0].hash != tables[1].hash or tables[0].cells == tables[1].cells
+
+
+def _places(content: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
+    return [place, *(found for key, value in inner for found in _places(value, (*place, key)))]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_any_value_in_any_place_is_read_or_refused(path: Path, version: int) -> None:
+    save_table(table(TABLE.rows[1]), path)
+    content = json.loads(path.read_text()) | {"format": f"hocket tuning table, version {version}"}
+    if version == 1:
+        content["rows"] = [
+            {key: each[key] for key in each.keys() - {"algorithm", "source"}} for each in content["rows"]
+        ]
+    places = [place for place in _places(content) if place]
+    assert len(places) > 12
+    for place in places:
+        for value in (None, 5, -1, 1e308, "", "x", [], {}, [5], [[]], {"a": 1}, True, 2**70, "\ud800"):
+            spoilt = copy.deepcopy(content)
+            holder = spoilt
+            for key in place[:-1]:
+                holder = holder[key]
+            holder[place[-1]] = value
+            path.write_text(json.dumps(spoilt))
+            message = ""
+            try:
+                load_table(path)
+            except TableError as error:
+                message = str(error)
+            assert message == "" or (str(path) in message and "\n" not in message)
 
 
 def test_file_that_cannot_be_read(tmp_path: Path) -> None:

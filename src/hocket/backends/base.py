@@ -134,10 +134,8 @@ class Backend(Declaration, ABC):
         ...     def start(cls, job):
         ...         return cls()
         ...     description = "toy 1.0"
-        ...     def open_lanes(self, members, key, timeout):
-        ...         raise NotImplementedError
-        ...     def close_lanes(self, key):
-        ...         pass
+        ...     def open_lanes(self, members, key, timeout): ...
+        ...     def close_lanes(self, key): ...
         >>> Toy.find_obstacle()
         'toy is not installed'
     """

@@ -240,7 +240,7 @@ def load_table(path: str | Path) -> Table:
     seen: dict[tuple[object, ...], int] = {}
     checked = []
     for each, line in zip(rows, _lines_of_rows(text), strict=True):
-        given = {"algorithm": "", "source": "sweep", **each} if is_old else each
+        given = {"algorithm": "", "source": "sweep", **each} if is_old and isinstance(each, dict) else each
         row = _read_row(given, machine, f"{path}, line {line}")
         first = seen.setdefault(row.place, line)
         if first != line:
@@ -251,7 +251,7 @@ def load_table(path: str | Path) -> Table:
 
 def _list_of(what: str, content: Any, path: str) -> list[Any]:
     if not isinstance(content, list):
-        raise TableError(f"{path}: there is no list of {what}")
+        raise TableError(f"{path}: the list of {what} is missing")
     return content
 
 
@@ -347,7 +347,7 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def _check_fields(content: Any, kind: type, what: str, place: str, spelled: str = "{}") -> None:
-    """Check that there is an object with what a class has, and nothing else, and that all of it is right."""
+    """Check that a JSON object has exactly the fields of a class, each with a valid value."""
     names = [field.name for field in fields(kind)]
     if not isinstance(content, dict) or set(content) != set(names):
         raise TableError(f"{place}: {what} has {', '.join(sorted(names))}, not {content!r}")

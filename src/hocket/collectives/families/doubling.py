@@ -1,4 +1,4 @@
-"""Exchanges with partners at doubling distances; a number of ranks that is no power of two is folded into one first.
+"""Exchanges with partners at doubling distances; other numbers of ranks are first folded into a power of two.
 
 Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005.
 """

@@ -34,10 +34,14 @@ class TrainingData:
         examples: source whose first batch is used to measure layers and to simulate a step.
 
     Examples:
-        >>> x, y = np.ones((8, 2)), np.ones((8, 1))
-        >>> source = hk.train.source_of((x, y), comm, batch_size=4, shuffle=True, seed=0, drop_last=False)
-        >>> hk.train.TrainingData(source, validation=None, examples=source).source.num_batches
-        2
+        >>> request = hk.train.TrainingRequest(
+        ...     hk.train.SetupRequest(batch_size=8),
+        ...     loss=lambda outputs, targets: (outputs - targets).square().mean(),
+        ...     make_trainer=lambda executor: None,  # see `train_graph` for one that trains
+        ...     finish=lambda trainer, history: None,
+        ...     epochs=3,
+        ... )
+        >>> request.check_alike(comm, learning_rate=0.1)  # called by all ranks before `train_graph`
     """
 
     source: Source
