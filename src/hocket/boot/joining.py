@@ -309,7 +309,7 @@ def _await_welcome(connection: ControlMessages, deadline: float, timeout: float)
 
 def _report_waiting(text: str, timeout: float) -> None:
     """Print which ranks a start waits for, as the native module does on one host."""
-    print(f"hocket: {text}; still waiting after {NAMED_AFTER_S:g} s, for {timeout:g} s at most", file=sys.stderr)
+    print(f"hocket: {text}; still waiting after {NAMED_AFTER_S:g} s, timeout {timeout:g} s", file=sys.stderr)
 
 
 def _check_hosts(members: Sequence[Mapping[str, Any]]) -> None:
