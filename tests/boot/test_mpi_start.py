@@ -180,13 +180,17 @@ def test_a_killed_launcher_leaves_no_shared_memory(start_job: Callable[..., Any]
 
 def test_a_killed_server_of_open_mpis_leaves_no_folder(start_job: Callable[..., Any]) -> None:
     script = """
-if RANK == 0:
-    helper = subprocess.run(["pgrep", "-P", str(os.getppid()), "-f", "pmix_server"], capture_output=True, text=True)
-    os.kill(int(helper.stdout), signal.SIGKILL)
+if RANK == 1:
+    signal.pause()
+helper = subprocess.run(["pgrep", "-P", str(os.getppid()), "-f", "pmix_server"], capture_output=True, text=True)
+os.kill(int(helper.stdout), signal.SIGKILL)
+print("killed", any("pmix" in name for name in os.listdir("/dev/shm")), flush=True)
 """
     before = set(os.listdir("/dev/shm"))
     job = start_job(PLAIN + script + "os._exit(0)", 2, env=with_library("openmpi"))
-    assert job.finish() == 0, job.stderr
+    assert job.finish() == 1
+    assert_names(job.stderr.splitlines()[0], "rank 0", "MPI_Finalize")
+    assert "killed True\n" in job.stdout
     assert {each for each in os.listdir("/dev/shm") if "pmix" in each} <= before
 
 
