@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from train import digit_network, load_digits
 
 from hocket import measure
-from hocket.measure.judge import MAX_FOREIGN_BUSY
+from hocket.measure.comparison import MAX_FOREIGN_BUSY
 
 BATCH = 8
 SAMPLE_S = 0.05

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hocket.measure import Ratio
-from hocket.measure.judge import MAX_FOREIGN_BUSY
+from hocket.measure.comparison import MAX_FOREIGN_BUSY
 
 BACKENDS = ("gloo", "hocket")
 COMPARED_STEPS = 50

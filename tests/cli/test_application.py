@@ -13,7 +13,12 @@ import pytest
 
 from hocket.cli._application import _application
 
+from ..naming import assert_names
+
 pytestmark = pytest.mark.timeout(60)
+_WITH_A_FOLDER = (
+    "import sys, hocket.cli; from hocket.cli._command import main; hocket.cli.__path__.append(sys.argv.pop(1)); main()"
+)
 
 
 def run_python(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -104,12 +109,28 @@ def test_a_verb_is_one_new_file(tmp_path: Path) -> None:
         "    'Sing.'\n"
         "    print('la')\n"
     )
-    program = (
-        "import sys, hocket.cli; from hocket.cli._command import main;"
-        "hocket.cli.__path__.append(sys.argv.pop(1)); main()"
-    )
-    done = run_python(program, str(tmp_path), "sing")
+    done = run_python(_WITH_A_FOLDER, str(tmp_path), "sing")
     assert (done.returncode, done.stdout) == (0, "la\n"), done.stderr
+
+
+def test_a_verb_is_loaded_without_the_others() -> None:
+    program = (
+        "import sys; from hocket.cli._application import run_command_line; run_command_line(['run', '--help']);"
+        "verbs = [name for name in sys.modules if name.startswith('hocket.cli.') and '._' not in name];"
+        "print(verbs, 'numpy' in sys.modules)"
+    )
+    assert run_python(program).stdout.splitlines()[-1] == "['hocket.cli.run'] False"
+
+
+def test_a_verb_that_no_file_is_named_after_is_found(tmp_path: Path) -> None:
+    (tmp_path / "songs.py").write_text(
+        "def register(application):\n    application.command('sing')(lambda: print('la'))\n"
+    )
+    done = run_python(_WITH_A_FOLDER, str(tmp_path), "sing")
+    assert (done.returncode, done.stdout) == (0, "la\n"), done.stderr
+    done = run_python(_WITH_A_FOLDER, str(tmp_path), "songs")
+    assert done.returncode == 2
+    assert_names(done.stderr, "songs")
 
 
 def test_typer_is_loaded_by_the_command_only() -> None:

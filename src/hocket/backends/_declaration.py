@@ -6,7 +6,6 @@ is started.
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import re
 from collections.abc import Iterable, Mapping
@@ -188,6 +187,8 @@ def installed_version(package: str) -> str | None:
         >>> installed_version("no-such-package") is None
         True
     """
+    import importlib.metadata  # loaded here, so that `hocket.init` does not wait for it
+
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

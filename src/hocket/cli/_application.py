@@ -16,7 +16,7 @@ import typer
 
 import hocket.cli
 from hocket.boot.environment import read_world
-from hocket.discovery import bad_entry, blaming, by_name, declared, takes
+from hocket.discovery import bad_entry, blaming, by_name, declared_by, discover, load, module_names, takes
 from hocket.errors import (
     HocketError,
     InvalidArgument,
@@ -46,7 +46,7 @@ def run_command_line(arguments: list[str]) -> int:
         debug hocket itself.
     """
     try:
-        code = _application()(arguments, prog_name="hocket", standalone_mode=False)
+        code = _application(arguments[0] if arguments else "")(arguments, prog_name="hocket", standalone_mode=False)
     except (typer.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except _USAGE_ERRORS as error:
@@ -69,12 +69,16 @@ def run_command_line(arguments: list[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _application() -> Any:
-    """Build the application from the verbs that the function `register` of each module in this folder adds."""
-    modules = declared(
-        hocket.cli, "register", "a function of the Typer application", lambda it: takes(it, "application")
-    )
-    verbs = [(name, module, verb) for module, register in modules for name, verb in _verbs(module, register)]
+def _application(verb: str = "") -> Any:
+    """Build the application from the verbs that the function `register` of each module in this folder adds.
+
+    Args:
+        verb: the verb to run. If a module has its name, only this module is imported: the others take longer than the
+            start of a job.
+    """
+    verbs = _verbs_of(load(hocket.cli, verb)) if verb in module_names(hocket.cli) else []
+    if all(name != verb for name, _, _ in verbs):
+        verbs = [each for module in discover(hocket.cli) for each in _verbs_of(module)]
     application: Any = typer.main.get_command(_empty())  # with the options for shell completion
     application.commands.update(by_name("verb", verbs))
     _set_short_help(application)
@@ -102,7 +106,11 @@ def _empty() -> typer.Typer:
     return application
 
 
-def _verbs(module: ModuleType, register: Callable[[typer.Typer], object]) -> list[tuple[str, Any]]:
+def _verbs_of(module: ModuleType) -> list[tuple[str, ModuleType, Any]]:
+    """Return the name, the module and the command of each verb of a module."""
+    register = declared_by(
+        module, "register", "a function of the Typer application", lambda it: takes(it, "application")
+    )
     application = _empty()
     with blaming(module.__name__):
         register(application)
@@ -111,7 +119,7 @@ def _verbs(module: ModuleType, register: Callable[[typer.Typer], object]) -> lis
         raise bad_entry(
             module.__name__, module.__file__, "has a function `register` that adds no command to the application"
         )
-    return verbs
+    return [(name, module, verb) for name, verb in verbs]
 
 
 def _print_version(is_given: bool) -> None:
@@ -137,8 +145,12 @@ def _explain_usage(error: Any, arguments: list[str]) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         print(error.format_message(), file=sys.stderr)
         return EXIT_BAD_INPUT
-    message = _with_options_of_that_prefix(error) or error.format_message().rstrip(".")
-    return _complain(command, f"{_with_value(message, error, arguments)}; see: {command} --help", EXIT_BAD_INPUT)
+    message = (
+        _with_options_of_that_prefix(error)
+        or _with_a_valid_number(error, arguments)
+        or _with_value(_with_one_spelling(error), error, arguments)
+    )
+    return _complain(command, f"{message}; see: {command} --help", EXIT_BAD_INPUT)
 
 
 def _with_options_of_that_prefix(error: Any) -> str | None:
@@ -151,16 +163,45 @@ def _with_options_of_that_prefix(error: Any) -> str | None:
     return f"No such option: {name} (Possible options: {', '.join(candidates)})" if candidates else None
 
 
+def _with_a_valid_number(error: Any, arguments: list[str]) -> str | None:
+    """Return the message for an option whose value is not a number, with a valid use of the option first."""
+    options: list[str] = getattr(getattr(error, "param", None), "opts", [])
+    found = _NOT_A_NUMBER.search(error.format_message())
+    if found is None or not options or not options[0].startswith("-"):
+        return None
+    is_integer = found[1] == "integer"
+    parse: Callable[[str], object] = int if is_integer else float
+    pairs = [*itertools.pairwise(arguments), *(each.partition("=")[::2] for each in arguments if "=" in each)]
+    wrong = [(name, value) for name, value in pairs if name in options and not _parses(value, parse)]
+    name = wrong[0][0] if wrong else options[0]
+    default = error.param.default
+    example = default if isinstance(default, int | float) else 2
+    message = f"{name} must be {'an integer' if is_integer else 'a number'}, for example {name} {example}"
+    return f"{message}, not {wrong[0][1]!r}" if wrong else message
+
+
+def _parses(text: str, parse: Callable[[str], object]) -> bool:
+    try:
+        parse(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _with_one_spelling(error: Any) -> str:
+    """Return a message of Typer with only the first of an option's spellings."""
+    message: str = error.format_message().rstrip(".")
+    options: list[str] = getattr(getattr(error, "param", None), "opts", [])
+    return message.replace(" / ".join(map(repr, options)), repr(options[0])) if options else message
+
+
 def _with_value(message: str, error: Any, arguments: list[str]) -> str:
     """Add the value to a message of Typer that does not have it."""
     parameter = getattr(error, "param", None)
     given = [value for name, value in itertools.pairwise(arguments) if name in getattr(parameter, "opts", ())]
     if len(set(given)) != 1 or repr(given[-1]) in message:  # the program's own arguments may have the same option
         return message
-    found = _NOT_A_NUMBER.search(message)
-    return (
-        f"{message[: found.start()]}{given[-1]!r} is not a valid {found[1]}" if found else f"{message}: {given[-1]!r}"
-    )
+    return f"{message}: {given[-1]!r}"
 
 
 def _complain(command: str, message: str, exit_code: int, is_on_all_ranks: bool = False) -> int:
@@ -178,6 +219,6 @@ def _is_later_rank() -> bool:
         return False
 
 
-_NOT_A_NUMBER = re.compile(r"Input should be a valid (integer|number),.*")
+_NOT_A_NUMBER = re.compile(r"(?:should be|is not) a valid (integer|number|float)\b")
 # click's base class of usage errors; Typer exports only BadParameter, from click or from its own copy of click.
 _USAGE_ERRORS = cast(type[Exception], typer.BadParameter.__mro__[2])

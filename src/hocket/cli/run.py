@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -98,6 +99,8 @@ def run(
     """Check the arguments, run the job and report how it ended; see `_HELP`."""
     if num_ranks < 1:
         raise InvalidArgument(f"-n must be 1 or more, not {num_ranks}; for example: hocket run -n 2 train.py")
+    if "HOCKET_ISA" in os.environ:
+        _check_isa()
     nodes = Nodes(num_nodes, node_rank, master_addr, master_port)
     if module:
         _check_module(script[0])
@@ -122,13 +125,22 @@ def run(
     return result.exit_code
 
 
+def _check_isa() -> None:
+    """Check HOCKET_ISA by loading the native module, which this process does not need otherwise."""
+    try:
+        importlib.import_module("hocket._native")
+    except ImportError as error:
+        raise InvalidArgument(str(error)) from None
+
+
 def _check_script(name: str) -> None:
     path = Path(name)
     if not path.exists():
         hint = "" if name.endswith(".py") else "; for a module, put -m before its name"
         if Path(f"{name}.py").exists():
             hint = f"; did you mean {name}.py?"
-        raise InvalidArgument(f"script {name!r} does not exist in {os.getcwd()}{hint}")
+        where = "" if path.is_absolute() else f" in {os.getcwd()}"
+        raise InvalidArgument(f"script {name!r} does not exist{where}{hint}")
     if path.is_dir() and not (path / "__main__.py").exists():
         raise InvalidArgument(f"{name!r} is a folder without __main__.py; name a script")
     if not os.access(path, os.R_OK):
@@ -139,7 +151,7 @@ def _check_module(name: str) -> None:
     """Check that a module's outermost package exists; a search inside it would run the package's code here."""
     if name.endswith(".py"):
         raise InvalidArgument(
-            f"-m needs the name of a module, not of a file: leave out -m, or write -m {Path(name).stem}"
+            f"-m needs the name of a module, not the file {name}: leave out -m, or write -m {Path(name).stem}"
         )
     sys.path.insert(0, os.getcwd())
     try:

@@ -5,21 +5,28 @@ contenders that need processes of their own (rivals with their own launcher) thr
 whose jobs call `serve`. Both are a `Runner`, and `measure` is the same for both.
 """
 
-from hocket.measure.contender import Contender, Key
-from hocket.measure.coordinator import Coordinator
-from hocket.measure.core_factor import CoreProbe
-from hocket.measure.jobs import Job, Process, direct_job
-from hocket.measure.judge import Comparison, Row, computed, judge, judge_values, null_rows, ratios
-from hocket.measure.machine import foreign_busy, pin, usage
-from hocket.measure.progress import progress
-from hocket.measure.report import Report, report
-from hocket.measure.rounds import Measurement, Round, Settings, calibrate, measure
-from hocket.measure.runner import Runner
-from hocket.measure.script import finish, run_script, script_parser, settings_of
-from hocket.measure.series import Series, SeriesMeasurement, StopRule, measure_series
-from hocket.measure.statistics import Ratio, mean_ratio, median_interval, ratio
-from hocket.measure.team import Team
-from hocket.measure.worker import serve
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hocket.lazy_names import lazy
+
+if TYPE_CHECKING:
+    from hocket.measure.comparison import Comparison, Row, computed, judge, judge_values, null_rows, ratios
+    from hocket.measure.contender import Contender, Key
+    from hocket.measure.coordinator import Coordinator
+    from hocket.measure.core_factor import CoreProbe
+    from hocket.measure.jobs import Job, Process, direct_job
+    from hocket.measure.machine import foreign_busy, pin, usage
+    from hocket.measure.progress_bar import progress
+    from hocket.measure.reporting import Report, report
+    from hocket.measure.rounds import Measurement, Round, Settings, calibrate, measure
+    from hocket.measure.runner import Runner
+    from hocket.measure.script import finish, run_script, script_parser, settings_of
+    from hocket.measure.series import Series, SeriesMeasurement, StopRule, measure_series
+    from hocket.measure.statistics import Ratio, mean_ratio, median_interval, ratio
+    from hocket.measure.team import Team
+    from hocket.measure.worker import serve
 
 __all__ = [
     "Comparison",
@@ -63,3 +70,49 @@ __all__ = [
     "settings_of",
     "usage",
 ]
+
+__getattr__ = lazy(
+    __name__,
+    {
+        "Comparison": "comparison",
+        "Contender": "contender",
+        "Coordinator": "coordinator",
+        "CoreProbe": "core_factor",
+        "Job": "jobs",
+        "Key": "contender",
+        "Measurement": "rounds",
+        "Process": "jobs",
+        "Ratio": "statistics",
+        "Report": "reporting",
+        "Round": "rounds",
+        "Row": "comparison",
+        "Runner": "runner",
+        "Series": "series",
+        "SeriesMeasurement": "series",
+        "Settings": "rounds",
+        "StopRule": "series",
+        "Team": "team",
+        "calibrate": "rounds",
+        "computed": "comparison",
+        "direct_job": "jobs",
+        "finish": "script",
+        "foreign_busy": "machine",
+        "judge": "comparison",
+        "judge_values": "comparison",
+        "mean_ratio": "statistics",
+        "measure": "rounds",
+        "measure_series": "series",
+        "median_interval": "statistics",
+        "null_rows": "comparison",
+        "pin": "machine",
+        "progress": "progress_bar",
+        "ratio": "statistics",
+        "ratios": "comparison",
+        "report": "reporting",
+        "run_script": "script",
+        "script_parser": "script",
+        "serve": "worker",
+        "settings_of": "script",
+        "usage": "machine",
+    },
+)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from hocket.errors import HocketError
-from hocket.measure.report import Report
+from hocket.measure.reporting import Report
 from hocket.measure.rounds import Settings
 
 

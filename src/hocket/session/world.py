@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from types import NoneType
 from typing import Literal
@@ -159,9 +158,15 @@ def connect_ranks(
         meeting = _Meeting(host, JobLayout.on_one_host(len(hosts)))
     else:
         address, port = server
-        control = connect_to(address, [port], name, world, timeout, version("hocket"))
+        control = connect_to(address, [port], name, world, timeout, _version())
         meeting = _meet_on_hosts(control, world, timeout)
     return _join(meeting, world, requested, policy, timeout, learns)
+
+
+def _version() -> str:
+    import importlib.metadata  # loaded here, so that ranks of one host do not wait for it
+
+    return importlib.metadata.version("hocket")
 
 
 def _join(
@@ -222,7 +227,7 @@ def _meet(world: World, requested: Sequence[str] | None, timeout: float) -> _Mee
         return _Meeting(host, JobLayout.on_one_host(world.size))
     if requested == ["shm"]:
         raise BackendUnavailable(_too_far(world.local_size, world.size))
-    control = connect(world, generation, timeout, version("hocket"))
+    control = connect(world, generation, timeout, _version())
     _session.generation += 1  # all ranks have come this far, even if the rest fails
     return _meet_on_hosts(control, world, timeout)
 

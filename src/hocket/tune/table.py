@@ -14,7 +14,7 @@ from typing import Any
 from hocket import _native
 from hocket.comm.policy import CHOOSABLE, LARGEST_NBYTES, Range, join_carrier, split_carrier
 from hocket.errors import InvalidArgument, TableError
-from hocket.measure.judge import MAX_FOREIGN_BUSY
+from hocket.measure.comparison import MAX_FOREIGN_BUSY
 from hocket.measure.statistics import range_of_median
 from hocket.tune.fit import Fit, is_usable
 from hocket.tune.machine import Machine
@@ -40,8 +40,8 @@ class TableRow:
         seconds: median time of an operation on the slowest rank.
         low, high: the 95 % interval of that median, in seconds.
         algorithm: name of the schedule with its parameters; empty: the library's own algorithm.
-        source: "sweep": measured by `hocket tune run`; "run": seen in a program (`hocket.tune.Learner`), on the rank
-            that came last, whose time contains no waiting.
+        source: "sweep": measured by `hocket tune run`; "run": measured in a running program (`hocket.tune.Learner`),
+            on the rank that came last, whose time contains no waiting.
 
     Examples:
         >>> row = hk.tune.Row.of_samples("all_reduce", "full", 2, 1024, "shm", False, [2e-6, 3e-6, 4e-6])
@@ -161,7 +161,7 @@ class Table:
 
     @cached_property
     def cells(self) -> Mapping[tuple[str, str, int, bool], Mapping[int, Mapping[str, TableRow]]]:
-        """By (operation, class of types, ranks, busy): by size in ascending order: the row of each carrier."""
+        """The rows by (operation, class of types, ranks, busy), then by size in ascending order, then by carrier."""
         cells: dict[tuple[str, str, int, bool], dict[int, dict[str, TableRow]]] = {}
         for row in sorted(self.rows, key=lambda each: each.nbytes):
             sizes = cells.setdefault((row.op, row.dtypes, row.num_ranks, row.busy), {})
@@ -233,7 +233,7 @@ def load_table(path: str | Path) -> Table:
     machine = Machine(**facts)
     fits = () if is_old else _read_fits(content.get("fits"), machine, str(path))
     rules = () if is_old else _read_rules(content.get("rules", []), machine, str(path))
-    foreign_busy = content.get("foreign_busy", 0.0)  # older tables do not say
+    foreign_busy = content.get("foreign_busy", 0.0)  # older tables do not have it
     if not is_usable(foreign_busy) or foreign_busy > 1:
         raise TableError(f"{path}: foreign_busy must be a share from 0 to 1, not {foreign_busy!r}")
     rows = _list_of("rows", content.get("rows"), str(path))
@@ -259,12 +259,12 @@ def _read_fits(content: Any, machine: Machine, path: str) -> tuple[Fit, ...]:
     for each in _list_of("fits", content, path):
         _check_fields(each, Fit, "a fit", path, "{} of a fit")
         if each["backend"] not in machine.backends:
-            raise TableError(f"{path}: the machine has no backend {each['backend']!r}, of which there is a fit")
+            raise TableError(f"{path}: a fit is of backend {each['backend']!r}, which the machine does not have")
     return tuple(Fit(**each) for each in content)
 
 
 def _rule_as_json(rule: TableRule) -> dict[str, object]:
-    """JSON has no numbers of 64 bits for every reader: a range without end has none."""
+    """Return a rule for JSON. A rule without upper size has null, since some readers cannot hold 64-bit numbers."""
     return asdict(rule) | ({"most_nbytes": None} if rule.most_nbytes == LARGEST_NBYTES else {})
 
 
@@ -302,7 +302,7 @@ def _read_row(content: Any, machine: Machine, place: str) -> TableRow:
 
 
 def _lines_of_rows(text: str) -> Iterator[int]:
-    """The line on which each row begins, however the file is laid out."""
+    """Yield the number of the line on which each row begins, for any layout of the file."""
     decoder = json.JSONDecoder()
     position = text.index("[", text.index('"rows"')) + 1
     while True:
@@ -343,18 +343,26 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "reason": (_is_name, "words"),
 }  # fmt: skip
-"""Of all that a table consists of: whether a value is right, and what it must be."""
+"""For each field of a table: a function that checks a value, and a description of valid values for messages."""
 
 
-def _check_fields(content: Any, kind: type, what: str, place: str, spelled: str = "{}") -> None:
-    """Check that a JSON object has exactly the fields of a class, each with a valid value."""
+def _check_fields(content: Any, kind: type, what: str, place: str, field_format: str = "{}") -> None:
+    """Check that a JSON object has exactly the fields of a class, each with a valid value.
+
+    Args:
+        content: the object.
+        kind: the class.
+        what: name of the object, for messages.
+        place: file and line, for messages.
+        field_format: format of the name of a field in messages.
+    """
     names = [field.name for field in fields(kind)]
     if not isinstance(content, dict) or set(content) != set(names):
-        raise TableError(f"{place}: {what} has {', '.join(sorted(names))}, not {content!r}")
+        raise TableError(f"{place}: {what} must have the fields {', '.join(sorted(names))}, not {content!r}")
     for name in names:
-        is_right, words = _FIELDS[name]
-        if not is_right(content[name]):
-            raise TableError(f"{place}: {spelled.format(name)} must be {words}, not {content[name]!r}")
+        is_valid, words = _FIELDS[name]
+        if not is_valid(content[name]):
+            raise TableError(f"{place}: {field_format.format(name)} must be {words}, not {content[name]!r}")
 
 
 def _check_carrier(op: str, carrier: str, machine: Machine, place: str) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from hocket.errors import InvalidArgument
-from hocket.measure.progress import progress
+from hocket.measure.progress_bar import progress
 from hocket.train.data.batches import Source
 from hocket.train.loop.callbacks import Checkpoint
 from hocket.train.loop.history import History

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from hocket.comm import Communicator
-from hocket.measure.progress import progress
+from hocket.measure.progress_bar import progress
 from hocket.pipeline.choosing import Candidate, choose
 from hocket.pipeline.schedule import PipelineSchedule
 from hocket.sim import Link

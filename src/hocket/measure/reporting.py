@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 
-from hocket.measure.judge import Row
+from hocket.measure.comparison import Row
 from hocket.measure.rounds import Measurement
 
 HOLDS, FALLS_SHORT, NOT_JUDGED = 0, 1, 3

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from hocket.measure import progress
-from hocket.measure.progress import Bar, Lines, Pace, format_left
+from hocket.measure.progress_bar import Bar, Lines, Pace, format_left
 
 pytestmark = pytest.mark.timeout(60)
 

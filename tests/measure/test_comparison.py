@@ -4,7 +4,7 @@ import pytest
 
 from hocket.errors import InvalidArgument
 from hocket.measure import Comparison, Key, Measurement, Round, computed, judge, judge_values, null_rows, report
-from hocket.measure.judge import meets
+from hocket.measure.comparison import meets
 from hocket.measure.rounds import AGAIN
 from hocket.measure.statistics import Ratio
 
