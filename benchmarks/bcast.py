@@ -1,10 +1,13 @@
 """Broadcast by schedules: executed against Open MPI and MPICH, and simulated for up to 1,024 ranks.
 
-Executed between two ranks of this host (the libraries' own Bcast through mpi4py, each in a job of its own), and
-between two and four ranks on two hosts (lab.py) joined by a link of 1 Gbit/s: there MPICH's and gloo's own broadcasts,
-through hocket in the same job, and Open MPI's in a job of its own are the rivals. Open MPI's ranks spin while they
-wait, which four of them on two processors pay for. Simulated on a link of 2 us and 12.5 GB/s: what the model chooses
-against the best of all algorithms at their own best numbers of blocks.
+One host: two ranks; the rivals are the libraries' own Bcast through mpi4py, each in its own job.
+
+Two hosts (lab.py), joined by a link of 1 Gbit/s: two and four ranks. The rivals are the broadcasts of MPICH and gloo,
+called through hocket in the same job, and that of Open MPI in its own job. Open MPI's ranks spin while they wait, which
+slows four of them on two processors.
+
+Simulated, on a link of 2 us and 12.5 GB/s: the algorithm that the model chooses against the best of all algorithms,
+each with its best number of blocks.
 """
 
 from __future__ import annotations
@@ -12,10 +15,10 @@ from __future__ import annotations
 from functools import partial
 from itertools import product
 
-from claim import Found, Options, measured, run_claim
+from claim import Options, PartResults, measure_jobs, run_claim
 from lab import NUM_HOSTS, Lab
 from libraries import job, lab_job
-from ranks import arrays, checked, serve_all
+from ranks import check_loop, make_operands, serve_all
 
 import hocket as hk
 from hocket.collectives import algorithms
@@ -43,62 +46,62 @@ SIMULATED_SIZES = (4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB)
 MOST_WORSE = 1.03
 
 
-def serve_rank(_: str, among: str, *sizes: str) -> None:
-    """One rank of hocket: its broadcasts over every library and by several schedules, checked, then served."""
-    backends = among.split(",")
+def serve_rank(_: str, backend_list: str, *sizes: str) -> None:
+    """Run one rank of hocket: check its broadcasts over each library and by several schedules, and serve them."""
+    backends = backend_list.split(",")
     comm = hk.init(backends=backends, policy=hk.Policy.fixed({"*": backends[0]}))
     pin(comm.local_rank)
     contenders = []
     for nbytes in map(int, sizes):
-        given = arrays("broadcast", nbytes, comm.rank, comm.size)
+        operands = make_operands("broadcast", nbytes, comm.rank, comm.size)
         for backend, algorithm in product(backends, ways(comm, nbytes)):
-            run = looped(partial(comm.broadcast, given.x, 0, backend=backend, algorithm=algorithm))
-            checked(f"{backend}, {algorithm}", run, given, comm.rank)
+            run = looped(partial(comm.broadcast, operands.x, 0, backend=backend, algorithm=algorithm))
+            check_loop(f"{backend}, {algorithm}", run, operands, comm.rank)
             name = f"{backend} {algorithm.partition('(')[0]}"
             contenders.append(Contender(f"broadcast {format_nbytes(nbytes)}", name, run))
     serve_all(comm, contenders)
 
 
 def ways(comm: hk.Communicator, nbytes: int) -> list[str]:
-    """The library's own way, and schedules with the number of blocks that the model thinks best."""
+    """Return the library's own algorithm, and schedules with the best number of blocks by the model."""
     source = LazySchedules()
     named = [source.complete("broadcast", name, comm._chooser.group, nbytes) for name in SERVED]
     return ["native", *map(str, named)]
 
 
-def one_host(options: Options) -> Found:
+def one_host(options: Options) -> PartResults:
     jobs = [job("hocket", __file__, ["shm", *ONE_HOST_SIZES], 2)]
     jobs += [job(library, RIVAL_SCRIPT, ["broadcast", *ONE_HOST_SIZES], 2) for library in ("openmpi", "mpich")]
-    measurement = measured(jobs, "one host", options.settings)
-    found = []
+    measurement = measure_jobs(jobs, "one host", options.settings)
+    comparisons = []
     for nbytes in ONE_HOST_SIZES:
         case = f"broadcast {format_nbytes(nbytes)}"
         rivals = tuple(name for name in measurement.names(case) if not name.startswith("shm "))
         for ours in ("native", *SCHEDULES):
             label = f"one host, 2 ranks: {format_nbytes(nbytes)}, shm {ours}"
-            found.append(Comparison(case, f"shm {ours}", rivals, label=label))
-    yield found, measurement
+            comparisons.append(Comparison(case, f"shm {ours}", rivals, label=label))
+    yield comparisons, measurement
 
 
-def two_hosts(options: Options) -> Found:
+def two_hosts(options: Options) -> PartResults:
     for ranks_per_host in RANKS_PER_HOST:
         num_ranks = NUM_HOSTS * ranks_per_host
         where = f"two hosts, {num_ranks} ranks{' (oversubscribed)' * (ranks_per_host > 1)}, {RATE_GBIT_S:g} Gbit/s"
         with Lab(RATE_GBIT_S) as lab:
             ranks = lab_job("hocket", lab, __file__, ["mpi,gloo", *TWO_HOSTS_SIZES], ranks_per_host)
             rival = lab_job("openmpi", lab, RIVAL_SCRIPT, ["broadcast", *TWO_HOSTS_SIZES], ranks_per_host)
-            measurement = measured([ranks, rival], where, options.settings)
-        found = []
+            measurement = measure_jobs([ranks, rival], where, options.settings)
+        comparisons = []
         for nbytes, ours in product(TWO_HOSTS_SIZES, SCHEDULES):
             case, label = f"broadcast {format_nbytes(nbytes)}", f"{where}: {format_nbytes(nbytes)}, mpi {ours}"
             of_openmpi = tuple(name for name in measurement.names(case) if name.startswith("openmpi "))
             for rivals in (("mpi native", "gloo native"), of_openmpi):
-                found.append(Comparison(case, f"mpi {ours}", rivals, needs_cores=False, label=label))
-        yield found, measurement
+                comparisons.append(Comparison(case, f"mpi {ours}", rivals, needs_cores=False, label=label))
+        yield comparisons, measurement
 
 
-def simulated(options: Options) -> Found:
-    """The chosen algorithm against the best of all, both in the simulation."""
+def simulated(options: Options) -> PartResults:
+    """Compare the chosen algorithm with the best of all, both simulated."""
     fits = [Fit("link", LINK.alpha_s, LINK.beta_s, LINK.gamma_s, 0.0)]
     yield ([simulated_row(*each, fits) for each in product(SIMULATED_RANKS, SIMULATED_SIZES)],)
 

@@ -1,8 +1,8 @@
-"""The frame of every claim: its options, its laboratory if it needs one, its parts one after the other, its report.
+"""The common frame of all claims: the options, the laboratory if the claim needs it, the parts in order, the report.
 
-A script is a docstring (the first paragraph is its --help), targets, parts that measure and make rows, and one call of
-`run_claim`. Its ranks are processes of the same script, started with --rank, which call its `serve_rank` with what
-follows.
+A script consists of a docstring (the first paragraph is its --help), targets, parts that measure and make rows, and one
+call of `run_claim`. Its ranks are processes of the same script that are started with --rank. They call the script's
+`serve_rank` with the arguments after --rank.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from lab import find_obstacle
 
 from hocket.errors import BackendUnavailable
 from hocket.measure import Comparison, Coordinator, Job, Measurement, Row, Settings, judge, measure, null_rows, progress
-from hocket.measure.report import report
+from hocket.measure.reporting import report
 from hocket.measure.script import finish, run_script, script_parser, settings_of
 
 Options = argparse.Namespace
-"""Of the command line; also `settings`, of measurements, and `folder`, which lives as long as the script."""
+"""The options of the command line, the `settings` of measurements, and a temporary `folder`, removed at the end."""
 
-Found = Iterator[tuple[Any, ...]]
-"""Tuples of rows, or comparisons to be judged, and of the measurement, if any, that they stand on."""
+PartResults = Iterator[tuple[Any, ...]]
+"""Tuples of rows, or comparisons to judge, and the measurement that they are based on, if any."""
 
-Part = Callable[[Options], Found]
+Part = Callable[[Options], PartResults]
 
 option = partial(methodcaller, "add_argument")
-"""An option of a script, by the arguments of `ArgumentParser.add_argument`."""
+"""Makes an option of a script from the arguments of `ArgumentParser.add_argument`."""
 
 
 def run_claim(
@@ -45,16 +45,16 @@ def run_claim(
     needs_lab: Callable[[Options], object] = lambda options: False,
     unit: str = "us",
 ) -> NoReturn:
-    """Run this process's script: as a rank if it was started as one, else all of its parts, and end the process.
+    """Run this process's script and exit: serve as a rank if it was started with --rank, otherwise run its parts.
 
     Args:
-        claim: what the report is about, in one sentence.
-        parts: the script's one part, or all of them by name.
-        own_options: beside those that every script takes.
-        by: the option that chooses among several parts; the chosen names are `options.parts`.
-        by_help: of that option.
-        needs_lab: whether the options ask for something between two hosts.
-        unit: of the rows that compare a contender with itself.
+        claim: the claim that the report judges, in one sentence.
+        parts: the only part of the script, or all parts by name.
+        own_options: options of this script, in addition to the common ones.
+        by: the option that selects parts if there are several; the selected names are `options.parts`.
+        by_help: help text of that option.
+        needs_lab: function that returns whether the options require the laboratory of two hosts.
+        unit: unit of the rows that compare a contender with itself.
     """
     script: Any = sys.modules["__main__"]
     if sys.argv[1:2] == ["--rank"]:
@@ -73,39 +73,39 @@ def run_claim(
 
     def main() -> int:
         if needs_lab(options) and (reason := find_obstacle()) is not None:
-            raise BackendUnavailable(f"{reason}; {by} names what can do without" if len(by_name) > 1 else reason)
+            raise BackendUnavailable(f"{reason}; with {by}, choose other parts" if len(by_name) > 1 else reason)
         rows: list[Row] = []
         measurements: list[Measurement] = []
         with tempfile.TemporaryDirectory() as folder:
             options.folder = Path(folder)
             for name in (each for each in by_name if each in options.parts):
-                for found, *on in by_name[name](options):
-                    rows += [judge(*on, each) if isinstance(each, Comparison) else each for each in found]
-                    measurements += on
+                for found, *basis in by_name[name](options):
+                    rows += [judge(*basis, each) if isinstance(each, Comparison) else each for each in found]
+                    measurements += basis
         nulls = [row for each in measurements for row in null_rows(each, unit)]
         return finish(report(claim, [*rows, *nulls], measurements), options)
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of the end of the laboratory, and of all processes
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # closes the laboratory and ends all processes
     run_script(main)
 
 
-def measured(jobs: Sequence[Job], words: str, settings: Settings, **timeouts: float) -> Measurement:
-    """Measure all contenders of some jobs, and show how far that is.
+def measure_jobs(jobs: Sequence[Job], words: str, settings: Settings, **timeouts: float) -> Measurement:
+    """Measure all contenders of some jobs, and show the progress.
 
     Args:
-        jobs: of which all live at once.
-        words: what is measured, for the progress.
-        settings: how much.
-        timeouts: of `Coordinator`.
+        jobs: jobs that run at the same time.
+        words: description of the measurement, for the progress display.
+        settings: settings of the measurement.
+        timeouts: timeouts of `Coordinator`.
     """
     with Coordinator(jobs, **timeouts) as coordinator, progress(words) as on_round:
         return measure(coordinator, settings, on_round=on_round)
 
 
-def measured_and_told(
+def measure_with_facts(
     jobs: Sequence[Job], words: str, settings: Settings, **timeouts: float
 ) -> tuple[Measurement, Any]:
-    """The same, and the facts that rank 0 of the first job has for the script (`ranks.serve_all`)."""
+    """Do the same; also return the facts that rank 0 of the first job passes to the script (`ranks.serve_all`)."""
     with Coordinator(jobs, **timeouts) as coordinator, progress(words) as on_round:
         facts = coordinator.ask(jobs[0].name, {"do": "facts"}, [0])[0]["facts"]
         return measure(coordinator, settings, on_round=on_round), facts

@@ -1,7 +1,7 @@
 """Time of a training step under DistributedDataParallel: backend "hocket" against "gloo", two ranks.
 
-Both backends are process groups of the same two processes; their steps take turns in random order. The share of
-communication is 1 - step without gradient exchange / step, for both alike.
+Both backends are process groups of the same two processes; their steps alternate in random order. For both, the share
+of communication is 1 - step without gradient exchange / step.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from statistics import median
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from claim import Found, Options, measured, run_claim
+from claim import Options, PartResults, measure_jobs, run_claim
 from libraries import job
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -24,7 +24,7 @@ from hocket.measure import Comparison, Contender, Measurement, computed, pin, se
 from hocket.measure.loops import Loop, looped
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples" / "mnist_ddp"))
-from train import digit_network  # the demo's model is the one that is timed
+from train import digit_network  # the model of the demo
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -50,30 +50,30 @@ class SmallTransformer(nn.Module):
         return self.head(hidden_BSW).flatten(0, 1)
 
 
-def digits() -> Batch:
-    """A batch of the demo's shape; what the pixels show does not change the time."""
+def digit_batch() -> Batch:
+    """Return a batch with the shape of the demo; the values of the pixels do not affect the time."""
     return torch.rand(BATCH, 1, 28, 28), torch.randint(10, (BATCH,))
 
 
-def text() -> Batch:
-    """A batch of byte sequences."""
+def text_batch() -> Batch:
+    """Return a batch of byte sequences."""
     tokens_BS = torch.randint(VOCABULARY, (BATCH, SEQUENCE + 1))
     return tokens_BS[:, :-1].contiguous(), tokens_BS[:, 1:].flatten()
 
 
-MODELS = {"digit network": (digit_network, digits), "small transformer": (SmallTransformer, text)}
+MODELS = {"digit network": (digit_network, digit_batch), "small transformer": (SmallTransformer, text_batch)}
 
 
 def gradients_agree(model: nn.Module) -> bool:
-    """Whether all ranks hold the same gradients, as they must after a step with exchange."""
+    """Return whether all ranks have the same gradients, as they must after a step with exchange."""
     mine = torch.cat([weights.grad.flatten() for weights in model.parameters()])
     all_ranks = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(all_ranks, mine)
     return bool(mine.abs().sum() > 0) and all(torch.equal(mine, other) for other in all_ranks)
 
 
-def steps(model: DistributedDataParallel, batch: Batch, sync: bool) -> Loop:
-    """Whole training steps, with the exchange of gradients or without it."""
+def step_loop(model: DistributedDataParallel, batch: Batch, sync: bool) -> Loop:
+    """Return a loop of whole training steps, with or without the exchange of gradients."""
     inputs, targets = batch
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 
@@ -87,7 +87,7 @@ def steps(model: DistributedDataParallel, batch: Batch, sync: bool) -> Loop:
 
 
 def contenders() -> list[Contender]:
-    """Each model's step over each backend, with and without exchange; each checked once."""
+    """Return the steps of each model over each backend, with and without exchange; each is checked once."""
     groups = {backend: dist.new_group(backend=backend) for backend in ("hocket", "gloo")}
     found = []
     for case, (make, batch) in MODELS.items():
@@ -96,39 +96,39 @@ def contenders() -> list[Contender]:
             model = DistributedDataParallel(make(), process_group=group)
             torch.manual_seed(1 + dist.get_rank())  # every rank has its own batch
             inputs = batch()
-            synchronised = steps(model, inputs, sync=True)
+            synchronised = step_loop(model, inputs, sync=True)
             synchronised(3)  # DDP rebuilds its buckets after the first step
             if not gradients_agree(model):
                 raise AssertionError(f"{case} over {backend}: the ranks have different gradients")
             found.append(Contender(case, f"{backend} step", synchronised))
-            found.append(Contender(case, f"{backend} no_sync", steps(model, inputs, sync=False)))
+            found.append(Contender(case, f"{backend} no_sync", step_loop(model, inputs, sync=False)))
     return found
 
 
 def serve_rank(_: str) -> None:
-    """One rank: both backends in the same processes, as two process groups, each with its own model."""
-    torch.set_num_threads(1)  # one core a rank
+    """Run one rank with both backends as two process groups of the same processes, each with its own model."""
+    torch.set_num_threads(1)  # one core per rank
     dist.init_process_group("gloo")
     offered = contenders()
-    pin(dist.get_rank())  # after hocket's start, which must not take a bound rank for one that shares its core
+    pin(dist.get_rank())  # after the start, or hocket would assume that a bound rank shares its core
     serve(offered, dist.get_rank(), dist.barrier)
     del offered
-    gc.collect()  # frees the models, which keep the groups' threads alive
+    gc.collect()  # free the models, which keep the groups' threads alive
     dist.destroy_process_group()
 
 
-def shares(measurement: Measurement, case: str, backend: str) -> list[float]:
-    """What communication takes of a step, by round: 1 - step without exchange / step."""
+def communication_shares(measurement: Measurement, case: str, backend: str) -> list[float]:
+    """Return the share of communication in a step, by round: 1 - step without exchange / step."""
     times = (measurement.times(case, f"{backend} {what}") for what in ("no_sync", "step"))
     return [1 - alone / step for alone, step in zip(*times, strict=True)]
 
 
-def parts(options: Options) -> Found:
-    """The steps with a target, and the shares without."""
-    measurement = measured([job("ddp", __file__, [], 2)], "DDP step, 2 ranks", options.settings)
+def parts(options: Options) -> PartResults:
+    """Compare the steps, with a target, and the shares of communication, without a target."""
+    measurement = measure_jobs([job("ddp", __file__, [], 2)], "DDP step, 2 ranks", options.settings)
     found = []
     for case in measurement.cases:
-        ours, theirs = (median(shares(measurement, case, backend)) for backend in ("hocket", "gloo"))
+        ours, theirs = (median(communication_shares(measurement, case, backend)) for backend in ("hocket", "gloo"))
         found.append(Comparison(case, "hocket step", ("gloo step",), TARGET, label=f"{case}, DDP step"))
         found.append(computed(f"{case}, share of communication", "gloo", ours, theirs, "share"))
     yield found, measurement

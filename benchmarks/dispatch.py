@@ -1,7 +1,7 @@
-"""The overhead of hocket: operations on its mpi and gloo lanes against the same operations of mpi4py (non-blocking)
-and torch.distributed.
+"""The overhead of hocket: operations on its mpi and gloo lanes against those of mpi4py (non-blocking) and
+torch.distributed.
 
-Both run in one process over one library, alternating, on the same arrays.
+Both run alternately in the same process, over the same library and on the same arrays.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from functools import partial
 from statistics import median
 
 import numpy as np
-from claim import Found, Options, measured, run_claim
+from claim import Options, PartResults, measure_jobs, run_claim
 from libraries import job
-from ranks import arrays, checked, driver_of, serve_all
+from ranks import check_loop, driver_of, make_operands, serve_all
 
 import hocket as hk
 from hocket.bench.drivers.base import Driver
@@ -25,7 +25,7 @@ REDUCTIONS, MESSAGES = "all_reduce", "there and back"
 CASES = [(REDUCTIONS, 8), (REDUCTIONS, 64 * KIB), (REDUCTIONS, 4 * MIB), (MESSAGES, 8), (MESSAGES, 64 * KIB)]
 OURS = {lane: f"hocket backend='{lane}'" for lane in ("mpi", "gloo")}
 THEIRS = {"mpi": "mpi4py, non-blocking", "gloo": "torch.distributed over gloo"}
-# As a ratio theirs / ours. Over MPI an all_reduce of 8 bytes has a limit in time instead.
+# The ratio theirs / ours. An all_reduce of 8 bytes over MPI has an absolute limit, MOST_MORE_S, instead.
 LEAST = {"mpi": 1 / 1.05, "gloo": 1 / 1.1}
 MOST_MORE_S = 1e-6
 
@@ -42,10 +42,10 @@ def through_hocket(comm: hk.Communicator, lane: str, kind: str, x: np.ndarray) -
 
 
 def through_mpi(driver: Driver, kind: str, x: np.ndarray) -> Loop:
-    """The non-blocking forms, as hocket's lane has to use them: a wait for it must be able to end early."""
+    """Return a loop of the non-blocking form, which hocket's lane must use too, so that a wait can time out."""
     from mpi4py import MPI
 
-    buffer = [x, MPI.FLOAT]  # the same memory: where an array lies, and on which pages, changes what it costs
+    buffer = [x, MPI.FLOAT]  # the same memory: the address and pages of an array affect the time
     if kind == REDUCTIONS:
         return begun(driver.begin("all_reduce", buffer, "sum"), MPI.Request.Wait)
     send, receive = (driver.bind("buffer", op, buffer, 1 - driver.rank) for op in ("isend", "irecv"))
@@ -53,7 +53,7 @@ def through_mpi(driver: Driver, kind: str, x: np.ndarray) -> Loop:
 
 
 def through_gloo(driver: Driver, kind: str, x: np.ndarray) -> Loop:
-    """torch.distributed's own calls."""
+    """Return a loop of torch.distributed's own calls."""
     if kind == REDUCTIONS:
         return looped(driver.bind("buffer", "all_reduce", x, "sum"))
     send, receive = (driver.bind("buffer", op, x, 1 - driver.rank) for op in ("send", "recv"))
@@ -61,18 +61,18 @@ def through_gloo(driver: Driver, kind: str, x: np.ndarray) -> Loop:
 
 
 def serve_rank(lane: str) -> None:
-    """One rank: operations through one of hocket's lanes, and by the lane's library alone, in one process."""
+    """Run one rank: operations through a lane of hocket and directly by the library of the lane, in one process."""
     comm = hk.init(backends=["shm", lane], progress="caller")
     pin(comm.rank)
-    alone = {"mpi": through_mpi, "gloo": through_gloo}[lane]
+    through_library = {"mpi": through_mpi, "gloo": through_gloo}[lane]
     contenders = []
     with driver_of(lane) as driver:
         for kind, nbytes in CASES:
-            # What is there in the end, of a message that came back, is rank 0's, as of a broadcast.
-            given = arrays("all_reduce" if kind == REDUCTIONS else "broadcast", nbytes, comm.rank, comm.size)
-            loops = through_hocket(comm, lane, kind, given.x), alone(driver, kind, given.x)
+            # After a round trip both ranks have the message of rank 0, as after a broadcast.
+            operands = make_operands("all_reduce" if kind == REDUCTIONS else "broadcast", nbytes, comm.rank, comm.size)
+            loops = through_hocket(comm, lane, kind, operands.x), through_library(driver, kind, operands.x)
             for name, run in zip((OURS[lane], THEIRS[lane]), loops, strict=True):
-                checked(f"{name}, {kind}", run, given, comm.rank)
+                check_loop(f"{name}, {kind}", run, operands, comm.rank)
                 contenders.append(Contender(case_name(lane, kind, nbytes), name, run))
         serve_all(comm, contenders, backend="shm")
 
@@ -80,14 +80,14 @@ def serve_rank(lane: str) -> None:
 def target_of(measurement: Measurement, lane: str, kind: str, nbytes: int) -> float:
     if (lane, kind, nbytes) != ("mpi", REDUCTIONS, 8):
         return LEAST[lane]
-    # One microsecond more, as a ratio of what mpi4py takes in this run.
+    # At most one microsecond more than mpi4py in this run, as a ratio.
     median_s = median(measurement.times(case_name(lane, kind, nbytes), THEIRS[lane]))
     return median_s / (median_s + MOST_MORE_S)
 
 
-def parts(options: Options) -> Found:
-    for lane in OURS:  # one after the other: ranks of the other job that wait would disturb
-        measurement = measured([job(lane, __file__, [], 2)], f"dispatch {lane}", options.settings)
+def parts(options: Options) -> PartResults:
+    for lane in OURS:  # one after the other: waiting ranks of another job would disturb the measurement
+        measurement = measure_jobs([job(lane, __file__, [], 2)], f"dispatch {lane}", options.settings)
         found = []
         for kind, nbytes in CASES:
             case, target = case_name(lane, kind, nbytes), target_of(measurement, lane, kind, nbytes)

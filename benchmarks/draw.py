@@ -1,4 +1,4 @@
-"""Draw the rows of a benchmark: how many times faster than the best rival, with 95 % intervals and targets.
+"""Draw the rows of a benchmark: the speed-up over the best rival, with 95 % intervals and targets.
 
 Usage: python benchmarks/allreduce_cpu.py --json > result.json && python benchmarks/draw.py result.json picture.png
 """
@@ -16,8 +16,8 @@ def draw(result: dict, path: Path) -> None:
     """Draw the rows that have a target.
 
     Args:
-        result: the last line of a benchmark, parsed.
-        path: of the picture; its ending decides the format.
+        result: the parsed last line of the output of a benchmark.
+        path: path of the picture; its suffix selects the format.
     """
     rows = [row for row in result["rows"] if row["target"]]
     figure, axes = load_pyplot().subplots(figsize=(8, 0.55 * len(rows) + 1.2), layout="constrained")

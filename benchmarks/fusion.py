@@ -1,6 +1,7 @@
 """Many small all_reduces over each library: one by one, concurrent, and fused into few large ones.
 
-64 float32 arrays of 4 KiB, and 16 of 64 KiB, two ranks; all ways in the same processes and rounds.
+The arrays are 64 float32 arrays of 4 KiB, and 16 of 64 KiB, on two ranks. All variants run in the same processes and
+rounds.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from functools import partial
 from itertools import product
 
 import numpy as np
-from claim import Found, Options, measured, run_claim
+from claim import Options, PartResults, measure_jobs, run_claim
 from libraries import job
 from ranks import serve_all
 
@@ -30,7 +31,7 @@ def ways(comm: hk.Communicator, xs: list, backend: str) -> Iterator[tuple[str, C
         for x in xs:
             comm.all_reduce(x, backend=backend)
 
-    def side_by_side() -> None:
+    def concurrent() -> None:
         with comm.coalesced():
             plain()
 
@@ -47,7 +48,7 @@ def ways(comm: hk.Communicator, xs: list, backend: str) -> Iterator[tuple[str, C
             handle.wait()
 
     yield PLAIN, plain
-    yield WAYS[0], side_by_side
+    yield WAYS[0], concurrent
     yield WAYS[1], partial(comm.all_reduce_coalesced, xs, backend=backend)
     yield WAYS[2], fused
     yield WAYS[3], bucketed
@@ -71,8 +72,8 @@ def serve_rank(_: str) -> None:
     serve_all(comm, contenders, backend="shm")
 
 
-def parts(options: Options) -> Found:
-    measurement = measured([job("fusion", __file__, [], 2)], "fusion", options.settings)
+def parts(options: Options) -> PartResults:
+    measurement = measure_jobs([job("fusion", __file__, [], 2)], "fusion", options.settings)
     cases = product(measurement.cases, WAYS)
     yield [Comparison(case, way, (PLAIN,), label=f"{case}: {way}") for case, way in cases], measurement
 

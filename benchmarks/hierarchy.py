@@ -1,9 +1,10 @@
-"""Collectives by levels (shared memory within hosts, a library between them) against flat libraries.
+"""Hierarchical collectives (shared memory within hosts, a library between them) against flat libraries.
 
-Two ranks on each of two hosts of the laboratory (lab.py), joined by links of 1 and of 10 Gbit/s. Rivals are MPICH's own
-and gloo's own ways, called through hocket in the same job, and Open MPI in a job of its own, whose ranks spin while
-they wait, which four of them on two processors pay for. Of ours the best schedule counts, as the tuner would have it.
-What crosses the link is counted by the kernel, headers included, and compared with the least that has to.
+There are two ranks on each of two hosts of the laboratory (lab.py), joined by a link of 1 or 10 Gbit/s. The rivals are
+MPICH's and gloo's own algorithms, called through hocket in the same job, and Open MPI in its own job. Open MPI's ranks
+spin while they wait, which slows four of them on two processors. The best of our schedules counts, as the tuner would
+choose it. The kernel counts the bytes that a host sends over the link, including headers; they are compared with the
+minimum.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import chain, product
 
-from claim import Found, Options, measured_and_told, option, run_claim
+from claim import Options, PartResults, measure_with_facts, option, run_claim
 from lab import NUM_HOSTS, Lab
 from libraries import lab_job
-from ranks import arguments, arrays, checked, serve_all
+from ranks import arguments, check_loop, make_operands, serve_all
 
 import hocket as hk
 from hocket.comm.policy import format_nbytes
@@ -30,21 +31,21 @@ RANKS_PER_HOST = 2
 RATES_GBIT_S = (1.0, 10.0)
 LEAST_GAIN = 1.3
 LEAST_GAIN_FROM = MIB
-# Of Ethernet, IP and TCP on a link with segments of 1,448 bytes, and of what libraries say to each other.
+# Headers of Ethernet, IP and TCP on a link with segments of 1,448 bytes, and the libraries' own protocol messages.
 MOST_OVERHEAD = 1.08
 OPS = ("all_reduce", "all_gather", "all_to_all")
-# Ours, by operation; {} is the number of ranks of a host. Large blocks of all_to_all go straight to their rank, over
-# shared memory within a host.
+# Our schedules by operation; {} is the number of ranks per host. Large blocks of all_to_all are sent directly to their
+# rank, over shared memory within a host.
 LEVELS = {
     "all_reduce": ("hierarchical(ranks_per_host={})", "hierarchical(ranks_per_host={}, num_segments=4)"),
     "all_gather": ("hierarchical(ranks_per_host={})", "hierarchical(ranks_per_host={}, num_segments=4)"),
     "all_to_all": ("hierarchical(ranks_per_host={})", "windowed(window=3)"),
 }
-COUNTED = 5
+NUM_COUNTED = 5
 
 
 def ways(op: str, ranks_per_host: int) -> Iterator[tuple[str, str, str]]:
-    """(name, backend, algorithm)."""
+    """Yield (name, backend, algorithm) of each variant."""
     for backend in ("mpi", "gloo"):
         yield backend, backend, "native"
         for algorithm in LEVELS[op]:
@@ -53,9 +54,9 @@ def ways(op: str, ranks_per_host: int) -> Iterator[tuple[str, str, str]]:
 
 
 def serve_rank(_: str, ops: str, *sizes: str) -> None:
-    """One rank of hocket: collectives over every library and by levels, checked, counted, then served.
+    """Run one rank of hocket: check flat and hierarchical collectives over each library, count bytes, and serve them.
 
-    It tells what one operation sends over the link, by case and name.
+    Its facts are the bytes that one operation sends over the link, by case and name.
     """
     comm = hk.init(backends=["mpi", "gloo"], policy=hk.Policy.fixed({"*": "mpi"}))
     pin(comm.local_rank)
@@ -64,21 +65,22 @@ def serve_rank(_: str, ops: str, *sizes: str) -> None:
     for op, nbytes in product(ops.split(","), map(int, sizes)):
         case = f"{op} {format_nbytes(nbytes)}"
         for name, backend, algorithm in ways(op, comm.local_size):
-            given = arrays(op, nbytes, comm.rank, comm.size)
-            call = partial(getattr(comm, op), *arguments(op, given.x, given.out), backend=backend, algorithm=algorithm)
-            run = checked(f"{case}, {name}", looped(call), given, comm.rank)
+            operands = make_operands(op, nbytes, comm.rank, comm.size)
+            own = arguments(op, operands.x, operands.out)
+            call = partial(getattr(comm, op), *own, backend=backend, algorithm=algorithm)
+            run = check_loop(f"{case}, {name}", looped(call), operands, comm.rank)
             comm.barrier()
             before = sum(sent_nbytes().values())
             comm.barrier()
-            run(COUNTED)
+            run(NUM_COUNTED)
             comm.barrier()
-            counted.append([case, name, (sum(sent_nbytes().values()) - before) / COUNTED])
+            counted.append([case, name, (sum(sent_nbytes().values()) - before) / NUM_COUNTED])
             contenders.append(Contender(case, name, run))
     serve_all(comm, contenders, counted)
 
 
 def least_nbytes(op: str, nbytes: int) -> float:
-    """What a host has to send, if the largest array of a rank has so many bytes."""
+    """Return the minimum of bytes that a host must send if the largest array of a rank has `nbytes` bytes."""
     num_ranks = NUM_HOSTS * RANKS_PER_HOST
     elsewhere = (NUM_HOSTS - 1) / NUM_HOSTS
     return {
@@ -88,7 +90,7 @@ def least_nbytes(op: str, nbytes: int) -> float:
     }[op]
 
 
-def parts(options: Options) -> Found:
+def parts(options: Options) -> PartResults:
     ops = options.op or list(OPS)
     for rate_gbit_s in options.rate or RATES_GBIT_S:
         where = f"{NUM_HOSTS} hosts, {NUM_HOSTS * RANKS_PER_HOST} ranks (oversubscribed), {rate_gbit_s:g} Gbit/s"
@@ -96,26 +98,26 @@ def parts(options: Options) -> Found:
         with Lab(rate_gbit_s) as lab:
             ours = lab_job("hocket", lab, __file__, rest, RANKS_PER_HOST)
             rival = lab_job("openmpi", lab, RIVAL_SCRIPT, rest, RANKS_PER_HOST)
-            measurement, told = measured_and_told([ours, rival], where, options.settings, start_timeout_s=240.0)
-        counted = {(case, name): value for case, name, value in told}
+            measurement, facts = measure_with_facts([ours, rival], where, options.settings, start_timeout_s=240.0)
+        counted = {(case, name): value for case, name, value in facts}
         yield chain(*(rows_of(measurement, counted, where, *each) for each in product(ops, SIZES))), measurement
 
 
 def rows_of(
     measurement: Measurement, counted: dict[tuple[str, str], float], where: str, op: str, nbytes: int
 ) -> list[Row]:
-    """The best of ours against the best flat one, and against each; what they send."""
+    """Return rows of our best schedule against the best flat algorithm and against each one, and of the bytes sent."""
     case = f"{op} {format_nbytes(nbytes)}"
     names = measurement.names(case)
     flat = tuple(name for name in names if name in ("mpi", "gloo") or name.startswith("openmpi "))
-    ours = [name for name in names if name.startswith("mpi/")]
+    schedules = [name for name in names if name.startswith("mpi/")]
     target = LEAST_GAIN if nbytes >= LEAST_GAIN_FROM else None
 
     def compare(name: str, rivals: tuple[str, ...], target: float | None = None) -> Row:
         label = f"{where}: {case}, {name}"
         return judge(measurement, Comparison(case, name, rivals, target=target, needs_cores=False, label=label))
 
-    best = max(ours, key=lambda name: compare(name, flat).ratio)
+    best = max(schedules, key=lambda name: compare(name, flat).ratio)
     rows = [compare(best, flat, target), *(compare(best, (name,)) for name in flat)]
     least = least_nbytes(op, nbytes) / KIB
     for name in (best, "mpi", "gloo"):
@@ -127,9 +129,9 @@ def rows_of(
 
 if __name__ == "__main__":
     run_claim(
-        "collectives in levels between hosts",
+        "hierarchical collectives between hosts",
         parts,
-        option("--rate", action="append", type=float, metavar="GBIT_S", help="rate of the link; may be repeated"),
-        option("--op", action="append", choices=OPS, help="may be repeated; default: all"),
+        option("--rate", action="append", type=float, metavar="GBIT_S", help="link rate; may be repeated"),
+        option("--op", action="append", choices=OPS, help="operation; may be repeated (default: all)"),
         needs_lab=lambda options: True,
     )

@@ -1,9 +1,14 @@
-"""Images per second of ResNet-110-v2 and ResNet-1001-v2 (3,339 Keras layers), on one process and on several.
+"""Images per second of ResNet-110-v2 and ResNet-1001-v2 (3,339 Keras layers), on one and several processes.
 
-Every variant processes the same images per step: one process with Keras alone; copies of the model on two and four
-ranks, beside DistributedDataParallel; the model in two stages; two copies of the model in two stages, on four ranks.
-Times on 128 nodes are modelled: the simulator's time of the step, with the stages' costs measured here and links of 100
-Gbit/s between nodes.
+Every variant processes the same images per step:
+
+- one process, with hocket and with Keras alone;
+- copies of the model on two and four ranks, compared with DistributedDataParallel on two;
+- the model in two stages, on two ranks;
+- two copies of the model in two stages, on four ranks.
+
+Times on up to 128 nodes are modelled: the simulator computes the time of a step from the measured costs of the stages,
+with links of 100 Gbit/s between nodes.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ import keras
 import numpy as np
 import torch
 import torch.distributed as dist
-from claim import Found, Options, measured_and_told, option, run_claim
+from claim import Options, PartResults, measure_with_facts, option, run_claim
 from libraries import job
 from ranks import serve_all
 from torch.nn.parallel import DistributedDataParallel
@@ -36,14 +41,14 @@ from hocket.sim import Hosts, Link
 
 NUM_RANKS = 4
 ALONE, OF_KERAS, OF_TORCH = "1 process", "Keras alone", "DistributedDataParallel over gloo, 2 ranks"
-# Ranks, how they are used, and what is compared with it; the same images a step.
+# Number of ranks, options of the training, and rivals; all have the same images per step.
 WAYS: dict[str, tuple[int, dict[str, Any], tuple[str, ...]]] = {
     ALONE: (1, {"strategy": "data"}, (OF_KERAS,)),
     "data, 2 ranks": (2, {"strategy": "data"}, (ALONE, OF_TORCH)),
     "model, 2 ranks, 1f1b": (
         2, {"strategy": "model", "schedule": "1f1b", "num_micro_batches": 4}, (ALONE, "data, 2 ranks")
     ),
-    # Two are enough for it to have no bubbles on two ranks, and every one more costs autograd's time a node again.
+    # Two micro-batches are enough to avoid bubbles on two ranks; each further one adds autograd's time per node.
     "model, 2 ranks, chimera": (
         2, {"strategy": "model", "schedule": "chimera", "num_micro_batches": 2}, (ALONE, "data, 2 ranks")
     ),
@@ -53,23 +58,23 @@ WAYS: dict[str, tuple[int, dict[str, Any], tuple[str, ...]]] = {
     ),
 }  # fmt: skip
 NODES = (1, 2, 8, 32, 128)
-MODELLED = ("data, 2 ranks", "model, 2 ranks, 1f1b")  # that a node does
+MODELLED = ("data, 2 ranks", "model, 2 ranks, 1f1b")  # variants that run on the two ranks of each node
 OUTER = Link(2e-6, 8 / 100e9)  # between nodes: 100 Gbit/s
 
 
 class Size(NamedTuple):
-    """Of a model, of a step, and of its images."""
+    """The depth of a model, the images per step, and the width and height of an image in pixels."""
 
     depth: int
     batch: int
     pixels: int
 
 
-MODELS = {110: Size(110, 32, 32), 1001: Size(1001, 16, 16)}  # the deeper one's activations fill a machine's memory
+MODELS = {110: Size(110, 32, 32), 1001: Size(1001, 16, 16)}  # activations of the deeper one fill the memory
 
 
-def compiled(depth: int, pixels: int) -> keras.Model:
-    keras.utils.clear_session()  # Layers are named by number, and ranks do not make equally many.
+def compile_model(depth: int, pixels: int) -> keras.Model:
+    keras.utils.clear_session()  # layers are named by number, and ranks do not make equally many
     keras.utils.set_random_seed(0)
     model = resnet_v2(depth, (pixels, pixels, 3))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -77,21 +82,21 @@ def compiled(depth: int, pixels: int) -> keras.Model:
     return model
 
 
-def images(batch: int, pixels: int) -> tuple[Any, Any]:
-    """What they show does not change the time."""
+def make_images(batch: int, pixels: int) -> tuple[Any, Any]:
+    """Return random images and labels; their values do not affect the time."""
     values = np.random.default_rng(0)
     return values.random((batch, pixels, pixels, 3), np.float32), values.integers(10, size=batch)
 
 
 def step_of_keras(size: Size) -> Call:
-    model, (x, y) = compiled(size.depth, size.pixels), images(size.batch, size.pixels)
+    model, (x, y) = compile_model(size.depth, size.pixels), make_images(size.batch, size.pixels)
     return lambda: model.train_on_batch(x, y)
 
 
 def step_of_torch(size: Size, group: Any) -> Call:
-    model, data = compiled(size.depth, size.pixels), images(size.batch, size.pixels)
+    model, data = compile_model(size.depth, size.pixels), make_images(size.batch, size.pixels)
     x, y = (torch.from_numpy(each[dist.get_rank() :: 2].copy()) for each in data)
-    # Running statistics stay where they are, as in the others' steps.
+    # Running statistics are not broadcast, as in the other variants.
     wrapped = DistributedDataParallel(model, process_group=group, broadcast_buffers=False)
     optimizer = torch.optim.SGD(model.parameters(), 1e-3, momentum=0.9)
 
@@ -105,9 +110,9 @@ def step_of_torch(size: Size, group: Any) -> Call:
 
 
 def step_of_hocket(comm: hk.Communicator, size: Size, options: dict[str, Any]) -> tuple[Call, train.TrainingSetup]:
-    """The step that `hocket.keras.fit` takes, and its set-up."""
-    model = compiled(size.depth, size.pixels)
-    x, y = images(size.batch, size.pixels)
+    """Return the training step of `hocket.keras.fit`, and its setup."""
+    model = compile_model(size.depth, size.pixels)
+    x, y = make_images(size.batch, size.pixels)
     source = train.source_of((x, (y, None)), comm, batch_size=size.batch, shuffle=False, seed=0, drop_last=False)
     request = train.SetupRequest(size.batch, balance="profile", **options)
     setup = train.choose_setup(request, graph_of_keras(model), source, comm)
@@ -117,16 +122,21 @@ def step_of_hocket(comm: hk.Communicator, size: Size, options: dict[str, Any]) -
 
     executor = train.PipelineExecutor(setup.schedule, setup.split, comm, loss)
     trainer = train.Trainer(executor, KerasUpdate(model.optimizer, model.trainable_variables, executor))
-    (given,) = source.batches(0)
-    return lambda: trainer.train_step(given), setup
+    (batch,) = source.batches(0)
+    return lambda: trainer.train_step(batch), setup
 
 
-def modelled(setup: train.TrainingSetup, size: Size, link: Link) -> dict[int, float]:
-    """Seconds of a step on so many nodes, each of two ranks laid out so, sums of gradients over all nodes
-    included: simulated."""
+def modelled_seconds(setup: train.TrainingSetup, size: Size, link: Link) -> dict[int, float]:
+    """Simulate a step on several nodes, including the reduction of gradients over all nodes.
+
+    Each node has two ranks with this setup.
+
+    Returns:
+        Seconds of a step, by number of nodes.
+    """
     table = setup.schedule
     parts = (2 // table.num_ranks) * table.num_micro_batches
-    inputs = {setup.split.batch_inputs[0]: torch.from_numpy(images(size.batch // parts, size.pixels)[0])}
+    inputs = {setup.split.batch_inputs[0]: torch.from_numpy(make_images(size.batch // parts, size.pixels)[0])}
     stages = train.profile_stages(setup.split, inputs, repeats=2)
     found = {}
     for nodes in NODES:
@@ -136,15 +146,15 @@ def modelled(setup: train.TrainingSetup, size: Size, link: Link) -> dict[int, fl
 
 
 def serve_rank(_: str, *numbers: str) -> None:
-    """One rank: training steps of a Keras model, by one process, and by two or four in every strategy.
+    """Run one rank: training steps of a Keras model on one process, and on two or four with every strategy.
 
-    Rank 0 tells the seconds of a step on numbers of nodes, simulated from what the stages cost here.
+    The facts of rank 0 are the seconds of a step by number of nodes, simulated from the measured costs of the stages.
     """
     size = Size(*map(int, numbers))
     torch.set_num_threads(1)
     comm = hk.init()
     dist.init_process_group("gloo")
-    two = dist.new_group([0, 1])
+    pair = dist.new_group([0, 1])
     case = f"ResNet-{size.depth}-v2, {size.pixels} x {size.pixels} pixels, {size.batch} images"
     contenders, setups = [], {}
     for name, (num_ranks, options, _) in WAYS.items():
@@ -155,19 +165,19 @@ def serve_rank(_: str, *numbers: str) -> None:
             call = looped(step)
         contenders.append(Contender(case, name, call))
     contenders.append(Contender(case, OF_KERAS, looped(step_of_keras(size)) if comm.rank < 1 else nothing))
-    contenders.append(Contender(case, OF_TORCH, looped(step_of_torch(size, two)) if comm.rank < 2 else nothing))
+    contenders.append(Contender(case, OF_TORCH, looped(step_of_torch(size, pair)) if comm.rank < 2 else nothing))
     link = train.measure_link(comm)
-    seconds = {name: modelled(setups[name], size, link) for name in MODELLED} if comm.rank == 0 else {}
+    seconds = {name: modelled_seconds(setups[name], size, link) for name in MODELLED} if comm.rank == 0 else {}
     comm.barrier()
     pin(comm.rank % (os.cpu_count() or 1))
     serve_all(comm, contenders, seconds)
 
 
-def parts(options: Options) -> Found:
+def parts(options: Options) -> PartResults:
     for depth in options.depth or MODELS:
         ranks = job("hocket", __file__, MODELS[depth], NUM_RANKS)
         timeouts = {"start_timeout_s": 900.0, "run_timeout_s": 600.0}
-        measurement, seconds_of = measured_and_told([ranks], f"ResNet-{depth}-v2", options.settings, **timeouts)
+        measurement, seconds_of = measure_with_facts([ranks], f"ResNet-{depth}-v2", options.settings, **timeouts)
         if not options.json:
             for key in measurement.iterations:
                 seconds = median(measurement.times(*key))
@@ -176,24 +186,24 @@ def parts(options: Options) -> Found:
 
 
 def rows_of(measurement: Measurement, seconds: dict[str, dict[str, float]]) -> Iterator[Comparison | Row]:
-    """What was measured; and steps of as many images a node on many nodes, simulated."""
+    """Yield the measured comparisons, and the simulated steps on many nodes with the same images per node."""
     (case,) = measurement.cases
     for name, (_, _, rivals) in WAYS.items():
         for other in rivals:
             yield Comparison(case, name, (other,), label=f"{case}: {name}", unit="ms")
     for name in MODELLED:
-        modelled_ms = {int(nodes): 1e3 * each for nodes, each in seconds[name].items()}
-        one_ms, here_ms = modelled_ms.pop(1), 1e3 * median(measurement.times(case, name))
+        ms_of_nodes = {int(nodes): 1e3 * each for nodes, each in seconds[name].items()}
+        one_ms, here_ms = ms_of_nodes.pop(1), 1e3 * median(measurement.times(case, name))
         yield computed(f"{case}: {name}, MODELLED on 1 node", "measured", one_ms, here_ms, "ms")
-        for nodes, ms in modelled_ms.items():
+        for nodes, ms in ms_of_nodes.items():
             label = f"{case} a node: {name}, MODELLED on {nodes} nodes, images a second"
             yield Row(label, "modelled 1 node", ms, one_ms, "ms", nodes * one_ms / ms, None, None, None)
 
 
 if __name__ == "__main__":
     run_claim(
-        "training steps of deep residual networks: data, model and hybrid, by the same number of images a step",
+        "training steps of deep residual networks: data, model and hybrid, with the same number of images per step",
         parts,
-        option("--depth", type=int, action="append", choices=tuple(MODELS), help="may be repeated"),
+        option("--depth", type=int, action="append", choices=tuple(MODELS), help="depth of the model; may be repeated"),
         unit="ms",
     )

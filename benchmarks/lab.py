@@ -1,12 +1,12 @@
 """A laboratory of two hosts on one machine, joined by a network of a given speed.
 
 Each host is a set of namespaces: its own network, name, /dev/shm, /sys and System V memory, so that libraries cannot
-bypass the link. One or more veth pairs join the hosts; a token bucket limits each pair to the given rate. Leaving the
-laboratory ends the processes inside, and so the namespaces. Needs root, and Debian's iproute2.
+bypass the link. One or more veth pairs join the hosts; a token bucket limits each pair to the given rate. When the
+laboratory closes, it kills the processes inside, which removes the namespaces. It needs root, and Debian's iproute2.
 
-    python benchmarks/lab.py run --rate 1 -n 1 -- script.py args     # ranks on both hosts, as by `hocket run`
-    python benchmarks/lab.py up --rate 10                            # until Enter; prints how to get in
-    python benchmarks/lab.py speed --rate 10                         # what the link carries
+    python benchmarks/lab.py run --rate 1 -n 1 -- script.py args     # run ranks on both hosts, as `hocket run` does
+    python benchmarks/lab.py up --rate 10                            # run until Enter; print how to enter the hosts
+    python benchmarks/lab.py speed --rate 10                         # measure the throughput of the link
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from contextlib import suppress
 from pathlib import Path
 
 NUM_HOSTS = 2
-_NETWORKS = "10.{}.0.{}"  # by number of the link and of the host
+_NETWORKS = "10.{}.0.{}"  # address, by the numbers of the link and of the host
 _TIMEOUT_S = 20.0
 _MASTER_PORT = 29500
-# Read by a host's first process: sets the host up and keeps it until its input ends.
+# Program of the first process of a host: sets up the host, and keeps it until the standard input ends.
 _KEEPER = """
 set -e
 hostname "$1"
@@ -109,7 +109,7 @@ class Lab:
     def _join(self, link: int, device: str) -> None:
         first, second = self.hosts
         first.run("ip", "link", "add", device, "type", "veth", "peer", "name", device, "netns", str(second.keeper.pid))
-        # A burst is the data of one millisecond, but at least the largest segment that the kernel makes.
+        # A burst is the data of one millisecond, but at least the largest segment of the kernel.
         burst = max(65536 * 2, int(self.rate_gbit_s * 1e9 / 8 / 1000))
         for host in self.hosts:
             host.run("ip", "addr", "add", f"{host.address_on(link)}/24", "dev", device)
@@ -120,7 +120,7 @@ class Lab:
             )
 
     def _await_link(self) -> None:
-        """Wait until the kernel says that both ends are running: libraries leave out a device that is not."""
+        """Wait until the kernel reports that both ends are up: libraries ignore a device that is not."""
         deadline = time.monotonic() + _TIMEOUT_S
         states = [f"/sys/class/net/{device}/operstate" for device in self.devices]
         while any(set(host.run("cat", *states).split()) != {"up"} for host in self.hosts):
@@ -132,7 +132,7 @@ class Lab:
         self.close()
 
     def close(self) -> None:
-        """End whatever still runs on the hosts, and the hosts."""
+        """Kill all processes on the hosts, and end the hosts."""
         for host in self.hosts:
             for pid in _processes_in(host.keeper.pid):
                 with suppress(ProcessLookupError):
@@ -143,7 +143,7 @@ class Lab:
         self._folder.cleanup()
 
     def remote_shell(self) -> Path:
-        """A program that launchers call as they call ssh: ADDRESS COMMAND...; it lives as long as the laboratory."""
+        """Write a program that launchers call like ssh (ADDRESS COMMAND...); it exists as long as the laboratory."""
         path = Path(self._folder.name) / "shell"
         cases = [f'  {host.address}) exec {shlex.join(host.command(["sh", "-c"]))} "$*" ;;' for host in self.hosts]
         path.write_text("\n".join(["#!/bin/sh", "host=$1; shift", "case $host in", *cases, "esac", "exit 127", ""]))
@@ -151,13 +151,13 @@ class Lab:
         return path
 
     def launchers(self, argv: Sequence[str], num_local: int) -> list[list[str]]:
-        """The commands, one per host, that run a script as ranks of one job: `num_local` on each."""
+        """Return the commands, one per host, that run a script as one job with `num_local` ranks on each host."""
         run = [sys.executable, "-m", "hocket.cli", "run", "-n", str(num_local), "--nnodes", str(NUM_HOSTS)]
         run += ["--master-addr", self.hosts[0].address, "--master-port", str(_MASTER_PORT)]
         return [host.command([*run, "--node-rank", str(host.number), *argv]) for host in self.hosts]
 
     def rank_commands(self, argv: Sequence[str], num_local: int) -> list[tuple[list[str], Mapping[str, str]]]:
-        """The same without a launcher: for each rank its command and its variables."""
+        """Return the same without a launcher: the command and the environment variables of each rank."""
         world = {
             "WORLD_SIZE": str(NUM_HOSTS * num_local),
             "LOCAL_WORLD_SIZE": str(num_local),
@@ -172,12 +172,12 @@ class Lab:
 
 
 def find_obstacle() -> str | None:
-    """Return why there can be no laboratory here, or None."""
+    """Return why the laboratory cannot run here, or None."""
     missing = [tool for tool in ("ip", "tc", "nsenter", "unshare", "mount") if shutil.which(tool) is None]
     if missing:
-        return f"{', '.join(missing)} not found; Debian's packages iproute2 and util-linux have them"
+        return f"{', '.join(missing)} not found: install Debian's packages iproute2 and util-linux"
     if os.geteuid() != 0:
-        return "the laboratory needs root, to make network namespaces"
+        return "the laboratory needs root to make network namespaces"
     return None
 
 
@@ -188,7 +188,7 @@ def _start_host(number: int) -> Host:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # Ctrl-C is for those who use the laboratory
+        start_new_session=True,  # Ctrl-C must reach only the processes that use the laboratory
     )
     assert keeper.stdout is not None
     if keeper.stdout.readline() != "ready\n":
@@ -198,11 +198,11 @@ def _start_host(number: int) -> Host:
 
 
 def _processes_in(keeper: int) -> list[int]:
-    """All processes of a host but its keeper, by their network namespace."""
+    """Return all processes in a host's network namespace, except its keeper."""
     own = os.readlink(f"/proc/{keeper}/ns/net")
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended, or is a zombie
+        with suppress(OSError):  # the process has ended, or is a zombie
             if os.readlink(entry / "ns/net") == own and int(entry.name) != keeper:
                 found.append(int(entry.name))
     return found
@@ -213,7 +213,7 @@ def _run(lab: Lab, argv: Sequence[str], num_local: int) -> int:
     while True:
         try:
             return max(abs(process.wait()) for process in processes)
-        except KeyboardInterrupt:  # the launchers had it too, and pass it on; a second one kills
+        except KeyboardInterrupt:  # the launchers received it too, and forward it; a second one kills
             continue
 
 
@@ -238,7 +238,7 @@ print(total * 8e-9 / (time.monotonic() - begin), flush=True)
 
 
 def speed_gbit_s(lab: Lab) -> float:
-    """What one TCP connection carries over the link."""
+    """Measure the throughput of one TCP connection over the link, in Gbit/s."""
     sender, receiver = lab.hosts
     with subprocess.Popen(
         receiver.command([sys.executable, "-c", _RECEIVE]), stdout=subprocess.PIPE, text=True
@@ -254,33 +254,33 @@ def main() -> int:
     verbs = parser.add_subparsers(dest="verb", required=True)
     for verb, words in (
         ("run", "run a script as ranks on both hosts"),
-        ("up", "set it up, and tear it down at Enter or Ctrl-C"),
+        ("up", "start the laboratory, and stop it at Enter or Ctrl-C"),
         ("speed", "measure the link"),
     ):
         each = verbs.add_parser(verb, help=words)
-        each.add_argument("--rate", type=float, default=1.0, metavar="GBIT", help="Gbit/s of the link (1)")
+        each.add_argument("--rate", type=float, default=1.0, metavar="GBIT", help="link rate in Gbit/s (default 1)")
         if verb == "run":
-            each.add_argument("-n", type=int, default=1, metavar="N", help="ranks on each host (1)")
+            each.add_argument("-n", type=int, default=1, metavar="N", help="ranks on each host (default 1)")
             each.add_argument("command", nargs=argparse.REMAINDER, metavar="SCRIPT", help="script and its arguments")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of the laboratory's end
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # closes the laboratory
     if options.rate <= 0:
         parser.error(f"--rate must be above zero, not {options.rate:g}")
     if options.verb == "run":
         argv = options.command[1:] if options.command[:1] == ["--"] else options.command
         if not argv or options.n < 1:
-            parser.error("run takes a script, and at least 1 rank on each host, as in: lab.py run -n 1 -- script.py")
+            parser.error("run needs a script, and at least 1 rank on each host, as in: lab.py run -n 1 -- script.py")
     try:
         with Lab(options.rate) as lab:
             if options.verb == "run":
                 return _run(lab, argv, options.n)
             if options.verb == "speed":
-                print(f"{speed_gbit_s(lab):.2f} Gbit/s over a link of {options.rate:g}")
+                print(f"{speed_gbit_s(lab):.2f} Gbit/s over a link of {options.rate:g} Gbit/s")
                 return 0
             for host in lab.hosts:
                 print(f"host {host.number}, {host.address}: {' '.join(host.command(['sh']))}")
             try:
-                input("Enter ends it. ")
+                input("Press Enter to stop. ")
             except (KeyboardInterrupt, EOFError):
                 print()
             return 0

@@ -1,10 +1,10 @@
-"""The traffic of three published models over one library, and over a mix in which each operation has the fastest one.
+"""The traffic of three published models over one library, and over a mix with the fastest library for each operation.
 
-Four setups: one host, one host without shared memory, and two hosts joined by a link of 1 and of 10 Gbit/s (lab.py:
-network namespaces of this machine, needs root). In each a job of two ranks holds all libraries. It measures its own
-table first, then replays the traffic of one training step (its communication alone) with every single library, with the
-best library per operation (coarse) and with the best per operation and size (fine), interleaved. What the table
-predicts for each stands beside what was measured.
+There are four setups: one host, one host without shared memory, and two hosts joined by a link of 1 or of 10 Gbit/s
+(lab.py: network namespaces of this machine, needs root). In each setup, one job of two ranks has all libraries. The job
+first measures its own table. Then it replays the traffic of one training step (its communication alone) over every
+single library, over the best library per operation (coarse), and over the best per operation and size (fine), in
+interleaved rounds. The rows also show the gain that the table predicts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from claim import Found, Options, measured, run_claim
+from claim import Options, PartResults, measure_jobs, run_claim
 from lab import NUM_HOSTS, Lab
 from libraries import job, lab_job
 
@@ -32,12 +32,12 @@ NUM_RANKS = 2
 
 @dataclass(frozen=True)
 class Setup:
-    """Where the ranks are, and what may carry their traffic.
+    """The hosts of the ranks, and the libraries that may carry their traffic.
 
     Args:
         backends: names of the libraries.
-        rate_gbit_s: of the link between two hosts; None: one host.
-        scale: by which each model is reduced, so that a replay takes a fraction of a second.
+        rate_gbit_s: rate of the link between two hosts; None: one host.
+        scale: factor by which each model is reduced, so that a replay takes a fraction of a second.
     """
 
     backends: tuple[str, ...]
@@ -45,7 +45,7 @@ class Setup:
     scale: Mapping[str, int] = field(default_factory=lambda: {"gpt-345m": 12, "moe-350m": 6, "dlrm-criteo": 1})
 
     def traffics(self, num_ranks: int = NUM_RANKS) -> list[Traffic]:
-        """The three steps; their `source` says how they were reduced."""
+        """Return the three steps; the `source` of each describes how it was reduced."""
         builders = {"gpt-345m": gpt_345m, "moe-350m": moe_350m, "dlrm-criteo": dlrm_criteo}
         return [build(num_ranks, scale=self.scale[name]) for name, build in builders.items()]
 
@@ -61,7 +61,7 @@ LEAST, PREDICTED_GAIN, LEAST_WHERE_PREDICTED = 0.97, 1.15, 1.15
 
 
 def serve_rank(name: str, path: str) -> None:
-    """One rank of a setup: measures a table, then serves the replays."""
+    """Run one rank of a setup: measure a table, then serve the replays."""
     setup = SETUPS[name]
     comm = hk.init(backends=setup.backends, policy=hk.Policy.fixed({}), progress="caller", timeout=300)
     steps = setup.traffics(comm.size)
@@ -88,15 +88,15 @@ def comparisons(setup: str, table: Table) -> Iterator[Comparison]:
         yield Comparison(case, FINE, (COARSE,), label=f"{setup}: {case}, per size against per operation")
 
 
-def of_setup(name: str, options: Options) -> Found:
+def measure_setup(name: str, options: Options) -> PartResults:
     table = options.folder / f"{name.replace('/', ' per ')}.json"
-    # Several steps a sample: one is over in hundredths of a second, and hit as a whole by whatever disturbs it.
+    # Several steps per sample: one step takes hundredths of a second, so a short disturbance would affect all of it.
     settings = replace(options.settings, min_sample_s=0.1)
     rate = SETUPS[name].rate_gbit_s
     with contextlib.nullcontext() if rate is None else Lab(rate) as lab:
         ranks = lab_job(name, lab, __file__, [table], NUM_RANKS // NUM_HOSTS) if lab else None
         ranks = ranks or job(name, __file__, [table], NUM_RANKS)
-        measurement = measured([ranks], name, settings, start_timeout_s=600.0)
+        measurement = measure_jobs([ranks], name, settings, start_timeout_s=600.0)
     yield comparisons(name, load_table(table)), measurement
     for traffic in SETUPS[name].traffics():
         print(f"{name}: {traffic.name}: {traffic.source}", file=sys.stderr)
@@ -104,9 +104,9 @@ def of_setup(name: str, options: Options) -> Found:
 
 if __name__ == "__main__":
     run_claim(
-        "one step's traffic over the tuned mix of libraries against the best single library",
-        {name: partial(of_setup, name) for name in SETUPS},
+        "the traffic of one step over the tuned mix of libraries against the best single library",
+        {name: partial(measure_setup, name) for name in SETUPS},
         by="--setup",
-        by_help="only this one; may be repeated",
+        by_help="run only this setup; may be repeated",
         needs_lab=lambda options: any(SETUPS[name].rate_gbit_s for name in options.parts),
     )

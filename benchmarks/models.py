@@ -1,11 +1,13 @@
-"""Step times of five trainings, two ranks: over gloo, MPI, shared memory, the tuned mix of all, and symmetric memory.
+"""Step times of five training programs, two ranks: over gloo, MPI, shared memory, the tuned mix, and symmetric memory.
 
 The three examples (gpt: sharded optimizer; moe: experts exchange tokens; dlrm: exchange of embeddings) use hocket's
-communicator, each variant with another policy. The transformer is trained by torch's own DDP and FSDP2: "gloo" is
-torch's backend of that name there, the others are hocket's with those libraries. All variants live in the same two
-processes and take turns; they must have the same losses. The mix chooses by a table that the ranks measure first;
-"symmetric" does as well, and has its buckets in the memory that the ranks share (`Communicator.zeros`, and for torch's
-DDP and FSDP2 `hocket.torch.use_symmetric_buckets` and the process group's allocator).
+communicator; each variant has a different policy. The transformer is trained with torch's own DDP and FSDP2; there,
+"gloo" is torch's backend of that name, and the other variants are hocket's backend with those libraries. All variants
+alternate in the same two processes, and must have the same losses.
+
+The mix chooses by a table that the ranks measure first. "symmetric" does the same, but its buckets are in memory that
+the ranks share: `Communicator.zeros`, and for torch's DDP and FSDP2 `hocket.torch.use_symmetric_buckets` and the
+allocator of the process group.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from claim import Found, Options, measured, run_claim
-from ddp_step import BATCH, SEQUENCE, SmallTransformer, text
+from claim import Options, PartResults, measure_jobs, run_claim
+from ddp_step import BATCH, SEQUENCE, SmallTransformer, text_batch
 from libraries import job
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
@@ -48,8 +50,8 @@ TUNED = Sweep(
 Step = Callable[[], torch.Tensor]
 
 
-class OwnMemory:
-    """A communicator whose arrays lie in memory of every rank's own."""
+class PrivateMemory:
+    """A communicator whose arrays are in private memory of each rank."""
 
     def __init__(self, comm: hk.Communicator) -> None:
         self._comm = comm
@@ -68,11 +70,11 @@ def gpt_step(comm: hk.Communicator) -> Step:
     inputs, targets = torch.randint(gpt.C, (2, gpt.B // comm.size, gpt.T))
 
     def step() -> torch.Tensor:
-        seen = gpt.Step()
+        running = gpt.Step()
         loss = F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
         loss.backward()
-        for work in [bucket.update(seen, 1e-3) for bucket in buckets]:
-            seen.wait(work)
+        for work in [bucket.update(running, 1e-3) for bucket in buckets]:
+            running.wait(work)
         return loss
 
     return step
@@ -106,13 +108,13 @@ def dlrm_step(comm: hk.Communicator) -> Step:
     numbers, targets = (each.chunk(comm.size)[comm.rank] for each in rest)
 
     def step() -> torch.Tensor:
-        seen = model.step = dlrm.Step(comm)
+        running = model.step = dlrm.Step(comm)
         model.zero_grad(set_to_none=False)
         loss = F.binary_cross_entropy_with_logits(model(categories, numbers), targets)
         loss.backward()
         model.tables.grad /= comm.size
-        for work in seen.reductions:
-            seen.wait(work)
+        for work in running.reductions:
+            running.wait(work)
         for optimizer in optimizers:
             optimizer.step()
         return loss
@@ -123,7 +125,7 @@ def dlrm_step(comm: hk.Communicator) -> Step:
 def transformer_step(wrap: Callable[[torch.nn.Module], torch.nn.Module]) -> Step:
     model = wrap(SmallTransformer())
     torch.manual_seed(1 + dist.get_rank())
-    inputs, targets = text()
+    inputs, targets = text_batch()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
 
     def step() -> torch.Tensor:
@@ -136,14 +138,14 @@ def transformer_step(wrap: Callable[[torch.nn.Module], torch.nn.Module]) -> Step
     return step
 
 
-def replicated(model: torch.nn.Module, group: dist.ProcessGroup, is_symmetric: bool) -> torch.nn.Module:
+def wrap_ddp(model: torch.nn.Module, group: dist.ProcessGroup, is_symmetric: bool) -> torch.nn.Module:
     wrapped = DistributedDataParallel(model, process_group=group)
     if is_symmetric:
         hocket.torch.use_symmetric_buckets(wrapped)
     return wrapped
 
 
-def sharded(model: torch.nn.Module, group: dist.ProcessGroup, is_symmetric: bool) -> torch.nn.Module:
+def wrap_fsdp(model: torch.nn.Module, group: dist.ProcessGroup, is_symmetric: bool) -> torch.nn.Module:
     mesh = DeviceMesh.from_group(group, "cpu")
     for layer in [*model.layers.layers, model]:
         fully_shard(layer, mesh=mesh)
@@ -152,8 +154,8 @@ def sharded(model: torch.nn.Module, group: dist.ProcessGroup, is_symmetric: bool
     return model
 
 
-def offered(case: str, makers: dict[str, Callable[[], Step]]) -> Iterator[Contender]:
-    """One contender a variant; after three steps all of them must have the same loss."""
+def offer_steps(case: str, makers: dict[str, Callable[[], Step]]) -> Iterator[Contender]:
+    """Yield one contender per variant; the losses of the first three steps must be the same in all variants."""
     losses = {}
     for name, make in makers.items():
         torch.manual_seed(0)
@@ -166,9 +168,9 @@ def offered(case: str, makers: dict[str, Callable[[], Step]]) -> Iterator[Conten
 
 
 def serve_rank(_: str) -> None:
-    """One rank: the examples' training steps over one communicator a variant, and a transformer over torch."""
+    """Run one rank: training steps of the examples, one communicator per variant, and of a transformer in torch."""
     torch.set_num_threads(1)
-    assert text()[0].shape == (BATCH, SEQUENCE)
+    assert text_batch()[0].shape == (BATCH, SEQUENCE)
     world = hk.init(backends=("shm", "gloo", "mpi"), policy=hk.Policy.fixed({}), timeout=300)
     table = measure_table(world, TUNED)
     tuned = TablePolicy(table)
@@ -177,10 +179,10 @@ def serve_rank(_: str) -> None:
     for name, policy in policies.items():
         comm = world.dup()
         comm.policy = policy
-        comms[name] = comm if name == SYMMETRIC else OwnMemory(comm)
+        comms[name] = comm if name == SYMMETRIC else PrivateMemory(comm)
     contenders: list[Contender] = []
     for case, make in {"gpt": gpt_step, "moe": moe_step, "dlrm": dlrm_step}.items():
-        contenders += offered(case, {name: lambda comm=comm, make=make: make(comm) for name, comm in comms.items()})
+        contenders += offer_steps(case, {name: lambda comm=comm, make=make: make(comm) for name, comm in comms.items()})
 
     dist.init_process_group("gloo")
     groups: dict[str, dist.ProcessGroup] = {"gloo": dist.new_group(backend="gloo")}
@@ -189,24 +191,24 @@ def serve_rank(_: str) -> None:
         options = hocket.torch.Options(backends, policies[name])
         groups[name] = dist.new_group(backend="hocket", pg_options=options, timeout=timedelta(seconds=300))
     ordered = {name: groups[name] for name in VARIANTS}
-    for way, wrap in {"DDP": replicated, "FSDP2": sharded}.items():
+    for way, wrap in {"DDP": wrap_ddp, "FSDP2": wrap_fsdp}.items():
         makers = {
             name: lambda name=name, group=group, wrap=wrap: transformer_step(
                 lambda model: wrap(model, group, name == SYMMETRIC)
             )
             for name, group in ordered.items()
         }
-        contenders += offered(f"transformer, {way}", makers)
+        contenders += offer_steps(f"transformer, {way}", makers)
     serve(contenders, world.rank, world.barrier)
     del contenders
-    gc.collect()  # frees the models, which keep the groups' threads alive
+    gc.collect()  # free the models, which keep the groups' threads alive
     dist.destroy_process_group()
     world.finalize()
 
 
-def parts(options: Options) -> Found:
+def parts(options: Options) -> PartResults:
     ranks = job("hocket", __file__, [], 2)
-    measurement = measured([ranks], "training steps, 2 ranks", options.settings, start_timeout_s=600.0)
+    measurement = measure_jobs([ranks], "training steps, 2 ranks", options.settings, start_timeout_s=600.0)
     found = []
     for case in measurement.cases:
         for rival in VARIANTS[1:4]:

@@ -1,8 +1,8 @@
-"""Steps of three published models between 1,024 virtual ranks, by what connects them. Simulated, nothing is measured.
+"""Simulated steps of three published models between 1,024 virtual ranks, on several networks; nothing is measured.
 
-Every operation of a step is issued by virtual ranks (hocket.simulate) and takes what the fastest algorithm known for it
-takes; each computes at 100 TFLOP/s. Beside it stands what no algorithm can be below: the computation, or the bytes that
-a rank has to send (Patarasuk and Yuan 2009 for reductions), over its connection.
+Virtual ranks (hocket.simulate) issue every operation of a step. An operation takes the time of the fastest algorithm
+that is known for it; each rank computes at 100 TFLOP/s. The output also shows a lower bound of all algorithms: the time
+of the computation, or of the bytes that a rank must send over its connection (Patarasuk and Yuan 2009 for reductions).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ FABRICS = {
 
 
 def least_seconds(traffic: Traffic, fabric: Uniform | Hosts) -> float:
-    """What a step cannot be below: its computation, or the time of its bytes on a connection without latency."""
+    """Return a lower bound of a step: its computation, or the time of its bytes on a connection without latency."""
     num_ranks = traffic.num_ranks
     per_host, link = (fabric.ranks_per_host, fabric.outer) if isinstance(fabric, Hosts) else (1, fabric.link)
     num_hosts = num_ranks // per_host
     elsewhere = (num_hosts - 1) / num_hosts
-    sent = 0.0  # by all ranks of a host, to others
+    sent = 0.0  # by all ranks of a host, to other hosts
     for step in traffic.steps:
         array = total_nbytes(step.kind, step.nbytes, num_ranks)
         ranks = per_host if step.kind == "all_to_all" else 1
@@ -46,7 +46,7 @@ def least_seconds(traffic: Traffic, fabric: Uniform | Hosts) -> float:
 
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Bars of the steps: computation, and what waits for communication."""
+    """Draw the steps as bars of computation and of waiting for communication."""
     pyplot = load_pyplot()
     models = list(dict.fromkeys(row["model"] for row in rows))
     figure, every_axes = pyplot.subplots(1, len(models), figsize=(12, 3.6), layout="constrained")
@@ -65,22 +65,22 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def as_row(traffic: Traffic, name: str, ran: SimulatedStep) -> dict[str, Any]:
+def as_row(traffic: Traffic, name: str, result: SimulatedStep) -> dict[str, Any]:
     return {
         "model": traffic.name,
         "fabric": name,
         "num_ranks": traffic.num_ranks,
-        "seconds": ran.seconds,
-        "compute_s": ran.compute_s,
+        "seconds": result.seconds,
+        "compute_s": result.compute_s,
         "least_s": least_seconds(traffic, FABRICS[name]),
-        "algorithms": {f"{each.kind} of {each.nbytes} bytes": each.algorithm for each in ran.operations},
+        "algorithms": {f"{each.kind} of {each.nbytes} bytes": each.algorithm for each in result.operations},
     }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-n", "--num-ranks", type=int, default=1024)
-    parser.add_argument("--draw", type=Path, metavar="PICTURE", help="such as models.png")
+    parser.add_argument("-n", "--num-ranks", type=int, default=1024, help="number of virtual ranks (default 1024)")
+    parser.add_argument("--draw", type=Path, metavar="PICTURE", help="draw the steps, for example into models.png")
     arguments = parser.parse_args()
     if arguments.draw is not None:
         check_picture_path(arguments.draw)

@@ -1,8 +1,9 @@
-"""How much of an asynchronous all_reduce a matrix product of equal length hides.
+"""The share of an asynchronous all_reduce that a matrix product of equal length hides.
 
-Between two hosts of the laboratory (lab.py), one rank on each, over a link of 1 Gbit/s, where hiding at least 60 % is
-wanted; and over shared memory of one host, where the processors that multiply are those that move the data: there it
-is told, and what both together take of the processors' time.
+Two hosts of the laboratory (lab.py), with one rank on each and a link of 1 Gbit/s: the target is to hide at least 60 %.
+
+One host, over shared memory: the processors that multiply also move the data, so there is no target. The report shows
+the hidden share and the processor time of both together.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from itertools import product, repeat
 from statistics import median
 
 import numpy as np
-from claim import Found, Options, measured, measured_and_told, run_claim
+from claim import Options, PartResults, measure_jobs, measure_with_facts, run_claim
 from lab import NUM_HOSTS, Lab
 from libraries import job, lab_job
 from ranks import serve_all
@@ -29,17 +30,17 @@ SIZES = (MIB, 4 * MIB, 16 * MIB)
 RATE_GBIT_S = 1.0
 LEAST_HIDDEN = 0.6
 PARTS = ("all_reduce", "product", "together")
-WIDTH = 192  # of the matrices: one product is short beside an all_reduce, and in the processor's caches
-SOME = 100  # products that are timed
+WIDTH = 192  # of the matrices: a product is short compared with an all_reduce, and fits in the caches
+NUM_TIMED_PRODUCTS = 100
 
 
-def seconds_of(call: Call, clock: Callable[[], float] = time.perf_counter, times: int = 7) -> float:
-    taken = []
-    for _ in range(times):
+def median_seconds(call: Call, clock: Callable[[], float] = time.perf_counter, repeats: int = 7) -> float:
+    seconds = []
+    for _ in range(repeats):
         begin = clock()
         call()
-        taken.append(clock() - begin)
-    return median(taken)
+        seconds.append(clock() - begin)
+    return median(seconds)
 
 
 def parts_of(comm: hk.Communicator, backend: str, nbytes: int) -> dict[str, Call]:
@@ -55,9 +56,11 @@ def parts_of(comm: hk.Communicator, backend: str, nbytes: int) -> dict[str, Call
             np.matmul(a, b, out)
 
     reduce()
-    multiply(SOME)
+    multiply(NUM_TIMED_PRODUCTS)
     comm.barrier()
-    times = np.array([seconds_of(reduce), seconds_of(partial(multiply, SOME)) / SOME])
+    reduce_s = median_seconds(reduce)
+    product_s = median_seconds(partial(multiply, NUM_TIMED_PRODUCTS)) / NUM_TIMED_PRODUCTS
+    times = np.array([reduce_s, product_s])
     comm.all_reduce(times, "max", backend=next(iter(comm.backends)))
     num_products = max(1, round(times[0] / times[1]))
 
@@ -70,53 +73,53 @@ def parts_of(comm: hk.Communicator, backend: str, nbytes: int) -> dict[str, Call
 
 
 def serve_rank(_: str, backends: str, *sizes: str) -> None:
-    """One rank: an all_reduce alone, a matrix product that takes as long alone, and both at once.
+    """Run one rank: an all_reduce alone, a matrix product of the same duration alone, and both together.
 
-    Rank 0 tells the seconds of processor time that it spends on one of each, by case and name.
+    The facts of rank 0 are its seconds of processor time for one of each, by case and name.
     """
     names = backends.split(",")
     comm = hk.init(backends=list(dict.fromkeys("shm" if name == "symmetric" else name for name in names)))
-    pin(comm.rank)  # of two hosts as well: each has a processor of its own here
+    pin(comm.rank)  # also with two hosts: each rank has its own processor of this machine
     contenders = []
-    spent = []
+    cpu_times = []
     for backend, nbytes in product(names, map(int, sizes)):
         for name, call in parts_of(comm, backend, nbytes).items():
             case = f"{backend}, {format_nbytes(nbytes)}"
             comm.barrier()
-            spent.append([case, name, seconds_of(call, time.process_time, 20)])
+            cpu_times.append([case, name, median_seconds(call, time.process_time, 20)])
             contenders.append(Contender(case, name, looped(call)))
-    serve_all(comm, contenders, spent)
+    serve_all(comm, contenders, cpu_times)
 
 
-def two_hosts(options: Options) -> Found:
+def two_hosts(options: Options) -> PartResults:
     with Lab(RATE_GBIT_S) as lab:
         ranks = lab_job("hocket", lab, __file__, ["mpi,gloo", *SIZES], 1)
-        measurement = measured([ranks], "two hosts", options.settings)
+        measurement = measure_jobs([ranks], "two hosts", options.settings)
     where = f"{NUM_HOSTS} hosts, {RATE_GBIT_S:g} Gbit/s"
-    # Either library may be chosen: what is wanted of the best is told of the other.
+    # Users can choose either library, so only the better one has a target.
     rows = [
-        hidden(measurement, f"{backend}, {format_nbytes(nbytes)}", where, target)
+        hidden_row(measurement, f"{backend}, {format_nbytes(nbytes)}", where, target)
         for backend, target in (("mpi", LEAST_HIDDEN), ("gloo", None))
         for nbytes in SIZES
     ]
     yield rows, measurement
 
 
-def one_host(options: Options) -> Found:
+def one_host(options: Options) -> PartResults:
     jobs = [job("hocket", __file__, ["shm,symmetric", *SIZES], 2)]
-    measurement, told = measured_and_told(jobs, "one host", options.settings)
+    measurement, facts = measure_with_facts(jobs, "one host", options.settings)
     rows = []
-    spent = {(case, name): seconds for case, name, seconds in told}
+    cpu_s = {(case, name): seconds for case, name, seconds in facts}
     for case in measurement.cases:
-        rows.append(hidden(measurement, case, "one host", None))
-        reduce, multiply, together = (1e6 * spent[case, part] for part in PARTS)
+        rows.append(hidden_row(measurement, case, "one host", None))
+        reduce, multiply, together = (1e6 * cpu_s[case, part] for part in PARTS)
         label = f"one host: {case}, processor time of rank 0, together"
         rows.append(computed(label, "one after the other", together, reduce + multiply, "us"))
     yield rows, measurement
 
 
-def hidden(measurement: Measurement, case: str, where: str, target: float | None) -> Row:
-    """The share of the all_reduce's time (of the shorter one's, if they differ) that does not come on top."""
+def hidden_row(measurement: Measurement, case: str, where: str, target: float | None) -> Row:
+    """Return a row whose ratio is the hidden share of the all_reduce, relative to the shorter of both times."""
     reduce, multiply, together = (measurement.times(case, part) for part in PARTS)
     shares = [(r + m - t) / min(r, m) for r, m, t in zip(reduce, multiply, together, strict=True)]
     one_by_one = [r + m for r, m in zip(reduce, multiply, strict=True)]
@@ -126,7 +129,7 @@ def hidden(measurement: Measurement, case: str, where: str, target: float | None
 
 if __name__ == "__main__":
     run_claim(
-        "an all_reduce behind a matrix product of equal length; the ratio is the share of it that is hidden",
+        "a matrix product of equal length hides an all_reduce; the ratio is the hidden share",
         {"one host": one_host, "two hosts": two_hosts},
         needs_lab=lambda options: "two hosts" in options.parts,
     )

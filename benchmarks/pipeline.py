@@ -1,9 +1,13 @@
-"""How long steps of pipeline schedules take, and how much memory, beside what the simulator says.
+"""Time and memory of steps of pipeline schedules, compared with the simulator.
 
-Stages that sleep, on 2, 4 and 8 ranks: the step is to take what was simulated, within 5 %. Stages that compute, on two
-ranks: within 10 % of what the simulator makes of their passes, measured alone in the same round, where two ranks that
-compute at once have as many cores as the passes of both stages at once show in that round. Chimera is compared with
-1F1B and GPipe, and torch.distributed.pipelining executes the same steps. Peaks of memory are those of the processes.
+Sleeping stages, on 2, 4 and 8 ranks: the time of a step must be within 5 % of the simulated time.
+
+Computing stages, on two ranks: the time must be within 10 % of the simulated time. The simulator uses the times of the
+passes, measured alone in the same round. The number of cores that two computing ranks share is also measured in each
+round, by the passes of both stages at the same time.
+
+Chimera is compared with 1F1B and GPipe. torch.distributed.pipelining executes the same steps. Peaks of memory are those
+of the processes.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from claim import Found, Options, measured, measured_and_told, option, run_claim
+from claim import Options, PartResults, measure_jobs, measure_with_facts, option, run_claim
 from libraries import job
 from ranks import serve_all
 from torch import nn
@@ -30,7 +34,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 import hocket as hk
 from hocket import train
 from hocket.measure import Comparison, Contender, Measurement, Row, computed, judge_values, pin
-from hocket.measure.judge import MAX_FOREIGN_BUSY
+from hocket.measure.comparison import MAX_FOREIGN_BUSY
 from hocket.measure.loops import Call, Loop, in_turn, looped, nothing
 from hocket.measure.rounds import AGAIN
 from hocket.pipeline import CostModel, PipelineSchedule, PipelineTimeline, build, recompute, simulate
@@ -43,8 +47,8 @@ RECOMPUTED = "gpipe, recompute"
 MEMORY = tuple((name, 8) for name in ("gpipe", "1f1b", "zb-h1", "chimera", RECOMPUTED))
 TORCH = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 STEP, OF_TORCH = "hocket", "torch.distributed.pipelining over gloo"
-SAMPLES, SEQUENCE, WIDTH = 8, 64, 128  # of a micro-batch of real stages
-LAYERS = 2  # of a real stage
+SAMPLES, SEQUENCE, WIDTH = 8, 64, 128  # of a micro-batch of computing stages
+LAYERS = 2  # of a computing stage
 MEMORY_SAMPLES = 64
 TIMED_RANKS = (2, 4, 8)
 REAL_RANKS = 2
@@ -53,12 +57,12 @@ PASSES = ("F", "B", "I", "W", "R")
 
 
 class _SleepBack(torch.autograd.Function):
-    """Takes its time in the forward pass, and in the backward pass."""
+    """The identity function, which sleeps in its forward and backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, forward_s: float, backward_s: float) -> torch.Tensor:
         ctx.backward_s = backward_s
-        time.sleep(forward_s)  # late by 0.1 ms; who spun instead would take the core from ranks that have to wake
+        time.sleep(forward_s)  # late by 0.1 ms, but spinning would take the core from other ranks
         return x.clone()
 
     @staticmethod
@@ -68,9 +72,9 @@ class _SleepBack(torch.autograd.Function):
 
 
 class TimedStage(nn.Module):
-    """Sleeps as long as a stage would compute; gradients of inputs and of weights take theirs apart.
+    """A stage that sleeps instead of computing; gradients of inputs and of weights have separate times.
 
-    The first one has no gradient of inputs to find: all of its backward pass is weights.
+    The first stage computes no gradient of its inputs: its whole backward pass is for weights.
     """
 
     def __init__(self, unit_s: float, weight_s: float) -> None:
@@ -88,7 +92,7 @@ def timed_model(num_stages: int, unit_s: float) -> train.SplitModel:
 
 
 def timed_seconds(num_stages: int, unit_s: float) -> dict[str, Any]:
-    """What `TimedStage`s cost."""
+    """Return the seconds of the passes of `TimedStage`s."""
     return {
         "F": unit_s,
         "B": 2 * unit_s,
@@ -98,7 +102,7 @@ def timed_seconds(num_stages: int, unit_s: float) -> dict[str, Any]:
 
 
 def real_stage() -> nn.Module:
-    """Some layers of a transformer."""
+    """Return some layers of a transformer."""
     how = {"nhead": 4, "dim_feedforward": 4 * WIDTH, "dropout": 0.0, "batch_first": True}
     return nn.Sequential(*(nn.TransformerEncoderLayer(WIDTH, **how) for _ in range(LAYERS)))
 
@@ -113,19 +117,19 @@ def case_of(schedule: tuple[str, int], num_ranks: int) -> str:
 
 
 def table(schedule: tuple[str, int], num_ranks: int) -> PipelineSchedule:
-    """The schedule of a case, as it is executed and simulated."""
+    """Return the schedule of a case, which is executed and simulated."""
     name, num_micro_batches = schedule
     made = build(name.partition(",")[0], num_ranks, num_micro_batches)
     return recompute(made) if name == RECOMPUTED else made
 
 
-def together(comm: hk.Communicator, step: Call) -> Loop:
-    """Steps that all ranks begin at once: what one does earlier than another is none of the step's time."""
+def synchronised(comm: hk.Communicator, step: Call) -> Loop:
+    """Return a loop of steps that all ranks start together, so that no rank works ahead in the next step."""
     return in_turn(comm.barrier, step)
 
 
 def timed_contenders(comm: hk.Communicator, unit_s: float) -> list[Contender]:
-    """A step of every schedule with stages that sleep."""
+    """Return a step of every schedule with sleeping stages."""
     found = []
     for schedule in TIMED:
         made = table(schedule, comm.size)
@@ -133,12 +137,12 @@ def timed_contenders(comm: hk.Communicator, unit_s: float) -> list[Contender]:
         executor = train.PipelineExecutor(made, model, comm, lambda output, _: output.sum())
         batches = [train.MicroBatch({"input": torch.ones(64)}) for _ in range(made.num_micro_batches)]
         executor.step(batches)
-        found.append(Contender(case_of(schedule, comm.size), STEP, together(comm, partial(executor.step, batches))))
+        found.append(Contender(case_of(schedule, comm.size), STEP, synchronised(comm, partial(executor.step, batches))))
     return found
 
 
 def real_contenders(comm: hk.Communicator) -> list[Contender]:
-    """A step of every schedule with stages that compute, here and in torch; and the stages alone, and at once."""
+    """Return a step of every schedule with computing stages, by hocket and torch, and the passes of stages."""
     found = passes(comm)
     for schedule in REAL:
         name, number = schedule
@@ -148,15 +152,15 @@ def real_contenders(comm: hk.Communicator) -> list[Contender]:
         batches = [train.MicroBatch({"input": x[k]}, y[k], 1 / number) for k in range(number)]
         executor.step(batches)
         case = case_of(schedule, comm.size)
-        found.append(Contender(case, STEP, together(comm, partial(executor.step, batches))))
+        found.append(Contender(case, STEP, synchronised(comm, partial(executor.step, batches))))
         if name in TORCH:
             step = torch_step(name, comm, x.flatten(0, 1), y.flatten(0, 1))
-            found.append(Contender(case, OF_TORCH, together(comm, step)))
+            found.append(Contender(case, OF_TORCH, synchronised(comm, step)))
     return found
 
 
 def passes(comm: hk.Communicator) -> list[Contender]:
-    """Passes of each stage on its rank while the other one waits, and of both at once."""
+    """Return the passes of each stage on its rank while the other rank waits, and of both at the same time."""
     is_last = comm.rank == comm.size - 1
     module = real_stage()
     x = torch.randn(SAMPLES, SEQUENCE, WIDTH, requires_grad=comm.rank > 0)
@@ -177,7 +181,7 @@ def passes(comm: hk.Communicator) -> list[Contender]:
 
 
 def torch_step(name: str, comm: hk.Communicator, x: torch.Tensor, y: torch.Tensor) -> Call:
-    """The same step by torch.distributed.pipelining."""
+    """Return the same step by torch.distributed.pipelining."""
     module = real_stage()
     stage = PipelineStage(module, comm.rank, comm.size, torch.device("cpu"))
     schedule = TORCH[name](stage, n_microbatches=x.shape[0] // SAMPLES, loss_fn=F.mse_loss)
@@ -195,9 +199,9 @@ def torch_step(name: str, comm: hk.Communicator, x: torch.Tensor, y: torch.Tenso
 
 
 def memory(comm: hk.Communicator) -> list[tuple[str, list[float], list[float]]]:
-    """Bytes that activations take at most, as predicted and as the kernel counted, of each case and rank.
+    """Return the peak bytes of activations, predicted and counted by the kernel, of each case and rank.
 
-    The allocator has to be one that gives every array its own pages, and gives them back: MALLOC_MMAP_THRESHOLD_.
+    The allocator must give every array its own pages and release them: set MALLOC_MMAP_THRESHOLD_.
     """
     torch.set_num_threads(1)
     found = []
@@ -209,10 +213,10 @@ def memory(comm: hk.Communicator) -> list[tuple[str, list[float], list[float]]]:
         batches = [train.MicroBatch({"input": x}, x, 1 / made.num_micro_batches) for _ in range(made.num_micro_batches)]
         with train.PipelineExecutor(made, split, comm, F.mse_loss) as executor:
             measured = 0
-            for _ in range(3):  # the first two allocate what stays: gradients, buffers of messages
+            for _ in range(3):  # the first two steps allocate permanent memory: gradients, message buffers
                 gc.collect()
                 before = status_of("VmRSS")
-                Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
+                Path("/proc/self/clear_refs").write_text("5")  # reset VmHWM
                 executor.step(batches)
                 measured = status_of("VmHWM") - before
         predicted = simulate(made, costs).peak_nbytes.tolist()
@@ -221,15 +225,15 @@ def memory(comm: hk.Communicator) -> list[tuple[str, list[float], list[float]]]:
 
 
 def status_of(name: str) -> int:
-    """Bytes, of this process."""
+    """Return a value of /proc/self/status in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
 def serve_rank(_: str, what: str, unit_s: str) -> None:
-    """One rank: steps of pipeline schedules, of stages that sleep or compute.
+    """Run one rank: steps of pipeline schedules with sleeping or computing stages.
 
-    It tells what a message takes between the ranks of stages that compute.
+    For computing stages, its facts are the measured costs of messages between the ranks (`Link`).
     """
     torch.set_num_threads(1)
     comm = hk.init()
@@ -238,29 +242,29 @@ def serve_rank(_: str, what: str, unit_s: str) -> None:
         return
     dist.init_process_group("gloo")
     contenders, link = real_contenders(comm), train.measure_link(comm)
-    pin(comm.rank)  # after hocket's start, which must not take a bound rank for one that shares its core
+    pin(comm.rank)  # after the start, or hocket would assume that a bound rank shares its core
     serve_all(comm, contenders, asdict(link))
 
 
-def timed(options: Options) -> Found:
-    """Stages that sleep: no cores are needed but for the library's own work."""
+def timed(options: Options) -> PartResults:
+    """Measure sleeping stages: only the work of the library needs cores."""
     unit_s, settings = options.pass_ms / 1e3, replace(options.settings, core_rounds=0, again=False)
     for num_ranks in options.ranks or TIMED_RANKS:
         ranks = job("hocket", __file__, ["timed", unit_s], num_ranks)
-        measurement = measured([ranks], f"{num_ranks} ranks that sleep", settings, start_timeout_s=600.0)
+        measurement = measure_jobs([ranks], f"{num_ranks} sleeping ranks", settings, start_timeout_s=600.0)
         simulated = {}
         for each in TIMED:
             made = table(each, num_ranks)
             seconds = simulate(made, CostModel(seconds=timed_seconds(made.num_stages, unit_s))).makespan_s
             simulated[case_of(each, num_ranks)] = [seconds] * len(measurement.rounds)
-        rows = [agreement(measurement, case, seconds, TIMED_TARGET) for case, seconds in simulated.items()]
+        rows = [agreement_row(measurement, case, seconds, TIMED_TARGET) for case, seconds in simulated.items()]
         yield [*rows, *chimera_rows(measurement, simulated, list(simulated))], measurement
 
 
-def real(options: Options) -> Found:
-    """Stages that compute."""
+def real(options: Options) -> PartResults:
+    """Measure computing stages."""
     ranks = job("hocket", __file__, ["real", 0], REAL_RANKS)
-    measurement, link = measured_and_told([ranks], "ranks that compute", options.settings)
+    measurement, link = measure_with_facts([ranks], "computing ranks", options.settings)
     of_rounds = list(costs_and_cores(measurement, Link(**link)))
     simulated = {}
     for each in REAL:
@@ -268,9 +272,9 @@ def real(options: Options) -> Found:
         seconds = [seconds_on_shared_cores(simulate(made, costs), cores) for costs, cores in of_rounds]
         simulated[case_of(each, REAL_RANKS)] = seconds
     cases = [case_of(each, REAL_RANKS) for each in REAL]
-    rows = [agreement(measurement, case, simulated[case], REAL_TARGET) for case in cases]
-    # What no simulator could do better: the same step a second time in the same round.
-    rows += [agreement(measurement, case, measurement.times(case, STEP + AGAIN), None, "itself") for case in cases]
+    rows = [agreement_row(measurement, case, simulated[case], REAL_TARGET) for case in cases]
+    # The limit of any simulator: the agreement of a step with itself, repeated in the same round.
+    rows += [agreement_row(measurement, case, measurement.times(case, STEP + AGAIN), None, "itself") for case in cases]
     for number in sorted({number for _, number in REAL}):
         rows += chimera_rows(measurement, simulated, [case_of(each, REAL_RANKS) for each in REAL if each[1] == number])
     in_torch = [case_of(each, REAL_RANKS) for each in REAL if each[0] in TORCH]
@@ -278,10 +282,10 @@ def real(options: Options) -> Found:
     yield rows, measurement
 
 
-def agreement(
+def agreement_row(
     measurement: Measurement, case: str, other: list[float], target: float | None, rival: str = "simulated"
 ) -> Row:
-    """The shorter by the longer one of the time measured and another one, such as the simulated, round by round."""
+    """Return a row of the measured and another time; the value is the shorter divided by the longer, by round."""
     steps = measurement.times(case, STEP)
     shares = [min(a, b) / max(a, b) for a, b in zip(steps, other, strict=True)]
     is_quiet = measurement.foreign_busy <= MAX_FOREIGN_BUSY
@@ -291,7 +295,7 @@ def agreement(
 
 
 def chimera_rows(measurement: Measurement, simulated: dict[str, list[float]], cases: list[str]) -> list[Row]:
-    """How many times faster Chimera is than GPipe and 1F1B, measured and simulated."""
+    """Return rows of the speed-up of Chimera over GPipe and 1F1B, measured and simulated."""
     of_name = {case.split(",")[0]: case for case in cases}
     steps = {case: measurement.times(case, STEP) for case in cases}
     ours = of_name["chimera"]
@@ -303,7 +307,7 @@ def chimera_rows(measurement: Measurement, simulated: dict[str, list[float]], ca
 
 
 def costs_and_cores(measurement: Measurement, link: Link) -> Iterator[tuple[CostModel, float]]:
-    """What stages cost alone, and how many cores two ranks have for this work, in every round."""
+    """Yield, for every round, the costs of the stages alone and the number of cores that two ranks have for them."""
     forward, both = (
         np.transpose([measurement.times(PARTS, f"{passes} of stage {stage}") for stage in range(REAL_RANKS)])
         for passes in ("F", "F and B")
@@ -314,10 +318,10 @@ def costs_and_cores(measurement: Measurement, link: Link) -> Iterator[tuple[Cost
 
 
 def seconds_on_shared_cores(timeline: PipelineTimeline, num_cores: float) -> float:
-    """The time that a simulated step takes where ranks that compute at once share fewer cores than they are.
+    """Return the time of a simulated step whose ranks share fewer cores than there are ranks.
 
-    All of them go slower by the same factor then, so that nothing changes its order: times in which r ranks compute
-    are longer by r / num_cores, and all others stay.
+    All computing ranks then slow down by the same factor, so the order of events stays the same: intervals in which r
+    ranks compute get longer by the factor r / num_cores if this is above 1; all others stay the same.
     """
     columns = timeline.schedule.columns
     computes = np.array([kind in PASSES for kind in columns.kinds])[columns.kind]
@@ -329,9 +333,9 @@ def seconds_on_shared_cores(timeline: PipelineTimeline, num_cores: float) -> flo
     return timeline.makespan_s + float(added.sum())
 
 
-def peaks(options: Options) -> Found:
-    """Peaks of the ranks, of activations; the rank with the highest one."""
-    os.environ["MALLOC_MMAP_THRESHOLD_"] = str(1 << 16)  # of the ranks
+def peaks(options: Options) -> PartResults:
+    """Measure the peak memory of activations, on the rank with the highest peak."""
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = str(1 << 16)  # inherited by the ranks
     rows = []
     for case, predicted, found in hk.spawn(memory, REAL_RANKS)[0]:
         rows.append(computed(f"{case}: peak", "predicted", max(found) / 2**20, max(predicted) / 2**20, "MiB"))
@@ -340,9 +344,9 @@ def peaks(options: Options) -> Found:
 
 if __name__ == "__main__":
     run_claim(
-        "steps of pipeline schedules take the time and the memory that were simulated",
+        "steps of pipeline schedules take the simulated time and memory",
         {"timed": timed, "real": real, "memory": peaks},
-        option("--ranks", action="append", type=int, choices=TIMED_RANKS, help="that sleep; may be repeated"),
-        option("--pass-ms", type=float, default=50.0, help="of a stage that sleeps (default 50)"),
+        option("--ranks", action="append", type=int, choices=TIMED_RANKS, help="sleeping ranks; may be repeated"),
+        option("--pass-ms", type=float, default=50.0, help="pass of a sleeping stage in ms (default 50)"),
         unit="ms",
     )

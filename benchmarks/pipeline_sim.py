@@ -1,9 +1,9 @@
-"""How many actions of pipeline schedules are simulated a second, against torch's own simulation of its tables.
+"""Simulated actions of pipeline schedules per second, compared with torch's own simulation of its tables.
 
-One process. Ours finds out what every action waits for, runs the table on the virtual clock with its costs, and says
-what ranks hold; torch's counts steps, without costs (torch.distributed.pipelining.schedules._simulate_comms_compute).
-Both are given the same actions, messages included. A table of 64 ranks and 1,024 micro-batches, made, simulated and
-its memory counted, is to take less than 5 s.
+Everything runs in one process. Our simulator finds the dependencies of every action, runs the table on the virtual
+clock with its costs, and computes the memory of the ranks. torch's only counts steps, without costs
+(torch.distributed.pipelining.schedules._simulate_comms_compute). Both simulate the same actions, including messages.
+A table of 64 ranks and 1,024 micro-batches must be made, simulated, and its memory computed, in less than 5 s.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from statistics import median
 
-from claim import Found, Options, run_claim
+from claim import Options, PartResults, run_claim
 
 from hocket.measure import Comparison, Contender, Measurement, Row, Settings, Team, measure, pin, progress
 from hocket.pipeline import PipelineSchedule, build, lower_messages, simulate
@@ -28,14 +28,14 @@ LARGE = (("1f1b", 64, 1024), ("chimera", 64, 1024), ("zb-v", 64, 1024))
 MOST_S = 5.0
 
 
-def simulate_anew(schedule: PipelineSchedule) -> None:
-    """Simulates without anything that an earlier run left behind."""
+def simulate_uncached(schedule: PipelineSchedule) -> None:
+    """Simulate without cached results of an earlier run."""
     timeline = simulate(replace(schedule))
     timeline.peak_nbytes.max()
 
 
 def torch_simulation(schedule: PipelineSchedule) -> Callable[[], object]:
-    """The same table in torch's simulation."""
+    """Return the call that simulates the same table with torch."""
     from torch.distributed.pipelining.schedules import _Action, _simulate_comms_compute
 
     rows = csv.reader(io.StringIO(torch_csv.dump(schedule)))
@@ -44,39 +44,39 @@ def torch_simulation(schedule: PipelineSchedule) -> Callable[[], object]:
     return lambda: _simulate_comms_compute(actions, lambda stage: ranks[stage], schedule.num_stages)
 
 
-def compared(settings: Settings) -> tuple[Measurement, dict[str, PipelineSchedule]]:
-    """The same tables in both simulations, in turn."""
+def measure_both(settings: Settings) -> tuple[Measurement, dict[str, PipelineSchedule]]:
+    """Measure the same tables in both simulations, alternately."""
     contenders, tables = [], {}
     for name, num_ranks, num_micro_batches in COMPARED:
         case = f"{name}, {num_ranks} ranks, {num_micro_batches} micro-batches"
         tables[case] = schedule = lower_messages(build(name, num_ranks, num_micro_batches), "fifo")
-        contenders.append(Contender.of_call(case, OURS, partial(simulate_anew, schedule)))
+        contenders.append(Contender.of_call(case, OURS, partial(simulate_uncached, schedule)))
         contenders.append(Contender.of_call(case, TORCH, torch_simulation(schedule)))
-    return alone(contenders, "tables in both", settings), tables
+    return measure_here(contenders, "tables in both", settings), tables
 
 
-def large(settings: Settings) -> tuple[Measurement, dict[str, PipelineSchedule]]:
-    """Large tables, made and simulated."""
+def measure_large(settings: Settings) -> tuple[Measurement, dict[str, PipelineSchedule]]:
+    """Measure large tables, which are made and simulated."""
     contenders, tables = [], {}
     for recipe in LARGE:
         case = "{}, {} ranks, {} micro-batches, made and simulated".format(*recipe)
         tables[case] = build(*recipe)
-        contenders.append(Contender.of_call(case, OURS, lambda recipe=recipe: simulate_anew(build(*recipe))))
-    return alone(contenders, "large tables", replace(settings, again=False)), tables
+        contenders.append(Contender.of_call(case, OURS, lambda recipe=recipe: simulate_uncached(build(*recipe))))
+    return measure_here(contenders, "large tables", replace(settings, again=False)), tables
 
 
-def alone(contenders: list[Contender], words: str, settings: Settings) -> Measurement:
-    """In this process; what it has set up is left out of the collections of garbage that strike either side."""
+def measure_here(contenders: list[Contender], words: str, settings: Settings) -> Measurement:
+    """Measure in this process; garbage collection ignores the objects of the setup, so it disturbs neither side."""
     gc.collect()
     gc.freeze()
     with progress(words) as on_round:
         return measure(Team(contenders, 0, lambda: None, lambda values: [values]), settings, on_round=on_round)
 
 
-def parts(options: Options) -> Found:
+def parts(options: Options) -> PartResults:
     pin(0)
-    both, tables = compared(options.settings)
-    made, large_tables = large(options.settings)
+    both, tables = measure_both(options.settings)
+    made, large_tables = measure_large(options.settings)
     yield [Comparison(case, OURS, (TORCH,), 1.0, needs_cores=False) for case in tables], both
     rows = []
     for case in large_tables:
@@ -93,4 +93,4 @@ def parts(options: Options) -> Found:
 
 
 if __name__ == "__main__":
-    run_claim("simulated actions a second, against torch's simulation and a limit", parts)
+    run_claim("simulated actions per second, against torch's simulation and a limit", parts)

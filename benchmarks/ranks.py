@@ -1,4 +1,4 @@
-"""What the ranks of claims share: the arrays of an operation and what has to come out, and libraries by driver."""
+"""Helpers for the ranks of claims: operands and expected results of operations, checks, and drivers of libraries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from hocket.bench.targets import Target
 from hocket.measure import Contender, serve
 from hocket.measure.loops import Loop
 
-# Of `libraries.job`: its name in `hocket bench`, and what calls it. "memory" is hocket's ranks, which use no library.
+# Library names of `libraries.job`: the name in `hocket bench`, and the module that calls the library. "memory" uses
+# ranks of hocket, but no library.
 TARGETS = {
     "hocket": ("mix", "hocket"),
     "memory": ("shm", "hocket"),
@@ -26,16 +27,25 @@ TARGETS = {
 
 
 @dataclass(frozen=True)
-class Arrays:
-    """Of one operation on a rank: what goes in, what comes out, and what has to if x of rank r is all r + first."""
+class Operands:
+    """The arrays of one operation on a rank.
+
+    Args:
+        x: the input.
+        out: the result.
+        expected: function of `first` that returns the expected result if all elements of x are rank + first.
+    """
 
     x: np.ndarray
     out: np.ndarray
     expected: Callable[[int], np.ndarray | float]
 
 
-def arrays(op: str, nbytes: int, rank: int, size: int) -> Arrays:
-    """Those of a rank, the larger one of so many bytes, as in nccl-tests: of all_gather the gathered one."""
+def make_operands(op: str, nbytes: int, rank: int, size: int) -> Operands:
+    """Return the operands of a rank; the larger array has `nbytes` bytes, as in nccl-tests.
+
+    For all_gather, the larger array is the result.
+    """
     whole, part = nbytes // 4, nbytes // 4 // size
 
     def of_all(first: int) -> np.ndarray:
@@ -43,52 +53,55 @@ def arrays(op: str, nbytes: int, rank: int, size: int) -> Arrays:
 
     if op in ("all_reduce", "broadcast"):
         x = zeros(whole)
-        return Arrays(x, x, lambda first: of_all(first).sum() if op == "all_reduce" else first)
-    if op == "send_recv":  # there and back again
-        return Arrays(zeros(whole), zeros(whole), lambda first: first if rank else first + 1)
+        return Operands(x, x, lambda first: of_all(first).sum() if op == "all_reduce" else first)
+    if op == "send_recv":  # a message there and one back
+        return Operands(zeros(whole), zeros(whole), lambda first: first if rank else first + 1)
     if op == "reduce_scatter":
-        return Arrays(zeros(part * size), zeros(part), lambda first: of_all(first).sum())
+        return Operands(zeros(part * size), zeros(part), lambda first: of_all(first).sum())
     x = zeros(part if op == "all_gather" else part * size)
-    return Arrays(x, zeros(part * size), lambda first: of_all(first).repeat(part))
+    return Operands(x, zeros(part * size), lambda first: of_all(first).repeat(part))
 
 
 def arguments(op: str, x: Any, out: Any) -> tuple[Any, ...]:
-    """Those of hocket's operation, and of a driver's."""
+    """Return the array and root arguments of an operation, for hocket and for drivers."""
     return {"all_reduce": (x,), "broadcast": (x, 0)}.get(op, (out, x))
 
 
 def zeros(count: int) -> np.ndarray:
-    """Float32 that stay finite however often they are reduced in place; written, so that every page is there."""
+    """Return float32 zeros, which stay finite when reduced in place repeatedly; all pages are allocated."""
     x = np.empty(count, np.float32)
     x.fill(0)
     return x
 
 
-def checked(words: str, run: Loop, given: Arrays, rank: int) -> Loop:
-    """The loop, after two looks at its result; later repetitions are on zeros, all else would overflow in place."""
+def check_loop(name: str, run: Loop, operands: Operands, rank: int) -> Loop:
+    """Check the result of a loop twice, and return the loop.
+
+    The arrays are zeros afterwards: other values would overflow after many reductions in place.
+    """
     for first in (1, 5):
-        given.out.fill(0)
-        given.x.fill(rank + first)
+        operands.out.fill(0)
+        operands.x.fill(rank + first)
         run(1)
-        check(words, given.out, given.expected(first))
-    given.x.fill(0)
-    given.out.fill(0)
+        check(name, operands.out, operands.expected(first))
+    operands.x.fill(0)
+    operands.out.fill(0)
     return run
 
 
-def check(words: str, found: np.ndarray, expected: Any) -> None:
-    """Raise WrongResult where a result is not what is expected, in an array, or as one number that is everywhere."""
-    compare(found, np.broadcast_to(expected, found.shape), words)
+def check(name: str, found: np.ndarray, expected: Any) -> None:
+    """Raise WrongResult if a result differs from the expected array, or its elements from one number."""
+    compare(found, np.broadcast_to(expected, found.shape), name)
 
 
 def serve_all(comm: Any, contenders: list[Contender], facts: object = None, **barrier: str) -> None:
-    """Serve what a communicator's ranks have set up, and leave.
+    """Serve the contenders that the ranks of a communicator have set up, then finalize the communicator.
 
     Args:
-        comm: of `hocket.init`.
-        contenders: the same on all ranks.
-        facts: for the script, as JSON has them.
-        barrier: how the ranks meet before a sample, as `Communicator.barrier` takes it.
+        comm: communicator of `hocket.init`.
+        contenders: contenders, with the same names on all ranks.
+        facts: values for the script that JSON can represent.
+        barrier: arguments of `Communicator.barrier` before each sample.
     """
     serve(contenders, comm.rank, lambda: comm.barrier(**barrier), actions={"facts": lambda _: {"facts": facts}})
     comm.finalize()
@@ -96,7 +109,7 @@ def serve_all(comm: Any, contenders: list[Contender], facts: object = None, **ba
 
 @contextmanager
 def driver_of(library: str) -> Iterator[Driver]:
-    """A library of `libraries.job` on this rank, called directly; which MPI, the environment says (MPI4PY_LIBMPI)."""
+    """Open a library of `libraries.job` on this rank; the environment selects the MPI (MPI4PY_LIBMPI)."""
     name, through = TARGETS.get(library, (library, "mpi4py"))
     with opened([Target(name, "", through)]) as drivers:
         yield drivers[name]

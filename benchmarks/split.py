@@ -1,9 +1,10 @@
-"""One operation over two libraries at once, where each has a link of its own, and where they share one.
+"""One operation over two libraries at once, if each has its own link, and if they share one link.
 
-One rank on each of two hosts of the laboratory (lab.py), joined by one or two links of 1 Gbit/s. MPICH is
-told to use the first (UCX_NET_DEVICES), gloo the second if there is one. A table is measured first, as by `hocket tune
-run`; what it chooses has to be as good as the best of all three, with one link as with two. Beside them stands MPICH in
-a job of its own that may use all links: where a library can do that by itself, nothing has to be split.
+The laboratory (lab.py) has one rank on each of two hosts, joined by one or two links of 1 Gbit/s. MPICH uses the first
+link (UCX_NET_DEVICES), gloo the second one, or the only one. The ranks first measure a table, as `hocket tune run`
+does. Its choice must be as good as the best of MPICH, gloo and both together, with one link and with two. With two
+links, the rows also compare with MPICH in its own job that may use all links: operations need not be split over
+libraries if one library can use all links.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from itertools import chain, product
 from typing import Any
 
 import numpy as np
-from claim import Found, Options, measured_and_told, option, run_claim
+from claim import Options, PartResults, measure_with_facts, option, run_claim
 from lab import Lab
 from libraries import lab_job
 from ranks import serve_all, zeros
@@ -42,38 +43,38 @@ ALL_LINKS = "mpi over all links"
 
 
 def serve_rank(library: str, *sizes: str) -> None:
-    """One rank: both libraries, both at once and the choices of a table that it measures; or MPICH, over all links.
+    """Run one rank: each library, both together, and the choices of a measured table; or MPICH over all links.
 
-    It tells what the table chose by case, and the bytes that one operation over both sends over each device.
+    Its facts are, by case, the choice of the table and the bytes that one operation over both sends over each device.
     """
     nbytes = [int(each) for each in sizes]
-    if library == "mpich":  # nothing but this library, as the environment has it
+    if library == "mpich":  # only this library, configured by the environment
         comm = hk.init(backends="mpi", policy=hk.Policy.fixed({"*": "mpi"}))
         pin(comm.rank)
-        cases = {f"{op} {format_nbytes(each)}": bound(comm, op, zeros(each // 4)) for op, each in product(OPS, nbytes)}
+        cases = {f"{op} {format_nbytes(n)}": bind_loop(comm, op, zeros(n // 4)) for op, n in product(OPS, nbytes)}
         serve_all(comm, [Contender(case, ALL_LINKS, run) for case, run in cases.items()])
         return
     comm = hk.init(backends=["mpi", "gloo", BOTH], policy=hk.Policy.fixed({"*": "mpi"}))
     pin(comm.rank)
     comm.policy = TablePolicy(measure_table(comm, Sweep(ops=OPS, sizes=nbytes, busy_sizes=(), schedules=False)))
     contenders = []
-    said = {}
+    facts = {}
     for op, each in product(OPS, nbytes):
         case = f"{op} {format_nbytes(each)}"
         x = zeros(each // 4)
         for name in (*ALONE, BOTH):
-            contenders.append(Contender(case, name, bound(comm, op, x, backend=name, algorithm="native")))
-        contenders.append(Contender(case, CHOICE, bound(comm, op, x)))
+            contenders.append(Contender(case, name, bind_loop(comm, op, x, backend=name, algorithm="native")))
+        contenders.append(Contender(case, CHOICE, bind_loop(comm, op, x)))
         comm.barrier()
         before = sent_nbytes()
         contenders[-2].run(1)
         comm.barrier()
         sent = {device: count - before[device] for device, count in sent_nbytes().items()}
-        said[case] = {"chosen": comm.explain(op, each).chosen, "sent": sent}
-    serve_all(comm, contenders, said)
+        facts[case] = {"chosen": comm.explain(op, each).chosen, "sent": sent}
+    serve_all(comm, contenders, facts)
 
 
-def bound(comm: hk.Communicator, op: str, x: np.ndarray, **how: str) -> Loop:
+def bind_loop(comm: hk.Communicator, op: str, x: np.ndarray, **how: str) -> Loop:
     return looped(partial(getattr(comm, op), *((x, 0) if op == "broadcast" else (x,)), **how))
 
 
@@ -81,7 +82,7 @@ def with_variables(job: Job, **variables: str) -> Job:
     return replace(job, processes=tuple(Process(each.argv, {**each.env, **variables}) for each in job.processes))
 
 
-def parts(options: Options) -> Found:
+def parts(options: Options) -> PartResults:
     for num_links in options.links or (2, 1):
         where = f"2 hosts, {num_links} link{'s' if num_links > 1 else ''} of {RATE_GBIT_S:g} Gbit/s"
         with Lab(RATE_GBIT_S, num_links) as lab:
@@ -90,19 +91,19 @@ def parts(options: Options) -> Found:
             if num_links > 1:
                 rival = lab_job("mpich", lab, __file__, SIZES, 1)
                 jobs.append(with_variables(rival, MASTER_PORT="29600"))
-            measurement, said = measured_and_told(jobs, where, options.settings, start_timeout_s=400.0)
-        yield chain(*(comparisons(said, where, num_links, *each) for each in product(OPS, SIZES))), measurement
+            measurement, facts = measure_with_facts(jobs, where, options.settings, start_timeout_s=400.0)
+        yield chain(*(comparisons(facts, where, num_links, *each) for each in product(OPS, SIZES))), measurement
 
 
-def comparisons(said: dict[str, Any], where: str, num_links: int, op: str, nbytes: int) -> Iterator[Comparison]:
+def comparisons(facts: dict[str, Any], where: str, num_links: int, op: str, nbytes: int) -> Iterator[Comparison]:
     case = f"{op} {format_nbytes(nbytes)}"
-    sent = ", ".join(f"{count / 1024:.0f} KiB over {device}" for device, count in sorted(said[case]["sent"].items()))
+    sent = ", ".join(f"{count / 1024:.0f} KiB over {device}" for device, count in sorted(facts[case]["sent"].items()))
     compare = partial(Comparison, case, needs_cores=False)
     both = partial(compare, BOTH, label=f"{where}: {case}, both ({sent})")
     yield both(ALONE, target=LEAST_GAIN if num_links > 1 and nbytes >= LEAST_GAIN_FROM else None)
     if num_links > 1:
         yield both((ALL_LINKS,))
-    chosen = f"{where}: {case}, the table's: {said[case]['chosen']}"
+    chosen = f"{where}: {case}, the table's: {facts[case]['chosen']}"
     yield compare(CHOICE, (*ALONE, BOTH), target=AS_GOOD, label=chosen)
 
 
@@ -110,6 +111,6 @@ if __name__ == "__main__":
     run_claim(
         "one operation over two libraries at once",
         parts,
-        option("--links", action="append", type=int, choices=(1, 2), help="may be repeated; by default both"),
+        option("--links", action="append", type=int, choices=(1, 2), help="may be repeated (default: 2 and 1)"),
         needs_lab=lambda options: True,
     )

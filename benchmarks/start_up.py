@@ -1,7 +1,7 @@
-"""How long `hk.init` takes, in this checkout and in another: two ranks of one host, and many on the laboratory's two.
+"""Time of `hk.init` in this and another checkout: two ranks of one host, or many on the two hosts of the laboratory.
 
-Both checkouts need their .venv (`make install`). What is timed is an init and the finalize after it, of ranks that all
-come at once, as the slowest of them has it; libraries are loaded before. The two checkouts take turns.
+Both checkouts need their .venv (`make install`). The time is that of an init and the following finalize on the slowest
+rank, if all ranks start at the same time; libraries are loaded before. The two checkouts alternate.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from claim import Found, Options, measured, option, run_claim
+from claim import Options, PartResults, measure_jobs, option, run_claim
 from lab import Lab
 from two_trees import CHECKOUT, OTHER, THIS, jobs_of
 
@@ -31,22 +31,22 @@ _DEADLINE_S = 400.0
 
 
 def serve_rank(name: str) -> None:
-    """One of two ranks of a checkout."""
+    """Run one of two ranks of a checkout."""
     import torch.distributed as dist
 
     import hocket as hk
 
-    dist.init_process_group("hocket")  # a communicator besides those that are timed, for the barrier
+    dist.init_process_group("hocket")  # a communicator for the barrier, besides the timed ones
 
-    def starting(backends: list[str]) -> Contender:
+    def contender_of(backends: list[str]) -> Contender:
         return Contender.of_call("+".join(backends), name, lambda: hk.init(backends=backends, timeout=60).finalize())
 
-    serve([starting(backends) for backends in CASES.values()], dist.get_rank(), dist.barrier)
+    serve([contender_of(backends) for backends in CASES.values()], dist.get_rank(), dist.barrier)
     dist.destroy_process_group()
 
 
 def time_inits() -> None:
-    """One of many ranks; rank 0 prints the seconds of each init, as the slowest rank has it."""
+    """Run one of many ranks; rank 0 prints the seconds of each init on the slowest rank."""
     import numpy as np
 
     import hocket as hk
@@ -66,13 +66,13 @@ def time_inits() -> None:
 
 
 def on_two_hosts(trees: dict[str, Path], num_ranks: int, num_rounds: int, core_factor: float) -> Measurement:
-    """Start all ranks of either checkout in turn; a round is the median of its inits.
+    """Start all ranks of the checkouts alternately; the time of a round is the median of its inits.
 
     Args:
-        trees: by name.
-        num_ranks: on both hosts together.
-        num_rounds: of both checkouts.
-        core_factor: as it was measured before; no rank is idle here that could measure it.
+        trees: folders of the checkouts, by name.
+        num_ranks: number of ranks on both hosts together.
+        num_rounds: number of rounds of both checkouts.
+        core_factor: the core factor measured before; no rank is idle here to measure it.
     """
     before = usage([os.getpid()])
     case = HOSTS.format(num_ranks)
@@ -88,23 +88,23 @@ def on_two_hosts(trees: dict[str, Path], num_ranks: int, num_rounds: int, core_f
                     for command, variables in lab.rank_commands(argv, num_ranks // 2)
                 ]
                 outputs = [process.communicate(timeout=_DEADLINE_S)[0] for process in processes]
-                told = [json.loads(text) for text in outputs if text]
-                seconds[case, name] = median(told[0])
+                timings = [json.loads(text) for text in outputs if text]
+                seconds[case, name] = median(timings[0])
             rounds.append(Round(seconds, core_factor))
             print(f"round {number + 1} of {num_rounds}: {seconds}", file=sys.stderr)
     busy = foreign_busy(before, usage([os.getpid()]))
     return Measurement(tuple(rounds), {(case, name): 1 for name in trees}, num_ranks, busy, full_cores=0.0)
 
 
-def parts(options: Options) -> Found:
-    # A start waits for the kernel and for processes that begin, so it needs no two processors to itself.
+def parts(options: Options) -> PartResults:
+    # A start waits for the kernel and for starting processes, so it does not need two full cores.
     settings = replace(options.settings, core_rounds=0, full_core_factor=0.0)
-    measurement = measured(jobs_of(options.trees, __file__), "rounds", settings)
+    measurement = measure_jobs(jobs_of(options.trees, __file__), "rounds", settings)
     rows = []
     for backends in CASES.values():
         case = "+".join(backends)
-        middle_s = median(measurement.times(case, OTHER))
-        rows.append(Comparison(case, THIS, (OTHER,), middle_s / (middle_s + MOST_SLOWER_S)))
+        other_s = median(measurement.times(case, OTHER))
+        rows.append(Comparison(case, THIS, (OTHER,), other_s / (other_s + MOST_SLOWER_S)))
     yield rows, measurement
     if options.hosts:
         on_hosts = on_two_hosts(options.trees, options.hosts, options.starts, measurement.core_factor)
@@ -115,10 +115,10 @@ if __name__ == "__main__" and sys.argv[1:2] == ["--init"]:
     time_inits()
 elif __name__ == "__main__":
     run_claim(
-        "an init takes at most 3 ms more on one host than in the other checkout, and 1.1 times as long on two",
+        "an init takes at most 3 ms longer than in the other checkout on one host, and 1.1 times as long on two hosts",
         parts,
         CHECKOUT,
-        option("--hosts", type=int, default=0, metavar="N", help="also N ranks on two hosts (needs root)"),
-        option("--starts", type=int, default=9, metavar="N", help="of all ranks on two hosts (default 9)"),
+        option("--hosts", type=int, default=0, metavar="N", help="also measure N ranks on two hosts (needs root)"),
+        option("--starts", type=int, default=9, metavar="N", help="starts of all ranks on two hosts (default 9)"),
         needs_lab=lambda options: options.hosts > 0,
     )

@@ -1,8 +1,8 @@
-"""What `hocket bench` itself costs, and whether its verdicts can be trusted.
+"""The overhead of `hocket bench` itself, and the reliability of its verdicts.
 
-A message of 8 bytes through the suite is to take at most 0.35 us longer than in a bare loop of mpi4py, in the same run.
-Applications on two ranks are to reach 0.9 of the core factor of their own kernel. Of 20 comparisons of equals at most
-one may raise an alarm, and everything that takes 5 % longer has to be found slower.
+A message of 8 bytes through the suite must take at most 0.35 us longer than in a bare loop of mpi4py, in the same run.
+Applications on two ranks must reach 0.9 of the core factor of their own kernel. Of 20 comparisons of equal libraries,
+at most one may report a slower one. Every comparison with a library that takes 5 % longer must report it as slower.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 from statistics import median
 
 import numpy as np
-from claim import Found, Options, measured, run_claim
+from claim import Options, PartResults, measure_jobs, run_claim
 from libraries import job
 
 from hocket import bench
@@ -24,13 +24,13 @@ CASE, NBYTES, BARE = "8 B there and back", 8, "bare mpi4py loop"
 MOST_OVER_US = 0.35
 LEAST_SHARE = 0.9
 NUM_EQUAL, NUM_SLOWER = 20, 10
-NUM_LAUNCHES = 9  # of the jobs of each, as hocket bench compare has them
+NUM_LAUNCHES = 9  # of the jobs of each comparison, as in hocket bench compare
 MOST_ALARMS = 1
 JOBS = {"openmpi": "mpi4py:openmpi", "mpich": "mpi4py:mpich", "hocket": "shm"}
 
 
-def bare(library: str) -> Contender:
-    """What somebody writes who has no benchmark suite."""
+def bare_contender(library: str) -> Contender:
+    """Return the loop that a user would write without a benchmark suite."""
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
@@ -41,7 +41,7 @@ def bare(library: str) -> Contender:
 
 
 def serve_rank(library: str, names: str) -> None:
-    """One rank: messages of 8 bytes there and back, through `hocket bench` and in a loop of mpi4py's own."""
+    """Run one rank: round trips of 8 bytes, through `hocket bench` and in a bare loop of mpi4py."""
     targets = bench.parse_targets(names)
     points = [bench.Point("latency", each.name, NBYTES) for each in targets]
     with bench.opened(targets) as drivers:
@@ -50,33 +50,34 @@ def serve_rank(library: str, names: str) -> None:
         contenders = [Contender(CASE, f"hocket bench, {point.target}", each.run) for point, each in prepared.items()]
         first = drivers[targets[0].name]
         if any(each.through == "mpi4py" for each in targets):
-            contenders.append(bare(library))
+            contenders.append(bare_contender(library))
         pin(first.rank)
         serve(contenders, first.rank, first.barrier)
 
 
-def latency(options: Options) -> Found:
-    """One-way times through the suite, over those of a bare loop of the same MPI."""
+def latency(options: Options) -> PartResults:
+    """Compare one-way times through the suite with those of bare loops of both MPIs."""
     jobs = [job(library, __file__, [targets], 2) for library, targets in JOBS.items()]
-    measurement = measured(jobs, "8 bytes", options.settings)
+    measurement = measure_jobs(jobs, "8 bytes", options.settings)
     pairs = [(target, family) for family in ("openmpi", "mpich") for target in (JOBS[family], "shm")]
     least = options.settings.min_rounds
-    yield [over(measurement, f"hocket bench, {ours}", f"{BARE}, {mpi}", least) for ours, mpi in pairs], measurement
+    rows = [overhead_row(measurement, f"hocket bench, {ours}", f"{BARE}, {mpi}", least) for ours, mpi in pairs]
+    yield rows, measurement
 
 
-def over(measurement: Measurement, ours: str, theirs: str, min_rounds: int) -> Row:
-    """How many microseconds a message takes longer; the ratio of the row is that of the times."""
+def overhead_row(measurement: Measurement, ours: str, theirs: str, min_rounds: int) -> Row:
+    """Return a row that judges the extra microseconds per message; its ratio is that of the times."""
     times = (measurement.times(CASE, name) for name in (ours, theirs))
     pairs = [(a / 2, b / 2) for a, b in zip(*times, strict=True)]
-    longer = [1e6 * (a - b) for a, b in pairs]
-    low, high = range_of_median(longer)
-    label = f"{ours}: {median(longer):+.3f} us [{low:+.3f}, {high:+.3f}], at most {MOST_OVER_US:+}"
+    extra_us = [1e6 * (a - b) for a, b in pairs]
+    low, high = range_of_median(extra_us)
+    label = f"{ours}: {median(extra_us):+.3f} us [{low:+.3f}, {high:+.3f}], at most {MOST_OVER_US:+}"
     a, b = (1e6 * median(each) for each in zip(*pairs, strict=True))
-    holds = median(longer) <= MOST_OVER_US if len(longer) >= min_rounds else None
+    holds = median(extra_us) <= MOST_OVER_US if len(extra_us) >= min_rounds else None
     return Row(label, theirs, a, b, "us", median(b / a for a, b in pairs), None, 1.0 if holds is None else None, holds)
 
 
-def apps(options: Options) -> Found:
+def apps(options: Options) -> PartResults:
     rule = StopRule(precision=0.01, time_limit_s=options.settings.time_limit_s / 4, min_samples=15)
     for name in bench.problems():
         with progress(name, "times") as on_round:
@@ -87,24 +88,24 @@ def apps(options: Options) -> Found:
         yield ([Row(label, "its kernel, twice", *times, "ms", found.share, found.interval, LEAST_SHARE, holds)],)
 
 
-def comparisons(options: Options) -> Found:
-    """Verdicts on equals, and on what takes 5 % longer."""
+def comparisons(options: Options) -> PartResults:
+    """Count the verdicts "slower" for equal libraries, and for a library that takes 5 % longer."""
     rule = StopRule(precision=0.002, max_samples=400, time_limit_s=options.settings.time_limit_s / 40)
-    for pair, total, wanted in (("shm,shm!again", NUM_EQUAL, False), ("shm!slow=0%,shm!slow=5%", NUM_SLOWER, True)):
+    for pair, total, is_slower in (("shm,shm!again", NUM_EQUAL, False), ("shm!slow=0%,shm!slow=5%", NUM_SLOWER, True)):
         alarms, ratios = 0, []
         with progress(f"comparisons of {pair}", "comparisons") as update:
             for number in range(total):
-                found = compared(pair, replace(rule, seed=rule.seed + number))
+                found = compare_pair(pair, replace(rule, seed=rule.seed + number))
                 alarms += found.is_slower
                 ratios += [row.ratio for row in found.rows]
                 update(number + 1, total, f"{alarms} slower")
         label = f"{pair}: the second slower in {alarms} of {total}"
-        holds = alarms == total if wanted else alarms <= MOST_ALARMS
+        holds = alarms == total if is_slower else alarms <= MOST_ALARMS
         middle = median(ratios)
         yield ([Row(label, "shm", middle, 1.0, "times", middle, median_interval(ratios), None, holds)],)
 
 
-def compared(pair: str, rule: StopRule) -> bench.Comparison:
+def compare_pair(pair: str, rule: StopRule) -> bench.Comparison:
     targets = bench.parse_targets(pair)
     points = bench.choose_points(["all_reduce"], targets, sizes=[256 << 10, 1 << 20])
     results = bench.run_points(points, targets, 2, rule, num_launches=NUM_LAUNCHES).results

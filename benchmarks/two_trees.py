@@ -1,9 +1,9 @@
-"""What everybody waits for, in this checkout and in another one: is any of it slower than it was?
+"""Regression check: the operations that most programs wait for, in this and another checkout.
 
-Both checkouts need their .venv (`make install`). Their ranks are processes of their own, whose samples take turns.
+Both checkouts need their .venv (`make install`). Their ranks are separate processes, whose samples alternate.
 
-Where a process has its code and data changes what 16 bytes take by some percent, in all of its samples. So ranks are
-started again and again, and a row's ratio is the median over starts, each by the median of its rounds.
+The addresses of code and data change the time of 16 bytes by some percent, in all samples of a process. So the ranks
+are started several times. The ratio of a row is the median over starts, each represented by the median of its rounds.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 
-from claim import Found, Options, measured, option, run_claim
+from claim import Options, PartResults, measure_jobs, option, run_claim
 
 from hocket.measure import Comparison, Contender, Job, Measurement, Round, direct_job, pin, serve
 
 THIS, OTHER = "this checkout", "the other one"
-ALL_REDUCE, TO_AND_FRO = "all_reduce of 16 bytes", "16 bytes there and back"
+ALL_REDUCE, ROUND_TRIP = "all_reduce of 16 bytes", "16 bytes there and back"
 DDP_STEP, PIPELINE_STEP = "DDP step", "pipeline step"
-CASES = (ALL_REDUCE, TO_AND_FRO, DDP_STEP, PIPELINE_STEP)
-TARGET = 0.97  # what two runs of the same code differ by
+CASES = (ALL_REDUCE, ROUND_TRIP, DDP_STEP, PIPELINE_STEP)
+TARGET = 0.97  # two runs of the same code differ by as much
 WIDTH, NUM_MICRO_BATCHES = 256, 4
 
 
 def serve_rank(name: str) -> None:
-    """One rank of a checkout, which may be older than this script: it is asked for nothing that is new."""
+    """Run one rank of a checkout, which may be older than this script: use no new features of hocket here."""
     import numpy as np
     import torch
     import torch.distributed as dist
@@ -71,7 +71,7 @@ def serve_rank(name: str) -> None:
 
     contenders = [
         Contender.of_call(ALL_REDUCE, name, partial(comm.all_reduce, x, "max")),
-        Contender(TO_AND_FRO, name, there_and_back),
+        Contender(ROUND_TRIP, name, there_and_back),
         Contender.of_call(DDP_STEP, name, ddp_step),
         Contender.of_call(PIPELINE_STEP, name, partial(executor.step, batch)),
     ]
@@ -81,7 +81,7 @@ def serve_rank(name: str) -> None:
     comm.finalize()
 
 
-def of_starts(starts: Sequence[Measurement]) -> Measurement:
+def join_starts(starts: Sequence[Measurement]) -> Measurement:
     """Return one measurement in which each start is a round."""
     rounds = [
         Round(
@@ -94,7 +94,7 @@ def of_starts(starts: Sequence[Measurement]) -> Measurement:
 
 
 def both_trees(other: str) -> dict[str, Path]:
-    """Both checkouts by name; one without an environment ends the script."""
+    """Return both checkouts by name; raise ArgumentTypeError if one has no environment."""
     trees = {THIS: Path(__file__).resolve().parents[1], OTHER: Path(other).resolve()}
     for tree in trees.values():
         if not (tree / ".venv" / "bin" / "python").exists():
@@ -113,17 +113,17 @@ def jobs_of(trees: Mapping[str, Path], script: str) -> list[Job]:
 CHECKOUT = option("trees", type=both_trees, metavar="CHECKOUT", help="folder of the other checkout")
 
 
-def parts(options: Options) -> Found:
+def parts(options: Options) -> PartResults:
     jobs = partial(jobs_of, options.trees, __file__)
     words = [f"start {number + 1} of {options.starts}" for number in range(options.starts)]
-    measurement = of_starts([measured(jobs(), each, options.settings) for each in words])
+    measurement = join_starts([measure_jobs(jobs(), each, options.settings) for each in words])
     yield [Comparison(case, THIS, (OTHER,), TARGET) for case in CASES], measurement
 
 
 if __name__ == "__main__":
     run_claim(
-        "what everybody waits for takes no longer than in the other checkout",
+        "the operations that most programs wait for are not slower than in the other checkout",
         parts,
         CHECKOUT,
-        option("--starts", type=int, default=9, metavar="N", help="of all ranks (default 9)"),
+        option("--starts", type=int, default=9, metavar="N", help="starts of all ranks (default 9)"),
     )

@@ -1,11 +1,14 @@
-"""Parameters of VGG-16 exchanged by broadcasts: executed between two hosts, simulated for up to 1,024 ranks.
+"""Exchange of the parameters of VGG-16 by broadcasts: executed between two hosts, simulated for up to 1,024 ranks.
 
-The study of "Optimized Broadcast for Deep Learning Workloads on Dense-GPU InfiniBand Clusters: MPI or NCCL?" (arXiv
-1707.09414) on its model: rank 0 broadcasts all 32 arrays, 553 MB, one after the other. Links are fitted to messages
-within a host and between the two hosts of the laboratory (lab.py); blocks are cut for them. Executed by four ranks on
-the two hosts, and the same schedules simulated on the fitted links beside it. Simulated for 8 to 1,024 ranks, each on a
-host of its own, on the fitted link between hosts: MPI and gloo there as their sources have it (MPICH: binomial, then
-scatter and all_gather by ring; gloo: binomial).
+This repeats the study of "Optimized Broadcast for Deep Learning Workloads on Dense-GPU InfiniBand Clusters: MPI or
+NCCL?" (arXiv 1707.09414) on its model: rank 0 broadcasts all 32 arrays, 553 MB, one after the other. The links within a
+host and between the two hosts of the laboratory (lab.py) are fitted to measured messages; the numbers of blocks are
+chosen for these links.
+
+Executed: four ranks on the two hosts, compared with a simulation of the same schedules on the fitted links.
+
+Simulated: 8 to 1,024 ranks, each on its own host, on the fitted link between hosts. MPI and gloo use the algorithms of
+their sources there (MPICH: binomial, then scatter and all_gather by ring; gloo: binomial).
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-from claim import Found, Options, measured, option, run_claim
+from claim import Options, PartResults, measure_jobs, option, run_claim
 from lab import NUM_HOSTS, Lab
 from libraries import lab_job
 from ranks import check, serve_all
@@ -41,35 +44,36 @@ from hocket.tune.fit import fit_line
 KIB, MIB = 1 << 10, 1 << 20
 RANKS_PER_HOST = 2
 NUM_RANKS = NUM_HOSTS * RANKS_PER_HOST
-# Simonyan and Zisserman (arXiv 1409.1556), configuration D: channels of the 3 x 3 convolutions, then full layers.
+# Simonyan and Zisserman (arXiv 1409.1556), configuration D: channels of the 3 x 3 convolutions, fully connected layers.
 CHANNELS = (3, 64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512)
 FULL = ((512 * 7 * 7, 4096), (4096, 4096), (4096, 1000))
-# None between: the laboratory's link lets 128 KiB pass at once after a pause, as no real one does.
+# No sizes between: after a pause, the link of the laboratory passes 128 KiB at once, unlike real links.
 LINK_SIZES = (64, KIB, MIB, 4 * MIB, 16 * MIB)
 STUDIED = ("chain", "k_nomial", "scatter_ring", "circulant")
 TUNED = "tuned"
 RIVALS = ("MPI", "gloo")
 SIMULATED_RANKS = (8, 16, 32, 64, 128, 256, 512, 1024)
-MOST_MESSAGES = 1 << 22  # of a simulated schedule: blocks are fewer and larger where they would be more
+MOST_MESSAGES = 1 << 22  # of a simulated schedule; schedules with more messages get fewer and larger blocks
 LEAST_GAIN = 0.97
 MICROSECOND = 1e-6
-MESSAGE = "chain(num_blocks=1)"  # a broadcast between two ranks by this is one message
+MESSAGE = "chain(num_blocks=1)"  # with this algorithm, a broadcast between two ranks is one message
 
 
 def serve_rank(_: str, what: str) -> None:
-    """One rank of hocket: links to fit, or exchanges of all parameters, checked, then served.
+    """Run one rank of hocket: serve messages to fit links, or checked exchanges of all parameters.
 
-    What it serves is given as JSON: {"links": [bytes, ...]}, or {"sizes": [bytes, ...], "ways": {name: [[backend,
-    algorithm], ...]}}.
+    Args:
+        what: the request in JSON, {"links": [bytes, ...]} or {"sizes": [bytes, ...], "ways": {name: [[backend,
+            algorithm], ...]}}.
     """
-    given = json.loads(what)
+    request = json.loads(what)
     comm = hk.init(backends=["mpi", "gloo"], policy=hk.Policy.fixed({"*": "mpi"}))
-    offered = link_contenders(comm, given["links"]) if "links" in given else exchange_contenders(comm, **given)
-    serve_all(comm, offered)
+    contenders = link_contenders(comm, request["links"]) if "links" in request else exchange_contenders(comm, **request)
+    serve_all(comm, contenders)
 
 
 def link_contenders(comm: hk.Communicator, sizes: Sequence[int]) -> list[Contender]:
-    """A message between two ranks of a host, and between two hosts; the other ranks wait."""
+    """Return messages between two ranks of a host, and between two hosts; the other ranks wait."""
     contenders = []
     for name, ranks in (("inner", [0, 1]), ("outer", [0, RANKS_PER_HOST])):
         pair = comm.group(ranks) if comm.rank in ranks else None
@@ -87,7 +91,7 @@ def link_contenders(comm: hk.Communicator, sizes: Sequence[int]) -> list[Contend
 def exchange_contenders(
     comm: hk.Communicator, sizes: Sequence[int], ways: dict[str, list[list[str]]]
 ) -> list[Contender]:
-    """All arrays from rank 0 to all ranks, one after the other as training with broadcasts does."""
+    """Return broadcasts of all arrays from rank 0, one after the other, as in training with broadcasts."""
     arrays = [np.zeros(nbytes // 4, np.float32) for nbytes in sizes]
     contenders = []
     for name, of_arrays in ways.items():
@@ -106,13 +110,13 @@ def exchange_contenders(
 
 
 def parameter_nbytes() -> list[int]:
-    """Bytes of the arrays of VGG-16 in float32: weights and biases of every layer."""
+    """Return the bytes of the arrays of VGG-16 in float32: weights and biases of every layer."""
     layers = [*((9 * inputs, outputs) for inputs, outputs in pairwise(CHANNELS)), *FULL]
     return [4 * count for inputs, outputs in layers for count in (inputs * outputs, outputs)]
 
 
 def parameters_for(algorithm: Algorithm, link: Link, num_ranks: int, nbytes: int) -> dict[str, int]:
-    """The algorithm's own, with the best number of blocks on this link."""
+    """Return the parameters of an algorithm, with the best number of blocks on this link."""
     parameters = dict(algorithm.parameters)
     if "num_blocks" in parameters:
         del parameters["num_blocks"]
@@ -121,12 +125,12 @@ def parameters_for(algorithm: Algorithm, link: Link, num_ranks: int, nbytes: int
     return parameters
 
 
-def spelled(name: str, nbytes: int, link: Link) -> str:
+def format_tuned(name: str, nbytes: int, link: Link) -> str:
     return format_algorithm(name, parameters_for(find_algorithm("broadcast", name), link, NUM_RANKS, nbytes))
 
 
 def simulated_s(name: str, link: Link, fabric: Fabric, num_ranks: int, nbytes: int) -> float:
-    """Seconds of one broadcast, cut for a link."""
+    """Simulate one broadcast on a fabric; `link` determines the number of blocks. Return the seconds."""
     algorithm = find_algorithm("broadcast", name)
     schedule = algorithm.schedule(num_ranks, **parameters_for(algorithm, link, num_ranks, nbytes))
     return simulate(schedule, nbytes, fabric).seconds
@@ -134,11 +138,11 @@ def simulated_s(name: str, link: Link, fabric: Fabric, num_ranks: int, nbytes: i
 
 def run_in_lab(lab: Lab, what: Mapping[str, object], settings: Settings, label: str) -> Measurement:
     job = lab_job("hocket", lab, __file__, [json.dumps(what)], RANKS_PER_HOST)
-    return measured([job], label, settings, start_timeout_s=300.0)
+    return measure_jobs([job], label, settings, start_timeout_s=300.0)
 
 
 def fit_links(lab: Lab, settings: Settings) -> tuple[dict[str, Link], Measurement]:
-    """Links within a host and between hosts, by the medians of messages."""
+    """Fit the links within a host and between hosts to the medians of messages."""
     measurement = run_in_lab(lab, {"links": LINK_SIZES}, replace(settings, again=False), "links")
     links = {}
     for name in ("inner", "outer"):
@@ -147,8 +151,8 @@ def fit_links(lab: Lab, settings: Settings) -> tuple[dict[str, Link], Measuremen
     return links, measurement
 
 
-def executed(lab: Lab, links: Mapping[str, Link], settings: Settings) -> tuple[list[Row], Measurement]:
-    """Exchanges by each studied algorithm, by the best for every size, and by the libraries themselves."""
+def executed_rows(lab: Lab, links: Mapping[str, Link], settings: Settings) -> tuple[list[Row], Measurement]:
+    """Measure exchanges by each studied algorithm, by the best for every size, and by the libraries themselves."""
     sizes = parameter_nbytes()
     outer, fabric = links["outer"], Hosts(links["inner"], links["outer"], RANKS_PER_HOST)
     usable = [each.name for each in algorithms("broadcast") if each.restriction(NUM_RANKS) is None]
@@ -158,7 +162,7 @@ def executed(lab: Lab, links: Mapping[str, Link], settings: Settings) -> tuple[l
     names = {name: [name] * len(sizes) for name in STUDIED}
     names[TUNED] = [min(usable, key=seconds[nbytes].__getitem__) for nbytes in sizes]
     ways = {
-        way: [["mpi", spelled(*each, outer)] for each in zip(of_sizes, sizes, strict=True)]
+        way: [["mpi", format_tuned(*each, outer)] for each in zip(of_sizes, sizes, strict=True)]
         for way, of_sizes in names.items()
     }
     own = {backend: [[backend, "native"]] * len(sizes) for backend in ("mpi", "gloo")}
@@ -175,8 +179,8 @@ def executed(lab: Lab, links: Mapping[str, Link], settings: Settings) -> tuple[l
     return rows, measurement
 
 
-def simulated(link: Link) -> tuple[list[Row], dict[str, list[float]]]:
-    """The best algorithm for every size against one for all, and against MPI and gloo; seconds of an exchange."""
+def simulated_rows(link: Link) -> tuple[list[Row], dict[str, list[float]]]:
+    """Compare the best algorithm for every size with one for all, MPI and gloo; return rows, and seconds by way."""
     counts, rows = Counter(parameter_nbytes()), []
     lines: dict[str, list[float]] = {}
     with progress("simulating", "numbers of ranks") as on_round:
@@ -193,16 +197,16 @@ def simulated(link: Link) -> tuple[list[Row], dict[str, list[float]]]:
 
 
 def _simulated_totals(link: Link, num_ranks: int, counts: Mapping[int, int]) -> dict[str, float]:
-    """Seconds of an exchange by name of the way."""
+    """Return the simulated seconds of an exchange, by name of the way."""
     totals = Counter[str]()
-    able = [each for each in algorithms("broadcast") if each.restriction(num_ranks) is None]
+    usable = [each for each in algorithms("broadcast") if each.restriction(num_ranks) is None]
     for nbytes, count in counts.items():
         formulas = {
             each.name: each.seconds(link, num_ranks, nbytes, **parameters_for(each, link, num_ranks, nbytes))
-            for each in able
+            for each in usable
         }
         algorithm_of = {name: name for name in STUDIED} | {
-            TUNED: min(formulas, key=formulas.__getitem__),  # as the tuner chooses; what it comes to is simulated
+            TUNED: min(formulas, key=formulas.__getitem__),  # as the tuner chooses; its time is then simulated
             "MPI": _mpich_algorithm(num_ranks, nbytes),
             "gloo": "binomial",
         }
@@ -215,7 +219,7 @@ def _simulated_totals(link: Link, num_ranks: int, counts: Mapping[int, int]) -> 
 
 
 def _mpich_algorithm(num_ranks: int, nbytes: int) -> str:
-    """MPICH 5.0's own choice (its collective selection; scatter and recursive doubling only between powers of two)."""
+    """Return the choice of MPICH 5.0's collective selection (scatter and recursive doubling only for powers of two)."""
     if num_ranks < 8 or nbytes <= 12288:
         return "binomial"
     return "scatter_bruck" if nbytes <= 524288 and num_ranks & (num_ranks - 1) == 0 else "scatter_ring"
@@ -225,7 +229,7 @@ def draw(lines: Mapping[str, Sequence[float]], rate: float, path: Path) -> None:
     pyplot = load_pyplot()
     figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
     for name, seconds in lines.items():
-        if name == TUNED:  # behind the others, which it follows
+        if name == TUNED:  # behind the other lines, which it overlaps
             axes.plot(SIMULATED_RANKS, seconds, color="#bbbbbb", linewidth=7, label=name, zorder=1)
         else:
             axes.plot(SIMULATED_RANKS, seconds, "--" if name in RIVALS else "-", marker="o", label=name, markersize=4)
@@ -234,7 +238,7 @@ def draw(lines: Mapping[str, Sequence[float]], rate: float, path: Path) -> None:
     axes.set_xticks(SIMULATED_RANKS, [str(each) for each in SIMULATED_RANKS])
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("{x:g}")
-    axes.set_xlabel("ranks, each on a host of its own")
+    axes.set_xlabel("ranks, each on its own host")
     axes.set_ylabel("seconds of an exchange (simulated)")
     axes.set_title(f"VGG-16 by broadcasts, on a link fitted at {rate:g} Gbit/s")
     axes.spines[["top", "right"]].set_visible(False)
@@ -248,17 +252,17 @@ def rate(text: str) -> float:
     return float(text)
 
 
-def parts(options: Options) -> Found:
+def parts(options: Options) -> PartResults:
     if options.picture is not None:
         check_picture_path(options.picture)
     with Lab(options.rate) as lab:
         links, calibration = fit_links(lab, options.settings)
         for name, link in links.items():
             print(f"{name} link: {link.alpha_s / MICROSECOND:.1f} us, {1e-9 / link.beta_s:.3g} GB/s", file=sys.stderr)
-        rows, measurement = executed(lab, links, options.settings)
+        rows, measurement = executed_rows(lab, links, options.settings)
     yield [], calibration
     yield rows, measurement
-    rows, lines = simulated(links["outer"])
+    rows, lines = simulated_rows(links["outer"])
     if options.picture is not None:
         draw(lines, options.rate, options.picture)
     yield (rows,)
@@ -266,9 +270,9 @@ def parts(options: Options) -> Found:
 
 if __name__ == "__main__":
     run_claim(
-        "parameters of VGG-16 exchanged",
+        "exchange of the parameters of VGG-16",
         parts,
-        option("--rate", type=rate, default=1.0, metavar="GBIT", help="Gbit/s between the hosts (1)"),
-        option("--picture", type=Path, metavar="FILE", help="draw what was simulated"),
+        option("--rate", type=rate, default=1.0, metavar="GBIT", help="link rate in Gbit/s (default 1)"),
+        option("--picture", type=Path, metavar="FILE", help="draw the simulated times"),
         needs_lab=lambda options: True,
     )

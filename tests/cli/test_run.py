@@ -52,7 +52,7 @@ def test_arguments_of_the_script_are_its_own(folder: Path, arguments: list[str],
     [
         (["run", "-n", "0", "train.py"], ["-n", "1", "0"]),
         (["run", "-n", "-3", "train.py"], ["-n", "1", "-3"]),
-        (["run", "-n", "two", "train.py"], ["-n", "--num-ranks"]),
+        (["run", "-n", "two", "train.py"], ["-n 2", "two"]),
         (["run", "-n", "2"], ["SCRIPT", "hocket run --help"]),
         (["run", "train.py"], ["-n", "hocket run --help"]),
         (["run", "-n", "2", "absent.py"], ["'absent.py'"]),

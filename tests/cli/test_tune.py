@@ -83,7 +83,7 @@ def test_what_run_wrote_is_good(measured: tuple[Path, subprocess.CompletedProces
 
 
 def test_a_busy_machine(folder: Path) -> None:
-    """What was measured beside others' work is not written over what is there, and where it is, a check tells."""
+    """What was measured beside foreign work is not written over what is there, and where it is, a check tells."""
     before = (folder / "here.json").read_bytes()
     options = ["--ops", "all_reduce", "--sizes", "16", "--rounds", "6", "-o", "here.json"]
     with closing(BusyProcesses(2 * len(os.sched_getaffinity(0)))):
@@ -228,7 +228,7 @@ def test_export(folder: Path) -> None:
     ("arguments", "words"),
     [
         (["run", "-n", "1"], ["-n", "2", "1"]),
-        (["run", "-n", "two"], ["-n", "--num-ranks"]),
+        (["run", "-n", "two"], ["-n 2", "two"]),
         (["run", "--ops", "all_reduce,foo"], ["'foo'", "all_to_all"]),
         (["run", "--ops", "all_reduce,"], ["''"]),
         (["run", "--sizes", "16,1.5MiB"], ["'1.5MiB'", "64KiB"]),

@@ -23,7 +23,7 @@ REMEDIES = {
     "CommTimeout": "check the rank that the message names; if it computes that long, pass a larger `timeout=`",
     "PeerFailure": "find the first failure, which `hocket run` prints in full; `comm.shrink()` drops dead ranks",
     "Aborted": "find the first failure, as for `PeerFailure`",
-    "AuthenticationError": "use one secret on [all hosts](hosts.md); if you do, somebody interferes with the job",
+    "AuthenticationError": "use one secret on [all hosts](hosts.md); if you already do, somebody is interfering",
     "BackendUnavailable": "install what the message names, or use another backend; see `hocket doctor`",
     "BootstrapMismatch": "start all ranks with one launcher and one version of hocket",
     "LaunchError": "read the output of the job",
@@ -49,22 +49,24 @@ REMEDIES = {
 
 _HEAD = """# Errors and what to do
 
-This page lists what each error of hocket means, what to do about it, and the messages of about 190 mistakes. Every
+This page lists what each error of hocket means, what to do about it, and the messages of about 170 mistakes. Every
 error derives from `hocket.HocketError` and from a fitting builtin. Its message says what was wrong and what would be
-right. Mistakes whose message depends on the machine are left out. `tools/errors_page.py` makes the tables from
-`tests/mistakes`; the tests make each of these mistakes.
+right. A name that does not exist raises Python's own `AttributeError`. `tools/errors_page.py` makes the tables from
+`tests/mistakes`; the tests make each of these mistakes. Mistakes whose message depends on the machine are not shown.
 
-Bad input is refused before anything is changed or sent, and the communicator stays usable. Under `hocket run` the
-traceback of an error of hocket ends in your own line; `HOCKET_TRACEBACK=1` shows the rest. The exit codes of
-commands:
+hocket refuses bad input before it changes or sends anything, and the communicator stays usable. Under `hocket run` the
+traceback of an error of hocket ends in your own line; `HOCKET_TRACEBACK=1` shows the rest.
 
-| exit code | meaning |
+| exit code of `hocket run` | meaning |
 |---|---|
-| 2 | bad arguments of the command, with one line that says what is wrong |
-| the program's own | the program failed |
-| 128 + number of the signal | the program was killed by a signal |
-| 124 | the time limit of the job was over |
+| 2 | a bad argument of the command; one line says what is wrong. All commands of hocket use this code |
+| that of a rank | the program failed: the exit code of the rank that failed first |
+| 128 + number of the signal | a signal killed a rank, or ended the launcher |
+| 124 | in a [plain MPI program](launch.md#plain-mpi-programs) a rank did not reach `MPI_Init` in time |
 | 74 | the program succeeded, but its output could not be written |
+
+Commands that measure have further codes: see [benchmarks](bench.md#find-out-whether-something-is-slower) and [mixing
+libraries](mixing.md#choose-a-library-by-measurement).
 
 ## Classes of errors
 
@@ -74,7 +76,7 @@ commands:
 
 
 def error_classes() -> dict[str, type]:
-    """Return the classes of errors by name, but for the base of all."""
+    """Return the classes of errors by name, except the base of all."""
     found = {name: each for name, each in vars(errors).items() if inspect.isclass(each)}
     return {
         name: each

@@ -55,7 +55,7 @@ def _run(comm: hk.Communicator, seeds: range, progress: str, pauses: bool, learn
 
 def _make_learner(comm: hk.Communicator) -> Learner:
     """A learner with short windows that tries everything, so that choices change often."""
-    learn._MIN_OPERATIONS, learn._LEAST_SHARE, learn._LONGEST_REST, trial._MIN_TIMES = 1, 1e-9, 1, 1
+    learn._MIN_OPERATIONS, learn._LEAST_SHARE, learn._LONGEST_PAUSE, trial._MIN_TIMES = 1, 1e-9, 1, 1
     return Learner(comm, window=16)
 
 

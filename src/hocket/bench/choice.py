@@ -56,9 +56,9 @@ def choose_points(
         [('all_reduce', 'shm', 8, 'float32'), ('all_reduce', 'shm', 1024, 'float32')]
     """
     kinds = [find_kind(each) for each in buffers]
-    wrong = [each for each in apis if each not in APIS]
-    if wrong:
-        raise InvalidArgument(unknown("API", wrong[0], APIS))
+    unknown_apis = [each for each in apis if each not in APIS]
+    if unknown_apis:
+        raise InvalidArgument(unknown("API", unknown_apis[0], APIS))
     for kind in kinds:
         if "dlpack" in apis and not kind.has_dlpack:
             raise InvalidArgument(f"{kind.name} arrays do not support DLPack: choose another API than dlpack")
@@ -66,19 +66,19 @@ def choose_points(
             raise InvalidArgument(f"symmetric memory needs numpy arrays, not {kind.name} arrays")
     if symmetric and not {"buffer", "dlpack"}.issuperset(apis):
         raise InvalidArgument(f"symmetric memory needs the API buffer or dlpack, not objects: {', '.join(apis)}")
-    wrong = [each for each in places if each not in PLACES and list(places) != [""]]
-    if wrong:
-        raise InvalidArgument(unknown("place", wrong[0], PLACES))
+    unknown_places = [each for each in places if each not in PLACES and list(places) != [""]]
+    if unknown_places:
+        raise InvalidArgument(unknown("place", unknown_places[0], PLACES))
     check_reduction(reduction)
     if window < 1:
         raise InvalidArgument(f"window must be 1 message or more, not {window}")
     points = []
     for benchmark in dict.fromkeys(each for name in names for each in find_group(name)):
         has_bytes = any(kind.name == "bytearray" for kind in kinds)
-        elements = dtype or ("float32" if benchmark.reduces and not has_bytes else "uint8")
+        element_type = dtype or ("float32" if benchmark.reduces and not has_bytes else "uint8")
         for kind in kinds:
-            kind.check_dtype(elements)
-        for nbytes in _sizes(benchmark, elements, sizes, least, most):
+            kind.check_dtype(element_type)
+        for nbytes in _choose_sizes(benchmark, element_type, sizes, least, most):
             points += [
                 Point(
                     benchmark.name,
@@ -86,7 +86,7 @@ def choose_points(
                     nbytes,
                     kind.name,
                     api,
-                    elements,
+                    element_type,
                     reduction if benchmark.reduces else "sum",
                     window if benchmark.has_window else 64,
                     symmetric,
@@ -110,7 +110,7 @@ def _obstacle(point: Point, through: str) -> str:
     return find_benchmark(point.benchmark).obstacle(point)
 
 
-def _sizes(
+def _choose_sizes(
     benchmark: Benchmark, dtype: str, sizes: Sequence[int] | None, least: int | None, most: int | None
 ) -> Sequence[int]:
     if not benchmark.has_sizes:
@@ -118,7 +118,7 @@ def _sizes(
     itemsize = itemsize_of(dtype)
     if sizes is None:
         first = benchmark.least_nbytes if least is None else least
-        first = max(first, itemsize) if benchmark.reduces or first else first  # as OMB begins with an element
+        first = max(first, itemsize) if benchmark.reduces or first else first  # OMB starts at one element
         sizes = powers_of_two(first, max(first, benchmark.most_nbytes) if most is None else most)
     for each in sizes:
         if each < 0:

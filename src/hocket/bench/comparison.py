@@ -99,7 +99,7 @@ def compare(first: Sequence[Result], second: Sequence[Result], *, least: float =
         paired: whether sample i of both was taken in the same round.
 
     Raises:
-        InvalidArgument: the two have no point in common.
+        InvalidArgument: `first` and `second` have no point in common.
 
     Examples:
         >>> from hocket.bench import Point, Result, compare
@@ -113,9 +113,9 @@ def compare(first: Sequence[Result], second: Sequence[Result], *, least: float =
     by_case = {_case_of(each, has_ways): each for each in first}
     pairs = [(by_case[case], each) for each in second if (case := _case_of(each, has_ways)) in by_case]
     if not pairs:
-        raise InvalidArgument(f"no point is in both: the first has {len(first)} results, the second {len(second)}")
+        raise InvalidArgument(f"the sides share no point: the first has {len(first)} results, the second {len(second)}")
     confidence = row_confidence(len(pairs))
-    rows = tuple(_row(one, other, confidence, least, paired) for one, other in pairs)
+    rows = tuple(_compare_pair(one, other, confidence, least, paired) for one, other in pairs)
     if has_ways:
         rows = tuple(
             replace(row, case=f"{row.case} {each.point.way}") for row, (_, each) in zip(rows, pairs, strict=True)
@@ -134,16 +134,22 @@ def row_confidence(num_rows: int) -> float:
     return max(0.95, 1 - 2 * _FALSE_ALARMS / num_rows)
 
 
-def _row(first: Result, second: Result, confidence: float, least: float, paired: bool) -> ComparedRow:
+def _compare_pair(first: Result, second: Result, confidence: float, least: float, paired: bool) -> ComparedRow:
     if paired:
         values = second.over_launches(quotients(first.samples, second.samples))
         middle, interval = median(values), interval_of(values, confidence)
     else:
-        ours, theirs = (each.over_launches(each.samples) for each in (first, second))
-        middle = median(theirs) / median(ours)
+        first_values, second_values = (each.over_launches(each.samples) for each in (first, second))
+        middle = median(second_values) / median(first_values)
         # Both medians must lie in their intervals at once, so each gets half of the error probability.
-        own, other = (interval_of(each, (1 + confidence) / 2) for each in (ours, theirs))
-        interval = None if own is None or other is None else (other[0] / own[1], other[1] / own[0])
+        first_interval, second_interval = (
+            interval_of(each, (1 + confidence) / 2) for each in (first_values, second_values)
+        )
+        interval = (
+            None
+            if first_interval is None or second_interval is None
+            else (second_interval[0] / first_interval[1], second_interval[1] / first_interval[0])
+        )
     num_launches = min(first.num_launches, second.num_launches)
     verdict = _verdict(middle, interval, least)
     return ComparedRow(

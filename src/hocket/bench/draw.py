@@ -1,4 +1,4 @@
-"""Pictures of results: values by size, a line a way, with their intervals."""
+"""Draw the results of a benchmark: values by size with their intervals, one line per way."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from hocket.measure.pictures import COLORS, load_pyplot
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_MOST_LINEAR = 20  # times as much as the smallest value; beyond it bars are logarithmic
+_MAX_LINEAR_RATIO = 20  # largest over smallest value, above which the axis of bars is logarithmic
 
 
 def draw_benchmark(results: Sequence[Result], path: str | Path) -> None:
-    """Draw the results of one benchmark: medians by size, with bands of their 95 % intervals; bars without sizes.
+    """Draw the results of one benchmark.
+
+    With sizes: a line of medians per way, with a band for the 95 % intervals. Without sizes: a bar per way.
 
     Args:
-        results: of one benchmark.
-        path: of the picture; its ending decides the format.
+        results: results of one benchmark.
+        path: file of the picture; its suffix determines the format.
 
     Raises:
         BackendUnavailable: matplotlib is not installed.
@@ -38,11 +40,11 @@ def draw_benchmark(results: Sequence[Result], path: str | Path) -> None:
         for number, (way, label) in enumerate(labels.items()):
             of_way = [each for each in results if each.point.way == way]
             _draw_line(axes, of_way, COLORS[number % len(COLORS)], label)
-        _scale(axes, sorted({each.point.nbytes for each in results}))
+        _scale_axes(axes, sorted({each.point.nbytes for each in results}))
     else:
         _draw_bars(axes, results, labels)
-    what = {"us": "time, microseconds", "MB/s": "bandwidth, MB/s"}[benchmark.unit]
-    (axes.set_ylabel if benchmark.has_sizes else axes.set_xlabel)(what)
+    value_label = {"us": "time, microseconds", "MB/s": "bandwidth, MB/s"}[benchmark.unit]
+    (axes.set_ylabel if benchmark.has_sizes else axes.set_xlabel)(value_label)
     axes.set_title(f"{benchmark.name}, {results[0].num_ranks} ranks ({common})", fontsize=11, loc="left")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.3)
@@ -58,8 +60,8 @@ def _draw_line(axes: Axes, results: Sequence[Result], color: str, label: str) ->
     axes.plot(sizes, [each.value for each in ordered], ".-", color=color, label=label, linewidth=1.4)
     bands = [(each.point.nbytes, *each.interval) for each in ordered if each.interval is not None]
     if bands:
-        where, low, high = zip(*bands, strict=True)
-        axes.fill_between(where, low, high, color=color, alpha=0.2, linewidth=0)
+        band_sizes, low, high = zip(*bands, strict=True)
+        axes.fill_between(band_sizes, low, high, color=color, alpha=0.2, linewidth=0)
 
 
 def _draw_bars(axes: Axes, results: Sequence[Result], labels: Mapping[str, str]) -> None:
@@ -67,15 +69,15 @@ def _draw_bars(axes: Axes, results: Sequence[Result], labels: Mapping[str, str])
     bars = axes.barh([labels[each.point.way] for each in results], values, height=0.6, color=COLORS[0])
     axes.bar_label(bars, [format_value(each) for each in values], padding=3, fontsize=9)
     axes.invert_yaxis()
-    if max(values) > _MOST_LINEAR * min(values):
+    if max(values) > _MAX_LINEAR_RATIO * min(values):
         axes.set_xscale("log")
         axes.set_xlim(min(values) / 2, 3 * max(values))
 
 
-def _scale(axes: Axes, sizes: Sequence[int]) -> None:
+def _scale_axes(axes: Axes, sizes: Sequence[int]) -> None:
     axes.set_xscale("symlog" if sizes[0] == 0 else "log", base=2)
     axes.set_yscale("log")
     step = max(1, len(sizes) // 8)
-    shown = sizes[::step]
-    axes.set_xticks(shown, [format_nbytes(each) for each in shown], fontsize=8)
+    ticks = sizes[::step]
+    axes.set_xticks(ticks, [format_nbytes(each) for each in ticks], fontsize=8)
     axes.minorticks_off()

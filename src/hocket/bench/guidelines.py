@@ -38,7 +38,7 @@ class Guideline:
 
     @property
     def words(self) -> str:
-        """The guideline as papers write it."""
+        """The guideline in the notation of papers."""
         return f"{self.operation} <= {' + '.join(name for name, _ in self.instead)}"
 
 
@@ -74,11 +74,11 @@ class GuidelineFinding:
     Args:
         guideline: the guideline.
         way: the library and its form.
-        nbytes: message size of the operation.
+        nbytes: message size of the operation in bytes.
         ratio: time of the operation relative to that of the replacement.
         interval: interval of the median ratio; None with too few samples.
-        verdict: "broken": the operation is clearly slower; "holds": it clearly is not; "not judged": the interval
-            allows both.
+        verdict: "broken": the operation is clearly slower; "holds": it is clearly not slower; "not judged": the
+            interval allows both.
 
     Examples:
         >>> from hocket.bench import GUIDELINES, Finding
@@ -127,20 +127,20 @@ def check(results: Sequence[Result], sizes: Sequence[int], *, least: float = 0.0
         has_size = guideline.operation != "barrier"
         if not has_size and nbytes != sizes[0]:
             continue
-        own = by_name.get((way, guideline.operation, nbytes if has_size else 0))
+        operation = by_name.get((way, guideline.operation, nbytes if has_size else 0))
         instead = [(way, name, size(nbytes, results[0].num_ranks)) for name, size in guideline.instead]
-        if own is None or not by_name.keys() >= set(instead):
+        if operation is None or not by_name.keys() >= set(instead):
             continue
         sums = [sum(each) for each in zip(*(by_name[each].samples for each in instead), strict=True)]
-        ratios = [mine / theirs for mine, theirs in zip(own.samples, sums, strict=False)]
+        ratios = [seconds / replacement for seconds, replacement in zip(operation.samples, sums, strict=False)]
         judged.append((guideline, way, nbytes, ratios))
-    return [_finding(*each, least, len(judged)) for each in judged]
+    return [_judge(*each, least, len(judged)) for each in judged]
 
 
-def _finding(
+def _judge(
     guideline: Guideline, way: str, nbytes: int, ratios: Sequence[float], least: float, num_findings: int
 ) -> GuidelineFinding:
-    """Judge one guideline; with many findings, at a stricter level (Bonferroni)."""
+    """Judge one guideline; with many findings, use a stricter confidence level (Bonferroni)."""
     interval = interval_of(ratios, row_confidence(num_findings))
     middle = median(ratios)
     verdict: Literal["broken", "holds", "not judged"] = "not judged"

@@ -1,4 +1,4 @@
-"""What the forms that are read by people show beside the median."""
+"""The columns that output formats for people show in addition to the median."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ResultLayout:
-    """Further columns.
+    """Additional columns of a table of results.
 
     Args:
-        full: the shortest and the longest time, and the number of operations that were timed.
-        percentiles: times that so many percent of the operations stayed below.
+        full: whether to show the minimum and the maximum time, and the number of timed operations.
+        percentiles: percentiles of the operations' times to show, in percent.
     """
 
     full: bool = False

@@ -1,4 +1,4 @@
-"""What a run of benchmarks is asked for, and how its points are measured by whoever runs them."""
+"""The request and the result of a run of benchmarks, and the measurement of its points by any runner."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ OnResults = Callable[[Sequence[Result]], object]
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be measured.
+    """The request of a run of benchmarks.
 
-    Args: as of `hocket.bench.run_points`.
+    Args: as in `hocket.bench.run_points`.
     """
 
     points: Sequence[Point]
@@ -34,14 +34,14 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What was measured.
+class PointsMeasurement:
+    """The measurement of a list of points.
 
     Args:
-        series: of all that could be.
-        launches: of each, how many samples every launch of the jobs gave.
-        left_out: of what could not: case and way, and why.
-        warnings: what a reader has to know.
+        series: samples of all points that could be measured.
+        launches: number of samples of each launch of the jobs, by point.
+        left_out: case and way of each point that could not be measured, with the reason.
+        warnings: warnings for readers of the results.
     """
 
     series: SeriesMeasurement
@@ -50,11 +50,14 @@ class Measured:
     warnings: Sequence[str] = ()
 
 
-def join(launches: Sequence[Measured]) -> Measured:
-    """Return what several launches of the same jobs gave, together; all of them are held to the longest warnings."""
+def join(launches: Sequence[PointsMeasurement]) -> PointsMeasurement:
+    """Join the measurements of several launches of the same jobs: samples in order of launches, each warning once.
+
+    Only points that all launches measured are kept. The share of other programs is the largest of all launches.
+    """
     first = launches[0]
     keys = [key for key in first.series.series if all(key in each.series.series for each in launches)]
-    of_key = {key: [each.series.series[key] for each in launches] for key in keys}
+    by_key = {key: [each.series.series[key] for each in launches] for key in keys}
     series = {
         key: Series(
             parts[-1].iterations,
@@ -62,13 +65,13 @@ def join(launches: Sequence[Measured]) -> Measured:
             [call for part in parts for call in part.calls],
             sum(part.num_late for part in parts),
         )
-        for key, parts in of_key.items()
+        for key, parts in by_key.items()
     }
     factors = tuple(factor for each in launches for factor in each.series.core_factors)
     foreign_busy = max(each.series.foreign_busy for each in launches)
-    return Measured(
+    return PointsMeasurement(
         SeriesMeasurement(series, factors, foreign_busy),
-        {key: [len(part.samples) for part in parts] for key, parts in of_key.items()},
+        {key: [len(part.samples) for part in parts] for key, parts in by_key.items()},
         list(dict.fromkeys(line for each in launches for line in each.left_out)),
         list(dict.fromkeys(line for each in launches for line in each.warnings)),
     )
@@ -81,22 +84,23 @@ def measure_points(
     on_round: OnRound | None,
     on_results: OnResults | None,
 ) -> SeriesMeasurement:
-    """Measure the points that a runner has.
+    """Measure the points whose contenders a runner has.
 
     Args:
-        runner: of processes that hold them.
-        request: what is asked for.
-        check: looks at the result of a point, with the content of a turn.
-        on_round: as of `measure_series`.
-        on_results: gets what was seen so far, after each round.
+        runner: the processes with the contenders.
+        request: the request of the run.
+        check: checks the result of a point, given its key and the number that selects the content.
+        on_round: progress callback, as in `measure_series`.
+        on_results: called after each round with the results so far.
     """
-    chosen = random.Random(request.rule.seed)  # the same on all ranks
+    random_source = random.Random(request.rule.seed)  # equal seeds: all ranks check the same points
     points = request.points
 
     def after_round(series: Mapping[Key, Series]) -> None:
         if request.validates:
-            key = chosen.choice(runner.contenders)
-            check(key._replace(name=key.name.partition(" [")[0]), chosen.randrange(1, 1000))  # of a part, the whole
+            key = random_source.choice(runner.contenders)
+            # Parts have no check of their own: check the whole operation.
+            check(key._replace(name=key.name.partition(" [")[0]), random_source.randrange(1, 1000))
         if on_results is not None:
             on_results([Result.of(each, request.num_ranks, series) for each in points if each.key in series])
 

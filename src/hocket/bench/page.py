@@ -43,15 +43,15 @@ def make_page(runs: Mapping[str, Run], picture_folder: Path | None = None) -> st
         True
     """
     parts = [f"<h1>hocket bench: {escape(', '.join(runs))}</h1>"]
-    for name, ran in runs.items():
+    for name, run in runs.items():
         if len(runs) > 1:
             parts.append(f"<h1>{escape(name)}</h1>")
         parts.append(
             '<p class="note">Medians of the slowest rank, with half of their 95 % intervals. '
-            f"Core factor {ran.core_factor:.2f}, other programs {ran.foreign_busy:.0%} of the CPU time.</p>"
+            f"Core factor {run.core_factor:.2f}, other programs {run.foreign_busy:.0%} of the CPU time.</p>"
         )
-        parts += [f'<p class="warning">{escape(each)}</p>' for each in ran.warnings]
-        ordered = sorted(ran.results, key=lambda each: each.point.benchmark)
+        parts += [f'<p class="warning">{escape(each)}</p>' for each in run.warnings]
+        ordered = sorted(run.results, key=lambda each: each.point.benchmark)
         for benchmark, results in groupby(ordered, key=lambda each: each.point.benchmark):
             stem = benchmark if len(runs) == 1 else f"{name}-{benchmark}"
             parts.append(_section(benchmark, list(results), picture_folder, stem))
@@ -67,7 +67,7 @@ def make_page(runs: Mapping[str, Run], picture_folder: Path | None = None) -> st
 def _section(name: str, results: Sequence[Result], picture_folder: Path | None, stem: str) -> str:
     benchmark = find_benchmark(name)
     labels, common = labels_of(each.point for each in results)
-    heads = "".join(f"<th>{escape(label)}</th>" for label in labels.values())
+    headings = "".join(f"<th>{escape(label)}</th>" for label in labels.values())
     rows = []
     for nbytes in sorted({each.point.nbytes for each in results}):
         of_row = {each.point.way: each for each in results if each.point.nbytes == nbytes}
@@ -82,14 +82,14 @@ def _section(name: str, results: Sequence[Result], picture_folder: Path | None, 
         f"<h2>{escape(name)}: {escape(benchmark.summary)}, {benchmark.unit}</h2>"
         f'<p class="note">{escape(str(results[0].num_ranks))} ranks; {escape(common)}</p>'
         f'<img alt="{escape(name)} by size" src="data:image/png;base64,{picture}">'
-        f"<table><tr><th>size</th>{heads}</tr>{''.join(rows)}</table>"
+        f"<table><tr><th>size</th>{headings}</tr>{''.join(rows)}</table>"
     )
 
 
 def _cell(result: Result | None, best: Result | None) -> str:
     if result is None:
         return "<td></td>"
-    spread = "" if result.precision is None else f" <small>±{100 * result.precision:.0f} %</small>"
-    kind = ' class="best"' if result is best else ""
-    hidden = "" if result.overlap is None else f", {result.overlap:.0f} % hidden"
-    return f"<td{kind}>{format_value(result.value)}{spread}{hidden}</td>"
+    half_width = "" if result.precision is None else f" <small>±{100 * result.precision:.0f} %</small>"
+    css_class = ' class="best"' if result is best else ""
+    overlap = "" if result.overlap is None else f", {result.overlap:.0f} % hidden"
+    return f"<td{css_class}>{format_value(result.value)}{half_width}{overlap}</td>"

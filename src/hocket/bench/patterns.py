@@ -1,4 +1,4 @@
-"""Content by which a result is known to be right, and what has to come of it."""
+"""Known content of messages, and reductions of it, to check the results of operations."""
 
 from __future__ import annotations
 
@@ -17,41 +17,43 @@ REDUCTIONS: Mapping[str, Callable[..., NDArray[np.generic]]] = {
     "max": np.maximum,
 }
 
-_MOST_RANKS = 32  # that add up to 7 each: 8 bits, which bfloat16 has
-_MOST_FACTORS = 8  # of 2
+_MAX_RANKS = 32  # up to which the sum of values up to 7 fits into 8 bits, the precision of bfloat16
+_MAX_FACTORS = 8  # number of ranks that contribute factors of 2; the other ranks contribute 1
 
 
 def pattern(count: int, dtype: str, rank: int, turn: int) -> NDArray[np.generic]:
-    """Return what a rank gives, of every position, rank and turn something else.
+    """Return the known content of a rank's message; it depends on the position, the rank and the turn.
 
-    Small whole numbers, whose sums are exact.
+    The values are small whole numbers, so that their sums are exact.
 
     Args:
-        count: of elements.
-        dtype: of elements; "bfloat16" is float32 here, and exact.
-        rank: whose.
-        turn: of the check.
+        count: number of elements.
+        dtype: element type; "bfloat16" gives float32 here, with values that bfloat16 represents exactly.
+        rank: rank that sends the message.
+        turn: number of the check.
     """
-    places = np.arange(count, dtype=np.int64)
+    positions = np.arange(count, dtype=np.int64)
     if dtype == "uint8":
-        return ((places * 7 + rank * 31 + turn * 13) % 251).astype(np.uint8)
-    return ((places * 3 + rank * 5 + turn) % 8).astype("float32" if dtype == "bfloat16" else dtype)
+        return ((positions * 7 + rank * 31 + turn * 13) % 251).astype(np.uint8)
+    return ((positions * 3 + rank * 5 + turn) % 8).astype("float32" if dtype == "bfloat16" else dtype)
 
 
 def to_reduce(content: NDArray[np.generic], reduction: str, rank: int, size: int) -> NDArray[np.generic]:
-    """Return a rank's content such that its reduction is exact in every type and order: sums of up to 256 ranks, and
-    products."""
+    """Limit a rank's content, so that its reduction is exact in every element type and order.
+
+    Sums are exact for up to 256 ranks, products for any number of ranks.
+    """
     if reduction == "prod":
-        return content % 2 + 1 if rank < _MOST_FACTORS else content % 2 * 0 + 1
-    return content if size <= _MOST_RANKS else content % 2
+        return content % 2 + 1 if rank < _MAX_FACTORS else content % 2 * 0 + 1
+    return content if size <= _MAX_RANKS else content % 2
 
 
 def fold(xs: Sequence[NDArray[np.generic]], reduction: str) -> NDArray[np.generic]:
-    """Return the reduction of all ranks' arrays, in their order."""
+    """Return the reduction of the arrays of all ranks, in the order of ranks."""
     return reduce(REDUCTIONS[reduction], xs)
 
 
 def check_reduction(name: str) -> None:
-    """Raise InvalidArgument where there is no such reduction."""
+    """Raise InvalidArgument if no reduction has this name."""
     if name not in REDUCTIONS:
         raise InvalidArgument(f"there is no reduction {name!r}; there are {', '.join(REDUCTIONS)}")

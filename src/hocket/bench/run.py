@@ -11,7 +11,7 @@ from statistics import median
 
 from hocket.bench.launched import measure_launched
 from hocket.bench.launchers import LAUNCHERS
-from hocket.bench.measuring import Measured, OnResults, Request, join, measure_points
+from hocket.bench.measuring import OnResults, PointsMeasurement, Request, join, measure_points
 from hocket.bench.point import Point
 from hocket.bench.rank import specification
 from hocket.bench.registry import find_benchmark
@@ -108,14 +108,14 @@ def run_points(
     request = Request(points, targets, num_ranks, rule, synchronised, validates, num_warm_up, num_launches)
     starts = [each for each in points if each.benchmark == STARTUP]
     others = replace(request, points=[each for each in points if each.benchmark != STARTUP])
-    measured: list[Measured] = []
+    measured: list[PointsMeasurement] = []
     is_launched = read_world().size > 1
     if starts and is_launched:
         raise InvalidArgument(f"{STARTUP} starts whole jobs: run it without a launcher")
     if starts:
         by_name = {each.name: each for each in targets}
         keys = {each.key: by_name[each.target] for each in starts}
-        measured.append(Measured(measure_startup(keys, num_ranks, rule, on_round)))
+        measured.append(PointsMeasurement(measure_startup(keys, num_ranks, rule, on_round)))
     if others.points:
         if is_launched and num_launches > 1:
             raise InvalidArgument(f"under a launcher the number of launches must be 1, not {num_launches}")
@@ -135,7 +135,7 @@ def run_points(
     return Run(results, median(factors), foreign_busy, tuple(warnings), began_s, time.time())
 
 
-def _measure_launches(request: Request, on_round: OnRound | None, on_results: OnResults | None) -> Measured:
+def _measure_launches(request: Request, on_round: OnRound | None, on_results: OnResults | None) -> PointsMeasurement:
     """Launch the jobs `num_launches` times, each time with another order of measurements.
 
     The start-up time of a launch is subtracted from the time of the next one.
@@ -168,7 +168,7 @@ def _of_launch(on_round: OnRound, number: int, num_launches: int, to_come_s: flo
     return on_round_of_launch
 
 
-def _measure_jobs(request: Request, on_round: OnRound | None, on_results: OnResults | None) -> Measured:
+def _measure_jobs(request: Request, on_round: OnRound | None, on_results: OnResults | None) -> PointsMeasurement:
     """Start one job per launcher, and measure the points of all jobs, interleaved."""
     argv = [sys.executable, "-m", "hocket.bench.rank"]
     jobs = [
@@ -187,7 +187,7 @@ def _measure_jobs(request: Request, on_round: OnRound | None, on_results: OnResu
             message = {"do": "check", "case": key.case, "name": key.name, "turn": turn}
             coordinator.ask(coordinator.job_of[key], message)
 
-        return Measured(measure_points(coordinator, request, check, on_round, on_results), left_out=left_out)
+        return PointsMeasurement(measure_points(coordinator, request, check, on_round, on_results), left_out=left_out)
 
 
 def check_points(points: Sequence[Point], num_ranks: int) -> None:

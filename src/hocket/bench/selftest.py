@@ -29,7 +29,7 @@ class EqualsTrial:
 
     Examples:
         >>> from hocket.bench import Trial
-        >>> trial = Trial("everything takes 5 % longer: slower", is_seen=True, words="1.052 times as long")
+        >>> trial = Trial("all operations take 5 % longer: slower", is_seen=True, words="1.052 times as long")
         >>> trial.is_seen
         True
     """
@@ -53,38 +53,38 @@ def run_trials(library: str, num_ranks: int, budget_s: float, seed: int) -> Iter
         >>> trials = run_trials("shm", num_ranks=2, budget_s=10.0, seed=1)  # each trial runs when it is requested
         >>> trials.close()
     """
-    brief = StopRule(precision=0.05, time_limit_s=5.0, seed=seed)
-    yield _corrupted(library, num_ranks, brief)
-    fault = f"the last rank begins {_DELAY_US} us late: the time is the latest rank's, not the mean"
-    late = _run(f"{library}!delay={_DELAY_US}us", ["broadcast"], num_ranks, brief).results[0]
+    short_rule = StopRule(precision=0.05, time_limit_s=5.0, seed=seed)
+    yield _try_corruption(library, num_ranks, short_rule)
+    fault = f"the last rank begins {_DELAY_US} us late: the time is that of the latest rank, not the mean"
+    late = _run(f"{library}!delay={_DELAY_US}us", ["broadcast"], num_ranks, short_rule).results[0]
     yield EqualsTrial(fault, late.value >= _DELAY_US, f"{late.value:.0f} us")
-    long = StopRule(precision=0.002, max_samples=400, time_limit_s=budget_s, seed=seed)
-    is_slower, words = _compared(f"{library}!slow=0%", f"{library}!slow=5%", num_ranks, long)
-    yield EqualsTrial("everything takes 5 % longer: slower", is_slower, words)
-    is_slower, words = _compared(library, f"{library}!again", num_ranks, long)
-    yield EqualsTrial("nothing takes longer: not slower", not is_slower, words)
-    num_crowded = usable_cpus() + 1
-    warnings = [each for each in _run(library, ["barrier"], num_crowded, brief).warnings if "share" in each]
-    fault = f"{num_crowded} ranks on {usable_cpus()} CPUs: a warning"
+    long_rule = StopRule(precision=0.002, max_samples=400, time_limit_s=budget_s, seed=seed)
+    is_slower, words = _compare_targets(f"{library}!slow=0%", f"{library}!slow=5%", num_ranks, long_rule)
+    yield EqualsTrial("all operations take 5 % longer: slower", is_slower, words)
+    is_slower, words = _compare_targets(library, f"{library}!again", num_ranks, long_rule)
+    yield EqualsTrial("no operation takes longer: not slower", not is_slower, words)
+    num_oversubscribed = usable_cpus() + 1
+    warnings = [each for each in _run(library, ["barrier"], num_oversubscribed, short_rule).warnings if "share" in each]
+    fault = f"{num_oversubscribed} ranks on {usable_cpus()} CPUs: a warning"
     yield EqualsTrial(fault, bool(warnings), "".join(warnings) or "none")
 
 
-def _corrupted(library: str, num_ranks: int, rule: StopRule) -> EqualsTrial:
-    fault = "one byte of a result is wrong on one rank: nothing is timed"
+def _try_corruption(library: str, num_ranks: int, rule: StopRule) -> EqualsTrial:
+    fault = "one byte of a result is wrong on one rank: no operation is timed"
     try:
         _run(f"{library}!corrupt", ["all_gather"], num_ranks, rule)
     except LaunchError as error:
         _, is_seen, rest = str(error).partition("WrongResult:")
         words = rest.partition("\n")[0].strip() if is_seen else "the job failed for another reason"
         return EqualsTrial(fault, bool(is_seen), words)
-    return EqualsTrial(fault, False, "it was timed")
+    return EqualsTrial(fault, False, "the operation was timed")
 
 
-def _compared(first: str, second: str, num_ranks: int, rule: StopRule) -> tuple[bool, str]:
+def _compare_targets(first: str, second: str, num_ranks: int, rule: StopRule) -> tuple[bool, str]:
     """Return whether the second library is slower, and the ratios in words."""
     results = _run(f"{first},{second}", ["all_reduce"], num_ranks, rule, _LAUNCHES).results
-    both = ([each for each in results if each.point.target == name] for name in (first, second))
-    found = compare(*both, least=0.02, paired=True)
+    pair = ([each for each in results if each.point.target == name] for name in (first, second))
+    found = compare(*pair, least=0.02, paired=True)
     rows = (f"{row.case}: {row.ratio:.3f} times as long, {row.verdict}" for row in found.rows)
     return found.is_slower, ", ".join(rows)
 

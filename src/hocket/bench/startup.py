@@ -31,7 +31,7 @@ def measure_startup(
         on_round: progress callback, as in `measure_series`.
 
     Raises:
-        LaunchError: a job fails or does not end; shows its output.
+        LaunchError: a job fails, or does not end within 120 s; shows its output.
     """
     contenders = [Contender.of_call(*key, partial(_start, each, num_ranks)) for key, each in keys.items()]
     return measure_series(Team(contenders), rule, on_round=on_round)
@@ -39,13 +39,13 @@ def measure_startup(
 
 def _start(target: Target, num_ranks: int) -> None:
     argv = [sys.executable, "-m", "hocket.bench.startup", target.name]
-    running = RunningJob(LAUNCHERS[target.launcher](argv, num_ranks, target.launcher), "startup")
+    job = RunningJob(LAUNCHERS[target.launcher](argv, num_ranks, target.launcher), "startup")
     try:
-        status = running.finish(_TIMEOUT_S)
+        status = job.finish(_TIMEOUT_S)
         if status != 0:
-            raise LaunchError(f"{target.name} ended with {status}\n{running.output()}")
+            raise LaunchError(f"{target.name} ended with {status}\n{job.output()}")
     finally:
-        running.close()
+        job.close()
 
 
 def main(name: str) -> None:

@@ -46,7 +46,9 @@ Examples:
 
 def compare(
     first: Annotated[str, typer.Argument(metavar="A", show_default=False, help="A library or a file.")],
-    second: Annotated[str, typer.Argument(metavar="B", show_default=False, help="The one that is judged.")],
+    second: Annotated[
+        str, typer.Argument(metavar="B", show_default=False, help="The library or file to judge against A.")
+    ],
     benchmark: Annotated[str, typer.Option(metavar="A,B", help="Benchmarks for libraries.")] = "latency,all_reduce",
     num_ranks: NumRanks = None,
     buffer: Annotated[str, typer.Option(metavar="NAME", help="Kind of memory.")] = "numpy",
@@ -78,7 +80,7 @@ def compare(
         size = number_of_ranks(num_ranks)
         libraries = f"{first},{second}"
         points, targets = choose(benchmark.split(","), libraries, size, sizes, buffers=[buffer], dtype=dtype)
-        # The precision asks for as many rounds as the time allows: how wide a ratio's interval is, is not known before.
+        # The precision requires as many rounds as the time allows, since the interval of a ratio is not known before.
         rule = StopRule(precision=0.002, max_samples=400, time_limit_s=budget, seed=seed)
         if len(targets) != 2:
             raise InvalidArgument(f"compare two libraries, not {len(targets)}: {first} and {second}")

@@ -18,23 +18,27 @@ if TYPE_CHECKING:
 
 NumRanks = Annotated[
     int | None,
-    typer.Option("-n", "--num-ranks", metavar="N", show_default=False, help="Default: 2, or the launcher's number."),
+    typer.Option(
+        "-n", "--num-ranks", metavar="N", show_default=False, help="Number of ranks. Default: 2, or the launcher's."
+    ),
 ]
 Libraries = Annotated[
     str,
-    typer.Option("--library", "--backend", metavar="A,B", help="shm, mpi:*, torch:gloo, ...; see bench list."),
+    typer.Option(
+        "--library", "--backend", metavar="A,B", help="Libraries: shm, mpi:*, torch:gloo, ...; see bench list."
+    ),
 ]
 Buffers = Annotated[str, typer.Option(metavar="A,B", help="Kinds of memory.")]
 Apis = Annotated[str, typer.Option(metavar="A,B", help="How data is passed to the library.")]
 Sizes = Annotated[
-    str | None, typer.Option(metavar="A,B", show_default=False, help="For example 8,64KiB. Default: powers of two.")
+    str | None, typer.Option(metavar="A,B", show_default=False, help="Sizes, such as 8,64KiB. Default: powers of two.")
 ]
 Dtype = Annotated[str | None, typer.Option("-T", "--dtype", metavar="TYPE", show_default=False, help="Element type.")]
 Precision = Annotated[
     float, typer.Option("--ci", metavar="PART", help="Target: half of a median's 95 % interval, relative to it.")
 ]
 Budget = Annotated[float, typer.Option(metavar="S", min=0.01, help="Seconds after which no new round starts.")]
-Launches = Annotated[int, typer.Option(metavar="N", help="How many times the jobs are started.")]
+Launches = Annotated[int, typer.Option(metavar="N", help="Number of times that the jobs are started.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the order of measurements.")]
 DEFAULT_SEED = 20261123
 

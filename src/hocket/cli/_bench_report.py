@@ -42,7 +42,9 @@ def report(
     files: Annotated[
         list[Path], typer.Argument(metavar="FILE...", show_default=False, help="Files of bench run --format json.")
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="PAGE")] = Path("bench.html"),
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="PAGE", help="HTML page to write.")] = Path(
+        "bench.html"
+    ),
     pictures: Annotated[
         Path | None, typer.Option(metavar="FOLDER", show_default=False, help="Also write the pictures as PNG files.")
     ] = None,
@@ -67,7 +69,7 @@ def report(
 
 def apps(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME...", show_default=False, help="Default: all.")
+        list[str] | None, typer.Argument(metavar="NAME...", show_default=False, help="Applications. Default: all.")
     ] = None,
     num_ranks: NumRanks = None,
     scale: Annotated[
@@ -93,7 +95,7 @@ def apps(
     for name in chosen:
         problem = find_problem(name)
         if problem.has_oracle:
-            problem.oracle("base")  # fails, if it fails, before a process is started
+            problem.oracle("base")  # so that an error is raised before a process is started
     try:
         numbers = [int(each) for each in modelled.split(",")] if modelled else []
     except ValueError:

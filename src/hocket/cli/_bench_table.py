@@ -13,7 +13,7 @@ from hocket.bench.result import clearly_fastest, format_value
 from hocket.cli._bench_options import is_first
 from hocket.cli._tables import console_of
 from hocket.comm.policy import format_nbytes
-from hocket.measure.progress import Bar, progress
+from hocket.measure.progress_bar import Bar, progress
 
 if TYPE_CHECKING:
     from rich.console import Group

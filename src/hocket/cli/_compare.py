@@ -14,7 +14,7 @@ from hocket.cli._rank_job import result_of_ranks
 from hocket.cli._tables import console_of, table_of
 from hocket.comm.policy import format_nbytes, format_seconds
 from hocket.errors import InvalidArgument
-from hocket.measure.judge import MAX_FOREIGN_BUSY
+from hocket.measure.comparison import MAX_FOREIGN_BUSY
 from hocket.measure.statistics import Ratio
 from hocket.trace.traffic import Traffic
 from hocket.tune.trial import format_speed

@@ -72,7 +72,7 @@ def choose(
     as_json: AsJson = False,
 ) -> int:
     """Print the fastest plans that fit into memory."""
-    from hocket.measure.progress import progress
+    from hocket.measure.progress_bar import progress
     from hocket.pipeline.choosing import choose as rank_all
     from hocket.pipeline.model_costs import ModelCosts
 

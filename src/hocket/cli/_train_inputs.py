@@ -89,7 +89,7 @@ def check_save_path(model: Any, path: Path) -> None:
     """
     check_output(path)
     if is_keras(model) and path.suffix not in (".keras", ".h5"):
-        raise InvalidArgument(f"Keras saves models as .keras or .h5 files, not as {path.name}")
+        raise InvalidArgument(f"Keras saves models as .keras or .h5 files, not as {path}")
 
 
 def is_keras(model: Any) -> bool:

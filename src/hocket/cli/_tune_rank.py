@@ -13,8 +13,8 @@ from hocket.backends import backends_among
 from hocket.comm import Communicator
 from hocket.comm.policy import DefaultPolicy
 from hocket.measure import progress
-from hocket.measure.judge import MAX_FOREIGN_BUSY
-from hocket.measure.report import NOT_JUDGED
+from hocket.measure.comparison import MAX_FOREIGN_BUSY
+from hocket.measure.reporting import NOT_JUDGED
 from hocket.session import init
 from hocket.tune.policy import TablePolicy
 from hocket.tune.recheck import recheck

@@ -79,7 +79,7 @@ def run(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="BENCHMARK...", show_default=False, help="See hocket bench list.", autocompletion=benchmarks
+            metavar="BENCHMARK...", show_default=False, help="Benchmarks; see bench list.", autocompletion=benchmarks
         ),
     ] = None,
     benchmark: Annotated[str | None, typer.Option(metavar="A,B", show_default=False, help="More benchmarks.")] = None,
@@ -89,10 +89,21 @@ def run(
     api: Apis = "buffer",
     pickle: Annotated[bool, typer.Option("--pickle", help="The same as --api pickle.")] = False,
     sizes: Sizes = None,
-    least: Annotated[str | None, typer.Option("--min", metavar="SIZE", show_default=False)] = None,
-    most: Annotated[str | None, typer.Option("--max", metavar="SIZE", show_default=False)] = None,
+    least: Annotated[
+        str | None, typer.Option("--min", metavar="SIZE", show_default=False, help="Smallest message size.")
+    ] = None,
+    most: Annotated[
+        str | None, typer.Option("--max", metavar="SIZE", show_default=False, help="Largest message size.")
+    ] = None,
     message_size: Annotated[
-        str | None, typer.Option("-m", "--message-size", metavar="[MIN:]MAX", show_default=False)
+        str | None,
+        typer.Option(
+            "-m",
+            "--message-size",
+            metavar="[MIN:]MAX",
+            show_default=False,
+            help="Largest message size, or the smallest and the largest; the same as --min and --max.",
+        ),
     ] = None,
     dtype: Dtype = None,
     op: Annotated[str, typer.Option(metavar="NAME", help="Operation of reductions: sum, prod, min, max.")] = "sum",
@@ -108,20 +119,29 @@ def run(
     budget: Budget = 60.0,
     iterations: Annotated[
         int | None,
-        typer.Option("-i", "--iterations", metavar="N", show_default=False, help="Default: as --ci needs."),
+        typer.Option(
+            "-i", "--iterations", metavar="N", show_default=False, help="Number of iterations. Default: as --ci needs."
+        ),
     ] = None,
     skip: Annotated[int, typer.Option("-x", "--skip", metavar="N", help="Warm-up iterations, not timed.")] = 0,
     validate: Annotated[bool, typer.Option(help="Check results again during the run.")] = True,
     seed: Seed = DEFAULT_SEED,
     full: Annotated[bool, typer.Option("-f", "--full", help="Show min and max times, in OSU's format.")] = False,
     percentiles: Annotated[
-        str, typer.Option("-z", "--percentiles", metavar="A,B", help="For example 50,99, in OSU's format.")
+        str, typer.Option("-z", "--percentiles", metavar="A,B", help="Percentiles in OSU's format, such as 50,99.")
     ] = "",
     form: Annotated[
         str | None,
-        typer.Option("--format", metavar="NAME", show_default=False, help="Such as osu; see bench list."),
+        typer.Option(
+            "--format", metavar="NAME", show_default=False, help="Output format, such as osu; see bench list."
+        ),
     ] = None,
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", show_default=False)] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", show_default=False, help="File to write, by default in the format json."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Check the arguments, measure, and print or write the results."""
@@ -131,8 +151,8 @@ def run(
     from hocket.cli._bench_table import print_run, shown
     from hocket.measure import StopRule
 
-    wanted = [*(names or []), *(benchmark.split(",") if benchmark else [])]
-    if not wanted:
+    selected = [*(names or []), *(benchmark.split(",") if benchmark else [])]
+    if not selected:
         raise InvalidArgument("name a benchmark; see: hocket bench list")
     if sync not in ("window", "loop"):
         raise InvalidArgument(f"--sync must be window or loop, not {sync!r}")
@@ -143,7 +163,7 @@ def run(
     if sizes and (first, last) != (None, None):
         raise InvalidArgument("--sizes lists all sizes: omit --min, --max and -m")
     points, targets = choose(
-        wanted,
+        selected,
         library,
         size,
         sizes,

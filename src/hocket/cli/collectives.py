@@ -58,9 +58,13 @@ Examples:
 
 Collective = Annotated[
     str | None,
-    typer.Argument(metavar="COLLECTIVE", show_default=False, help="Such as broadcast.", autocompletion=collectives),
+    typer.Argument(
+        metavar="COLLECTIVE", show_default=False, help="A collective, such as broadcast.", autocompletion=collectives
+    ),
 ]
-Name = Annotated[str | None, typer.Argument(metavar="ALGORITHM", show_default=False, help="Such as chain.")]
+Name = Annotated[
+    str | None, typer.Argument(metavar="ALGORITHM", show_default=False, help="An algorithm, such as chain.")
+]
 NumRanks = Annotated[int, typer.Option("-n", "--num-ranks", metavar="N", help="Number of ranks of the schedule.")]
 Params = Annotated[
     list[str] | None,
@@ -146,7 +150,7 @@ def verify(
     """Verify schedules; stop at the first wrong one."""
     from hocket.collectives import verify as prove
     from hocket.collectives.serialise import load_schedule
-    from hocket.measure.progress import progress
+    from hocket.measure.progress_bar import progress
 
     if file is not None:
         if ranks is not None or collective is not None or param:
@@ -181,7 +185,12 @@ def verify(
 def simulate(
     collective: Annotated[
         str,
-        typer.Argument(metavar="COLLECTIVE", show_default=False, help="Such as broadcast.", autocompletion=collectives),
+        typer.Argument(
+            metavar="COLLECTIVE",
+            show_default=False,
+            help="A collective, such as broadcast.",
+            autocompletion=collectives,
+        ),
     ],
     name: Name = None,
     num_ranks: NumRanks = 8,

@@ -47,7 +47,10 @@ def explain(
     op: Annotated[
         str,
         typer.Argument(
-            metavar="OPERATION", show_default=False, help=f"One of {', '.join(CHOOSABLE)}.", autocompletion=operations
+            metavar="OPERATION",
+            show_default=False,
+            help=f"Operation: {', '.join(CHOOSABLE)}.",
+            autocompletion=operations,
         ),
     ],
     size: Annotated[
@@ -62,7 +65,7 @@ def explain(
     num_hosts: Annotated[int, typer.Option("--hosts", metavar="N", help="Number of hosts of the ranks.")] = 1,
     dtype: Annotated[str, typer.Option(metavar="TYPE", help="Type of the elements.")] = "float32",
     table: Annotated[
-        Path | None, typer.Option(metavar="TABLE", show_default=False, help="Default: the user's table.")
+        Path | None, typer.Option(metavar="TABLE", show_default=False, help="File of a table. Default: the user's.")
     ] = None,
     as_json: AsJson = False,
 ) -> int:
@@ -131,7 +134,7 @@ def _why_not_here(name: str) -> str | None:
         missing = known[part].requires.missing()
         if missing is not None:
             return missing
-        # Asking torch itself takes longer than everything else together.
+        # The check of torch itself takes longer than all others together.
         if "torch" not in known[part].requires.modules and (obstacle := known[part].find_obstacle()) is not None:
             return obstacle
     return None

@@ -40,7 +40,8 @@ def register(application: typer.Typer) -> None:
 def simulate(
     step: Annotated[str, typer.Argument(metavar="MODEL|FILE", show_default=False, help="The step to simulate.")],
     num_ranks: Annotated[
-        int | None, typer.Option("-n", "--num-ranks", metavar="N", help="Default: the number in the file, or 8.")
+        int | None,
+        typer.Option("-n", "--num-ranks", metavar="N", help="Number of ranks. Default: as in the file, or 8."),
     ] = None,
     tflops: Annotated[float, typer.Option(metavar="TFLOP/S", help="Speed of a rank, for a published model.")] = 100.0,
     latency: Latency = 2.0,
@@ -52,7 +53,7 @@ def simulate(
     as_json: AsJson = False,
 ) -> int:
     """Simulate the step and print its times."""
-    from hocket.measure.progress import progress
+    from hocket.measure.progress_bar import progress
     from hocket.session.simulated_step import simulate_step
 
     fabric = read_fabric(latency, bandwidth, reduce, ranks_per_host, host_latency, host_bandwidth)

@@ -13,7 +13,7 @@ from hocket.cli._output import AsJson
 from hocket.cli._rank_job import result_of_ranks
 from hocket.errors import InvalidArgument
 from hocket.measure.pictures import check_picture_path
-from hocket.measure.progress import waiting
+from hocket.measure.progress_bar import waiting
 
 _HELP = """Train a torch module or an unchanged Keras model on several ranks of this host: as replicas, split into
 stages, or both.
@@ -37,12 +37,14 @@ def register(application: typer.Typer) -> None:
 
 
 def train(
-    model: Annotated[str, typer.Option(metavar="NAME", help="resnet20-v2, FILE.py:FUNCTION or MODULE:FUNCTION.")],
-    data: Annotated[str, typer.Option(metavar="NAME", help="mnist, random, FILE.py:FUNCTION or MODULE:FUNCTION.")] = (
-        "mnist"
-    ),
+    model: Annotated[
+        str, typer.Option(metavar="NAME", help="Model: resnet20-v2, FILE.py:FUNCTION or MODULE:FUNCTION.")
+    ],
+    data: Annotated[
+        str, typer.Option(metavar="NAME", help="Data: mnist, random, FILE.py:FUNCTION or MODULE:FUNCTION.")
+    ] = "mnist",
     num_ranks: Annotated[int, typer.Option("-n", "--num-ranks", metavar="N", help="Number of ranks to start.")] = 2,
-    strategy: Annotated[str, typer.Option(metavar="S", help="data, model, hybrid, or auto.")] = "model",
+    strategy: Annotated[str, typer.Option(metavar="S", help="How to split: data, model, hybrid or auto.")] = "model",
     partitions: Annotated[
         int | None, typer.Option(metavar="N", show_default=False, help="Ranks per copy of the model.")
     ] = None,
@@ -68,22 +70,22 @@ def train(
         ),
     ] = "auto",
     batch_size: Annotated[int, typer.Option(metavar="N", help="Samples per step, over all replicas.")] = 32,
-    epochs: Annotated[int, typer.Option(metavar="N")] = 1,
+    epochs: Annotated[int, typer.Option(metavar="N", help="Number of passes over the training data.")] = 1,
     steps: Annotated[int | None, typer.Option(metavar="N", show_default=False, help="Stop after N steps.")] = None,
     loss: Annotated[
-        str, typer.Option(metavar="NAME", help="cross_entropy, mse, l1, or, for torch models, FILE.py:FUNCTION.")
+        str, typer.Option(metavar="NAME", help="Loss: cross_entropy, mse, l1, or, for torch models, FILE.py:FUNCTION.")
     ] = (_DEFAULTS_IF_NOT_COMPILED["loss"]),
-    optimizer: Annotated[str, typer.Option(metavar="NAME", help="sgd, adam or adamw.")] = _DEFAULTS_IF_NOT_COMPILED[
-        "optimizer"
-    ],
-    learning_rate: Annotated[float, typer.Option("--lr", "--learning-rate", metavar="R")] = (
-        _DEFAULTS_IF_NOT_COMPILED["learning_rate"]
-    ),
+    optimizer: Annotated[
+        str, typer.Option(metavar="NAME", help="Optimizer: sgd, adam or adamw.")
+    ] = _DEFAULTS_IF_NOT_COMPILED["optimizer"],
+    learning_rate: Annotated[
+        float, typer.Option("--lr", "--learning-rate", metavar="R", help="Learning rate of the optimizer.")
+    ] = _DEFAULTS_IF_NOT_COMPILED["learning_rate"],
     exact: Annotated[
         bool, typer.Option("--exact", help="Make gradients bit-identical to those of one process.")
     ] = False,
     recompute: Annotated[bool, typer.Option("--recompute", help="Repeat forward passes to use less memory.")] = False,
-    seed: Annotated[int, typer.Option(metavar="N")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random numbers and the order of samples.")] = 0,
     timeout: Annotated[float, typer.Option(metavar="S", help="Seconds that a rank waits for another rank.")] = 600.0,
     save: Annotated[
         Path | None, typer.Option(metavar="PATH", show_default=False, help="Save the trained model here.")

@@ -26,7 +26,7 @@ from hocket.cli._tables import console_of, table_of
 from hocket.comm.policy import LARGEST_NBYTES, format_nbytes, format_seconds
 from hocket.errors import InvalidArgument
 from hocket.measure.pictures import check_picture_path
-from hocket.measure.report import NOT_JUDGED
+from hocket.measure.reporting import NOT_JUDGED
 from hocket.tune.draw import draw_table
 from hocket.tune.find import default_path, find_table
 from hocket.tune.recheck import RecheckedPoint
@@ -71,7 +71,7 @@ Examples:
   hocket tune draw there.json -o there.svg"""
 
 TablePath = Annotated[
-    Path | None, typer.Argument(metavar="TABLE", show_default=False, help="Default: the user's table.")
+    Path | None, typer.Argument(metavar="TABLE", show_default=False, help="File of a table. Default: the user's.")
 ]
 
 
@@ -90,10 +90,12 @@ def register(application: typer.Typer) -> None:
 def run(
     num_ranks: Annotated[int, typer.Option("-n", "--num-ranks", metavar="N", help="Number of ranks on this host.")] = 2,
     backends: Backends = None,
-    ops: Annotated[str | None, typer.Option(metavar="A,B", show_default=False, help="Default: all.")] = None,
+    ops: Annotated[
+        str | None, typer.Option(metavar="A,B", show_default=False, help="Operations. Default: all.")
+    ] = None,
     sizes: Annotated[
         str | None,
-        typer.Option(metavar="A,B", show_default=False, help="For example 16,64KiB,1MiB. Default: 16 B to 16 MiB."),
+        typer.Option(metavar="A,B", show_default=False, help="Sizes, such as 16,64KiB,1MiB. Default: 16 B to 16 MiB."),
     ] = None,
     rounds: Annotated[int, typer.Option(metavar="N", help="Number of rounds, 6 or more.")] = 7,
     schedules: Annotated[bool, typer.Option(help="Also measure the schedules that are fast by the model.")] = True,
@@ -104,7 +106,8 @@ def run(
             "--output",
             metavar="TABLE",
             show_default=False,
-            help="Default: the user's table, ~/.cache/hocket/table.json, which programs use unless they name another.",
+            help="File to write. Default: the user's table, ~/.cache/hocket/table.json, which programs use unless they "
+            "name another.",
         ),
     ] = None,
     merge: Annotated[
@@ -158,7 +161,10 @@ def _check_output(path: Path) -> None:
 
 def show(
     table: TablePath = None,
-    num_ranks: Annotated[int | None, typer.Option("-n", "--num-ranks", metavar="N", show_default=False)] = None,
+    num_ranks: Annotated[
+        int | None,
+        typer.Option("-n", "--num-ranks", metavar="N", show_default=False, help="Show only times of N ranks."),
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Print the fastest backend of each cell."""
@@ -242,7 +248,7 @@ def check(
         return exit_code
     print(_description(loaded))
     if not loaded.is_judged:
-        print(f"  NOISE others' work took {loaded.foreign_busy:.0%} of the CPUs' time while it was measured")
+        print(f"  NOISE other programs took {loaded.foreign_busy:.0%} of the CPU time while the table was measured")
     for name, description in loaded.machine.backends.items():
         print(f"  {name}: {description}")
     for point in found:
@@ -270,7 +276,9 @@ def _time_again(loaded: Table, points: int, seed: int) -> tuple[int, list[Rechec
 
 def export(
     table: TablePath = None,
-    to: Annotated[str, typer.Option(metavar="FORMAT", help="For example ompi-classic; see --formats.")] = "csv",
+    to: Annotated[
+        str, typer.Option(metavar="FORMAT", help="Output format, such as ompi-classic; see --formats.")
+    ] = "csv",
     ranks: Annotated[
         str | None, typer.Option(metavar="A,B", show_default=False, help="Numbers of ranks. Default: the table's.")
     ] = None,
@@ -301,7 +309,7 @@ def _read_count(text: str) -> int:
 
 def draw(
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="PICTURE", help="For example table.png or table.svg.")
+        Path, typer.Option("-o", "--output", metavar="PICTURE", help="File to write, such as table.png or table.svg.")
     ],
     table: TablePath = None,
     as_json: AsJson = False,

@@ -8,14 +8,14 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-SET_UP_ROUNDS = 4  # that a cell's first calls and its calibration take, in rounds of it
+SET_UP_ROUNDS = 4  # time of a cell's first calls and its calibration, in rounds
 
 
 class Budget:
-    """A time limit from now on, equal on all ranks.
+    """A time limit that starts now, equal on all ranks.
 
     Args:
-        seconds: seconds of all stages together.
+        seconds: limit of all stages together, in seconds.
         agree: takes this rank's number and returns the largest of all ranks; all ranks call it.
         clock: returns seconds; tests pass their own.
     """
@@ -42,7 +42,7 @@ class Budget:
         share: float,
         describe: Callable[[T], str],
     ) -> list[T]:
-        """Return the things that fit into the time, from the first one on; all ranks call it.
+        """Return the things at the start of the list that fit into the remaining time; all ranks call it.
 
         Args:
             things: things to measure, the most important first.

@@ -1,4 +1,4 @@
-"""Draws a table: the time of each operation by size, one line per backend, and which of them is chosen where."""
+"""Draw a table: the time of each operation by size, one line per backend, and the backend chosen at each size."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _COLUMNS = 3
 
 
 def draw_table(table: Table, path: str | Path) -> None:
-    """Draw all operations that were measured alone, each for the largest number of ranks it has.
+    """Draw all operations that were measured alone, each for its largest number of ranks.
 
     Args:
-        table: what to draw.
-        path: of the picture; its ending decides the format.
+        table: the table to draw.
+        path: path of the picture; its suffix selects the format.
 
     Raises:
         BackendUnavailable: matplotlib is not installed.
@@ -48,7 +48,7 @@ def draw_table(table: Table, path: str | Path) -> None:
     hosts = "" if table.machine.num_hosts == 1 else f", {table.machine.num_hosts} hosts"
     figure.suptitle(
         f"{table.machine.processor}, {table.machine.num_cpus} CPUs{hosts}: time of an operation by size "
-        "(band: 95 % interval; dashed: the best schedule over it; strip below: what is chosen)",
+        "(band: 95 % interval; dashed: the best schedule over the backend; strip below: the chosen backend)",
         fontsize=10,
     )
     handles = [Line2D([], [], color=_color(names, name), label=name) for name in names]

@@ -24,7 +24,7 @@ class Exporter:
 
     Args:
         name: name of the format in `hocket tune export`.
-        description: the tools that read it, and whether this was tried.
+        description: the tools that read the format, and whether this was tested.
         write: function that returns the text.
     """
 
@@ -45,7 +45,7 @@ def exporter(name: str, description: str) -> Callable[[Write], Write]:
         if not takes(write, "table", "ranks"):
             raise InvalidType(f"exporter {name!r} must be a function of a table and numbers of ranks, not {write!r}")
         if name in _found:
-            raise InvalidArgument(f"there is an exporter {name!r} already, in {_found[name].write.__module__}")
+            raise InvalidArgument(f"exporter {name!r} exists already, in {_found[name].write.__module__}")
         _found[name] = Exporter(name, description, write)
         return write
 

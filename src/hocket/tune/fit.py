@@ -1,4 +1,4 @@
-"""Links fitted to measurements: what a message over each backend costs, for schedules that were not measured."""
+"""Links fitted to measurements: the cost of a message over each backend, for schedules that were not measured."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Fit:
     """The link of one backend between the ranks of a table.
 
     Args:
-        backend: name.
-        alpha_s: seconds of a message, whatever its size.
+        backend: name of the backend.
+        alpha_s: seconds of a message, for any size.
         beta_s: seconds per byte of a message.
-        gamma_s: seconds per byte of reducing.
+        gamma_s: seconds per byte of a reduction.
         misfit: largest deviation of a measured time from the fitted one, as a share of the latter.
     """
 
@@ -44,10 +44,10 @@ def link_over(backend: str, fits: Iterable[Fit]) -> Link | None:
 
 
 def fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
-    """Fit seconds = alpha + beta * nbytes, neither below zero, robustly.
+    """Fit seconds = alpha + beta * nbytes robustly, with alpha and beta at or above zero.
 
-    Relative deviations count, so that small messages weigh as much as large ones; points that deviate more than others
-    count less from step to step (least absolute deviations by iteratively reweighted least squares).
+    Relative deviations count, so small messages have the same weight as large ones. Points that deviate more than
+    others lose weight from step to step (least absolute deviations by iteratively reweighted least squares).
 
     Args:
         points: (nbytes, seconds); at least one.
@@ -66,7 +66,7 @@ def fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float, float
         slope = sum(w * (x - mean_x) * (y - mean_y) for w, (x, y) in zip(scaled, points, strict=True))
         beta = max(0.0, slope / spread) if spread else 0.0
         alpha = mean_y - beta * mean_x
-        if alpha < 0:  # through zero
+        if alpha < 0:  # then the line goes through the origin
             alpha = 0.0
             beta = sum(w * x * y for w, (x, y) in zip(scaled, points, strict=True)) / max(
                 sum(w * x * x for w, (x, _) in zip(scaled, points, strict=True)), 1e-300
@@ -77,7 +77,7 @@ def fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float, float
 
 
 def measure_gamma_s() -> float:
-    """Return the seconds per byte of reducing one array of float32 into another, on this rank."""
+    """Measure and return the seconds per byte of a reduction of one float32 array into another, on this rank."""
     import numpy as np
 
     x, y = np.ones(_REDUCED_NBYTES // 4, np.float32), np.ones(_REDUCED_NBYTES // 4, np.float32)
@@ -91,5 +91,5 @@ def measure_gamma_s() -> float:
 
 
 def is_usable(value: object) -> bool:
-    """Whether a number may be one of a fit."""
+    """Return whether a value is valid in a fit: a finite number of 0 or more."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf

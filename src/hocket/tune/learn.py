@@ -1,4 +1,4 @@
-"""Correct a table by the times of a running program's operations."""
+"""Correct a table by the times of the operations of a running program."""
 
 from __future__ import annotations
 
@@ -31,23 +31,24 @@ if TYPE_CHECKING:
 
     from hocket._native import Work
 
-_MOST_TRIALS = 4  # at the same time, of different operations
-_MOST_CHALLENGERS = 5
-_WORTH_A_TRY = 2.0  # times the best time in the table
+_MOST_TRIALS = 4  # at the same time, for different operations
+_MOST_CHALLENGERS = 5  # for each cell
+_MOST_TABLE_RATIO = 2.0  # to the best time in the table; slower carriers are not tried
 _LEAST_SHARE = 0.05  # of the time that the program spends in collectives
 _MIN_OPERATIONS = 4  # of a cell in a window
-_LONGEST_REST = 64  # windows
-_MOST_REPEATS = 2  # of a trial that said neither yes nor no, with twice as many pairs each time
-_RINGS_SHARE = 4  # of the ring of events may be messages
+_LONGEST_PAUSE = 64  # windows
+_MOST_REPEATS = 2  # of an undecided trial, each time with twice as many pairs
+_EVENTS_PER_COLLECTIVE = 4  # events read for each collective of a window, since messages are events, too
 
 
 @dataclass
 class _Round:
-    """Trials at the same time, what is chosen without them, and the turn that is next.
+    """Simultaneous trials.
 
     Args:
-        trials: of different cells.
-        ranges: by operation and class of types.
+        trials: trials of different cells.
+        ranges: the choices without the trials, by operation and class of types.
+        phase: number of the next turn.
     """
 
     trials: list[Trial]
@@ -60,24 +61,24 @@ class _Round:
 
 
 _Purpose = tuple[_Round, int] | None
-"""What a window is for: a turn of trials; None: to see where time goes."""
+"""The purpose of a window: a turn of trials; None: to find the operations that take the most time."""
 
 
 @dataclass
-class _Posted:
-    """A window whose times are on their way to all ranks."""
+class _PostedWindow:
+    """A window whose times are being reduced over all ranks."""
 
     window: Window
     purpose: _Purpose
     work: Work
 
 
-class _Corrected(Policy):
-    """A communicator's policy, but for the operations of which something was learned.
+class _CorrectedPolicy(Policy):
+    """A communicator's policy, corrected for the operations that were learned.
 
     Args:
-        base: as it was set.
-        table: with rules for those.
+        base: the policy as it was set.
+        table: table with rules for the learned operations.
     """
 
     def __init__(self, base: Policy, table: Table) -> None:
@@ -102,7 +103,7 @@ class _Corrected(Policy):
 
 
 def _all_choices(policy: Policy, group: Group) -> dict[tuple[str, str], Sequence[Range]]:
-    """The choices of a policy, also of operations that it leaves to the order of the backends."""
+    """Return the choices of a policy; operations that it makes no choice for use the backends in their order."""
     choices = policy.choices(group)
     return {kind: choices.get(kind) or in_order(group.backends) for kind in KINDS}
 
@@ -110,14 +111,14 @@ def _all_choices(policy: Policy, group: Group) -> dict[tuple[str, str], Sequence
 class Learner:
     """Tries other backends and algorithms for a program's operations while it runs, and switches to faster ones.
 
-    All members of a communicator make it; no further call is needed. One window of collectives shows which operations
+    All members of a communicator create it; no further call is needed. One window of collectives shows which operations
     take the most time. Then the present carrier of these operations and another one alternate, window by window. All
     ranks agree on the times by an asynchronous all_reduce, which has one window to arrive. So they agree on every
     change, and make it before the same collective. When nothing is left to try, it pauses, each time for longer.
 
     The time of an operation is that of the rank that waits for no other rank; for an asynchronous operation, the time
     that its callers were blocked (not in `synchronize`). Blocking and asynchronous collectives that name no backend and
-    no algorithm are learned. Those with counts use the choice for equal blocks. Reductions of 16-bit floats stay with
+    no algorithm are learned. Operations with counts use the choice for equal blocks. Reductions of 16-bit floats keep
     the libraries' own algorithms.
 
     After a change, sums may be rounded differently, as with any other table. A call that issues a collective may wait
@@ -143,7 +144,7 @@ class Learner:
         ...     comm.barrier()
         >>> learner.stop()
         >>> len(learner.lessons), learner.table.path
-        (0, 'what was learned while running')
+        (0, 'times learned while running')
     """
 
     def __init__(self, comm: Communicator, *, window: int = 256, num_pairs: int = MIN_VALUES) -> None:
@@ -161,10 +162,10 @@ class Learner:
         self._comm = comm
         self._window = window
         self._num_pairs = num_pairs
-        self._posted: _Posted | None = None
+        self._posted: _PostedWindow | None = None
         self._first = 0
-        self._rest = 1  # windows
-        self._is_rested = True
+        self._pause_windows = 1
+        self._has_paused = True
         self._observes = False
         self._has_read = False  # in this turn
         self._purpose: _Purpose = None
@@ -172,10 +173,10 @@ class Learner:
         self._tried: dict[Cell, set[str]] = {}
         self._repeats: Counter[tuple[Cell, str]] = Counter()
         self._group = comm._chooser.group
-        self._take_over(comm.policy)
+        self._adopt_policy(comm.policy)
         if comm.size > 1:
             comm._chooser.on_turn = self._take_turn
-            self._wait_for(window, observes=True)
+            self._set_next_turn(window, observes=True)
 
     def stop(self) -> None:
         """End learning; all members call it between the same operations. Learned choices stay in the policy.
@@ -227,15 +228,16 @@ class Learner:
         return f"<hocket.tune.Learner of {self._comm._label}: {len(self.lessons)} trials, {changes} changes>"
 
     def _take_turn(self) -> None:
-        """Called on every member before the same collective.
+        """Read the window that was posted, and plan the next one; called on every member before the same collective.
 
-        Where it raises, as by a signal while it waits, it is called again before the next one, and goes on.
+        If it raises, for example because of a signal while it waits, it is called again before the next collective and
+        continues.
         """
-        if self._comm.policy is not self._policy:  # somebody has set one, on all members
+        if self._comm.policy is not self._policy:  # the program has set another policy, on all members
             try:
-                self._take_over(self._comm.policy)
+                self._adopt_policy(self._comm.policy)
             except InvalidArgument as error:
-                warnings.warn(f"hocket: nothing more is learned: {error}", stacklevel=2)
+                warnings.warn(f"hocket: learning stops: {error}", stacklevel=2)
                 self._comm._chooser.on_turn = None
                 return
         if self._posted is not None and not self._has_read:
@@ -249,59 +251,59 @@ class Learner:
         self._plan()
         self._has_read = False
 
-    def _take_over(self, policy: Policy) -> None:
+    def _adopt_policy(self, policy: Policy) -> None:
         self._policy = self._base = policy
-        self._round, self._rest = None, 1
+        self._round, self._pause_windows = None, 1
         self._tried.clear()
         self._repeats.clear()
         table, num_hosts = table_of(policy, self._group.num_hosts), self._group.num_hosts
         machine = this_machine(self._comm.backends, num_hosts)
         if table is None:
-            table = Table(machine, (), "what was learned while running")
+            table = Table(machine, (), "times learned while running")
         elif table.machine.num_hosts != num_hosts:
-            table = Table(machine, (), "what was learned while running", table.fits)
-        # It may get rows of libraries that its own machine did not have.
+            table = Table(machine, (), "times learned while running", table.fits)
+        # Learned rows may be of libraries that the machine of the table did not have.
         backends = {**table.machine.backends, **machine.backends}
         self.table = replace(table, machine=replace(table.machine, backends=backends))
         self._learned = replace(self.table, rules=())
 
-    def _wait_for(self, num_collectives: int, *, observes: bool, purpose: _Purpose = None) -> None:
+    def _set_next_turn(self, num_collectives: int, *, observes: bool, purpose: _Purpose = None) -> None:
         self._observes, self._purpose = observes, purpose
         self._first = self._comm._set_turn(num_collectives) - num_collectives
 
     def _post(self) -> None:
         comm = self._comm
-        events = comm._records(_RINGS_SHARE * self._window)
+        events = comm._records(_EVENTS_PER_COLLECTIVE * self._window)
         window = Window(events, self._first, self._window, comm._names, comm._program_names())
         work = comm.all_reduce(window.times, "min", async_op=True)
         work._set_background()
-        self._posted = _Posted(window, self._purpose, work)
+        self._posted = _PostedWindow(window, self._purpose, work)
 
     def _plan(self) -> None:
-        """Decide what the next window is for."""
+        """Decide on the purpose of the next window."""
         if self._round is not None and self._round.phase < self._round.num_phases:
             phase, self._round.phase = self._round.phase, self._round.phase + 1
             self._choose(self._round, phase)
-            self._wait_for(self._window, observes=True, purpose=(self._round, phase))
-        elif self._round is not None:  # the times of its last turn are on their way
+            self._set_next_turn(self._window, observes=True, purpose=(self._round, phase))
+        elif self._round is not None:  # the times of its last turn are not reduced yet
             self._choose(self._round)
-            self._wait_for(self._window, observes=False)
+            self._set_next_turn(self._window, observes=False)
         elif self._posted is not None:
-            self._wait_for(self._window, observes=False)
-        elif not self._is_rested:
-            self._is_rested = True
-            self._wait_for(self._rest * self._window, observes=False)
+            self._set_next_turn(self._window, observes=False)
+        elif not self._has_paused:
+            self._has_paused = True
+            self._set_next_turn(self._pause_windows * self._window, observes=False)
         else:
-            self._wait_for(self._window, observes=True)
+            self._set_next_turn(self._window, observes=True)
 
-    def _learn(self, posted: _Posted) -> None:
+    def _learn(self, posted: _PostedWindow) -> None:
         times = posted.window.agreed()
         if posted.purpose is None:
             if self._round is None:
                 self._begin_round(times)
             return
         of_round, phase = posted.purpose
-        if of_round is not self._round:  # over already
+        if of_round is not self._round:  # that round has ended
             return
         for trial in of_round.trials:
             of_cell = [(kind.carrier, *each) for kind, each in times.items() if kind.cell == trial.cell]
@@ -325,16 +327,19 @@ class Learner:
         if trials:
             choices = _all_choices(self._policy, self._group)
             about = dict.fromkeys((trial.cell.op, trial.cell.dtypes) for trial in trials)
-            self._round, self._rest = _Round(trials, {each: choices[each] for each in about}), 1
+            self._round, self._pause_windows = _Round(trials, {each: choices[each] for each in about}), 1
         else:
-            self._is_rested, self._rest = False, min(2 * self._rest, _LONGEST_REST)
+            self._has_paused, self._pause_windows = False, min(2 * self._pause_windows, _LONGEST_PAUSE)
 
     def _challengers(self, cell: Cell, kind: TimedKind, incumbent: str) -> Iterator[str]:
-        """What was not tried yet: first what the table thinks well of or does not know, then what the model does."""
+        """Yield the carriers that were not tried yet.
+
+        First those that are fast by the table or not in it, then those that are fast by the model.
+        """
         tried = self._tried.setdefault(cell, set())
         _, ranked = self._policy.explain(self._group, cell.op, cell.dtypes, kind.nbytes)
         best_s = min((each.seconds for each in ranked if each.seconds is not None), default=0.0)
-        found = [each.carrier for each in ranked if each.seconds is None or each.seconds <= _WORTH_A_TRY * best_s]
+        found = [each.carrier for each in ranked if each.seconds is None or each.seconds <= _MOST_TABLE_RATIO * best_s]
         found += [name for name in self._group.backends if not any(each.backend == name for each in ranked)]
         link = typical_link(self._group.num_hosts)
         typical = [Fit(name, link.alpha_s, link.beta_s, link.gamma_s, 0.0) for name in self._group.backends]
@@ -369,15 +374,15 @@ class Learner:
             self._learned = self._learned.with_ranges((op, dtypes, self._group.size), each)
         rules = tuple(rule for rule in self.table.rules if rule.key not in self._learned.ranges)
         self.table = replace(self._learned, rules=(*rules, *self._learned.rules))
-        self._policy = self._comm._chooser.policy = _Corrected(self._base, self._learned)
+        self._policy = self._comm._chooser.policy = _CorrectedPolicy(self._base, self._learned)
         choices = self._policy.choices(self._group)
         for op, dtypes in ranges:
-            for kind in CHOOSABLE:  # those with counts, too
+            for kind in CHOOSABLE:  # also operations with counts
                 if timed_as(kind) == op:
                     self._comm._chooser.set_ranges(self._comm, kind, dtypes, choices[kind, dtypes])
 
     def _choose(self, of_round: _Round, phase: int | None = None) -> None:
-        """Have those carry the operations whose turn it is; without a phase those that do otherwise."""
+        """Set the carriers of one turn of the trials; without `phase`, the choices without trials."""
         for about, ranges in of_round.ranges.items():
             for trial in of_round.trials:
                 if phase is not None and (trial.cell.op, trial.cell.dtypes) == about:
@@ -401,14 +406,14 @@ def _find_problem(comm: Communicator, window: int, num_pairs: int) -> str | None
 
 
 def _change(ranges: Sequence[Range], lesson: Lesson, group: Group) -> Sequence[Range]:
-    """Return what is chosen once the challenger carries the operations of its cell."""
+    """Return the ranges after a change: the challenger carries the operations of its cell."""
     speed = "" if lesson.speed is None else f": {format_speed(lesson.speed)} as {lesson.incumbent}"
     ranking = ranking_for(group, (lesson.challenger, lesson.incumbent))
     return cut(ranges, lesson.cell, ranking, f"learned while running{speed}")
 
 
 def _slowest(times: Mapping[TimedKind, tuple[NDArray[np.float64], bool]]) -> Iterator[tuple[Cell, TimedKind]]:
-    """Cells that take a good part of the time, the slowest first, each with its most frequent kind of operation."""
+    """Yield the cells with a considerable share of the time, the largest first, each with its most frequent kind."""
     cells: dict[Cell, list[tuple[int, float, TimedKind]]] = {}
     for kind, (seconds, _) in times.items():
         cells.setdefault(kind.cell, []).append((len(seconds), float(seconds.sum()), kind))
@@ -421,7 +426,7 @@ def _slowest(times: Mapping[TimedKind, tuple[NDArray[np.float64], bool]]) -> Ite
 
 
 def _with_times(table: Table, trial: Trial, num_ranks: int) -> Table:
-    """Add what was seen of the two, where it is a time that operations take."""
+    """Add the times of both carriers to a table, if all their operations were blocking."""
     rows = {row.place: row for row in table.rows}
     about = trial.cell.op, trial.cell.dtypes, num_ranks, trial.nbytes
     for carrier in (trial.incumbent, trial.challenger) if trial.is_blocking else ():

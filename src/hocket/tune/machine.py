@@ -1,4 +1,4 @@
-"""The machine of a table: times of another machine, or of other libraries, are of little use here."""
+"""The machine of a table. Times of another machine, or of other versions of libraries, do not apply here."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Machine:
     backends: Mapping[str, str]
 
     def difference(self, other: Machine, *, carries_over: bool = False) -> str | None:
-        """Return the difference due to which times of `other` cannot be used here, or None.
+        """Return the difference because of which times of `other` cannot be used here, or None.
 
         A backend that only one of the two has makes no difference.
 
@@ -47,7 +47,7 @@ class Machine:
                 continue
             if mine != theirs:
                 return f"its {words} is {theirs!r}, here it is {mine!r}"
-        for name in sorted(self.backends.keys() & other.backends.keys()):  # the same first one on all ranks
+        for name in sorted(self.backends.keys() & other.backends.keys()):  # all ranks find the same difference first
             if self.backends[name] != other.backends[name]:
                 return f"its {name} is {other.backends[name]!r}, here it is {self.backends[name]!r}"
         return None

@@ -1,4 +1,4 @@
-"""Compares a tuned mix of libraries with each single one, on the traffic of a real step."""
+"""Compare a tuned mix of libraries with each single library, on the traffic of a real step."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ FINE, COARSE = "mix, per size", "mix, per operation"
 
 
 class CoarsePolicy(Policy):
-    """One backend per operation and class of types whatever the size: the one that loses least over all sizes."""
+    """A policy with one backend per operation and class of types for all sizes: the one with the smallest mean loss."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
 
     def best(self, group: Group) -> Mapping[tuple[str, str], str]:
-        """Return the backend by (operation, class of types), for those that were measured between so many ranks."""
+        """Return the backend by (operation, class of types), if they were measured with this number of ranks."""
         best = {}
         for (op, dtypes, num_ranks, busy), sizes in self._table.cells.items():
             if num_ranks != group.size or busy:
@@ -36,7 +36,7 @@ class CoarsePolicy(Policy):
             losses: dict[str, list[float]] = {name: [] for name in group.backends}
             for rows in sizes.values():
                 own = {name: rows[name].seconds for name in losses if name in rows}
-                for name, seconds in own.items():  # none where only schedules were measured
+                for name, seconds in own.items():  # empty if only schedules were measured
                     losses[name].append(seconds / min(own.values()))
             best[op, dtypes] = min((sum(each) / len(each), name) for name, each in losses.items() if each)[1]
         return best
@@ -50,12 +50,12 @@ class CoarsePolicy(Policy):
 
     def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[RankedCarrier]]:
         name = self.best(group)[op, dtypes]
-        return "it loses least over all sizes", [RankedCarrier(name, None, "measured")]
+        return "its mean loss over all sizes is the smallest", [RankedCarrier(name, None, "measured")]
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What carries one kind of operation of a step, as in `Range.ranking`, and how often the step has it."""
+    """The carrier of one kind of operation, as in `Range.ranking`, and the number of these operations per step."""
 
     op: str
     nbytes: int
@@ -65,13 +65,13 @@ class Chosen:
 
 
 def policies(table: Table, backends: Sequence[str]) -> dict[str, Policy]:
-    """Return what is compared: each single backend, and both mixes."""
+    """Return the policies to compare: each single backend, and both mixes."""
     singles: dict[str, Policy] = {name: Policy.fixed({"*": name}) for name in backends}
     return singles | {FINE: TablePolicy(table), COARSE: CoarsePolicy(table)}
 
 
 def sweep_of(traffics: Sequence[Traffic], *, rounds: int = 7, time_limit_s: float = 300.0) -> Sweep:
-    """Return a sweep over the operations of some traffic, at its own sizes besides the usual ones up to those."""
+    """Return a sweep over the operations of some traffic, at the sizes of the traffic and at smaller usual sizes."""
     steps = [step for traffic in traffics for step in traffic.steps]
     own = {max(4, step.nbytes // 4 * 4) for step in steps}
     sizes = sorted({*own, *(nbytes for nbytes in Sweep().sizes if nbytes < max(own))})
@@ -82,12 +82,12 @@ def sweep_of(traffics: Sequence[Traffic], *, rounds: int = 7, time_limit_s: floa
 def mix_contenders(comm: Communicator, table: Table, traffics: Sequence[Traffic]) -> list[Contender]:
     """Return one contender per traffic and policy, ready to be measured; called by all ranks.
 
-    Each policy has a communicator of its own, as to change one takes its time; all of them use the same arrays.
-    First of each traffic comes the single backend that the table expects to be the fastest: `measure` runs the first
-    one against itself, too, and that is the noise to hold a mix's gain against.
+    Each policy has its own communicator, since a change of policy takes time; all of them use the same arrays. The
+    first contender of each traffic is the single backend that the table expects to be the fastest: `measure` also
+    compares the first contender with itself, and the gain of a mix must be larger than this noise.
 
     Raises:
-        InvalidState: the records of a replay show another backend than `explain` says.
+        InvalidState: a replay records another backend than `explain` returns.
     """
     backends = list(comm.backends)
     communicators = {}
@@ -110,13 +110,13 @@ def predicted_seconds(table: Table, traffic: Traffic, backends: Sequence[str], v
     """Return the sum of the table's times over the operations of a step, one after the other.
 
     Args:
-        table: with times for this number of ranks.
-        traffic: the step.
-        backends: that the mix may choose among.
-        variant: a name of `policies`.
+        table: table with times for this number of ranks.
+        traffic: traffic of the step.
+        backends: backends that the mix may choose.
+        variant: a name in `policies`.
 
     Returns:
-        Seconds; None if something was not measured.
+        Seconds; None if an operation was not measured.
     """
     tuned, policy = TablePolicy(table), policies(table, backends)[variant]
     group = Group(traffic.num_ranks, backends, table.machine.num_hosts)
@@ -132,7 +132,7 @@ def predicted_seconds(table: Table, traffic: Traffic, backends: Sequence[str], v
 
 
 def chosen(table: Table, traffic: Traffic, backends: Sequence[str]) -> list[Chosen]:
-    """Return what the mix chooses for each kind of operation of a step, in the order of their first use."""
+    """Return the choices of the mix for each kind of operation of a step, in the order of first use."""
     tuned = TablePolicy(table)
     group = Group(traffic.num_ranks, backends, table.machine.num_hosts)
     counts = Counter((step.kind, step.nbytes, step.dtype) for step in traffic.steps)
@@ -143,8 +143,9 @@ def chosen(table: Table, traffic: Traffic, backends: Sequence[str]) -> list[Chos
 
 
 def _check_explained(comm: Communicator, replay: Replay) -> None:
+    """Run a replay once, and check that `explain` names the carriers that it recorded."""
     replay()
     for record in comm.records()[-len(replay.traffic.steps) :]:
         explained = comm.explain(record.op, record.nbytes, record.dtype, record.reduction or "sum")
         if join_carrier(record.backend, record.algorithm) != explained.chosen:
-            raise InvalidState(f"explain() says something else than what was used: {record} against {explained}")
+            raise InvalidState(f"explain() does not match the record of an operation: {explained}, but {record}")

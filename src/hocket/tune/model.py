@@ -1,8 +1,8 @@
 """The model that decides without measurements: a latency and a bandwidth per backend.
 
 An operation takes rounds x latency + traffic / bandwidth. Rounds and traffic are those of the usual algorithm (Thakur,
-Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005); the constants were read
-off one machine with two cores and are good for an order only: shared memory before MPI before UCX before gloo.
+Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005). The constants come from
+one machine with two cores. They only order the backends: shared memory before MPI before UCX before gloo.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from hocket import _native, sim  # isort: skip
 
 
 KINDS = tuple((op, dtypes) for op in CHOOSABLE for dtypes in _native.DTYPE_CLASS_NAMES)
-"""What a policy chooses for: operations, and classes of types."""
-_TYPICAL, _TYPICAL_BETWEEN_HOSTS = LinkSpec(1e-6, 5.0), LinkSpec(50e-6, 1.0)  # whatever backends there are
+"""All pairs (operation, class of types) that a policy chooses for."""
+_TYPICAL, _TYPICAL_BETWEEN_HOSTS = LinkSpec(1e-6, 5.0), LinkSpec(50e-6, 1.0)  # for any backend
 _UNKNOWN = LinkSpec(1e-3, 0.1)
 
 
@@ -33,12 +33,12 @@ def links_for(num_hosts: int) -> Mapping[str, LinkSpec]:
 
 
 def typical_link(num_hosts: int) -> sim.Link:
-    """Return the link that sizes the blocks of schedules and compares them, if none was fitted."""
+    """Return the link to size the blocks of schedules and to compare schedules, if no link was fitted."""
     return _simulated(_TYPICAL if num_hosts == 1 else _TYPICAL_BETWEEN_HOSTS)
 
 
 def link_of(backend: str, num_hosts: int) -> sim.Link:
-    """Return the link of a backend that compares schedules over it, if none was fitted."""
+    """Return the link to compare schedules over a backend, if no link was fitted to it."""
     return _simulated(links_for(num_hosts).get(backend, _UNKNOWN))
 
 
@@ -46,7 +46,7 @@ def _simulated(link: LinkSpec) -> sim.Link:
     return sim.Link(link.latency_s, 1e-9 / link.bandwidth_gb_s)
 
 
-# Name -> (rounds, traffic in units of Record.nbytes) between so many ranks.
+# By operation: number of ranks -> (rounds, traffic in units of Record.nbytes).
 _COSTS: dict[str, Callable[[int], tuple[float, float]]] = {
     "barrier": lambda n: (math.log2(n), 0.0),
     **dict.fromkeys(("all_reduce", "reduce", "broadcast"), lambda n: (2 * math.log2(n), 2 * (n - 1) / n)),
@@ -93,7 +93,7 @@ class ModelPolicy(Policy):
         self.reason = reason
 
     def choices(self, group: Group) -> Choices:
-        # Latency and bandwidth order the backends alike, so one size stands for all.
+        # Latency and bandwidth give the same order of the backends, so one size stands for all.
         return {kind: in_order(each.backend for each in rank_by_model(group, kind[0], 1)) for kind in KINDS}
 
     def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[RankedCarrier]]:

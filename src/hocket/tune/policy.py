@@ -32,16 +32,16 @@ from hocket.tune.table import Table, TableRow, TableRule
 # lower ends of intervals are reliable.
 _LEAST_GAIN = 0.05
 _CLEAR_GAIN = 0.25
-# Messages are matched within one library, and sender and receiver may see different sizes, as the ranks of an
-# all_to_allv do: one choice for all (R8), made at this size.
+# Messages are matched within one library, but sender and receiver may see different sizes, like the ranks of an
+# all_to_allv. Such an operation therefore has one choice for all sizes (R8), made at this size.
 _ONE_CHOICE = {"send": 64 << 10, "recv": 64 << 10, "all_to_allv": 256 << 10}
 
 
 SPLITTABLE = ("all_reduce", "reduce", "scan", "broadcast", "send")
 """Operations that two libraries can carry parts of; "send" stands for the messages of schedules."""
-_PARTS = 128  # shares are so many parts of the whole
+_PARTS = 128  # shares are multiples of 1 / _PARTS
 Sizes = Mapping[int, Mapping[str, TableRow]]
-"""Of one operation: by size in ascending order the row of each carrier."""
+"""Rows of one operation: by size in ascending order, then by carrier."""
 
 
 class TablePolicy(Policy):
@@ -67,10 +67,10 @@ class TablePolicy(Policy):
         return {kind: self.ranges(group, *kind) for kind in KINDS}
 
     def explain(self, group: Group, op: str, dtypes: str, nbytes: int) -> tuple[str, list[RankedCarrier]]:
-        asked = nbytes // group.size if op in WITH_COUNTS else nbytes
+        block_nbytes = nbytes // group.size if op in WITH_COUNTS else nbytes
         nbytes = timed_nbytes(op, group, nbytes)
         measured_size, sizes = self._rows_for(group, op, dtypes)
-        chosen = range_of(self._ranges_of_one(group, timed_as(op), dtypes), nbytes)
+        chosen = range_of(self._ranges_of_op(group, timed_as(op), dtypes), nbytes)
         if not sizes and (timed_as(op), dtypes, group.size) in self.table.ranges:
             return chosen.reason or f"a rule of {self.table.path}", [_unmeasured(each) for each in chosen.ranking]
         if not sizes:
@@ -83,10 +83,12 @@ class TablePolicy(Policy):
             "" if measured_size == group.size else f" between {measured_size} ranks, carried over by the model"
         )
         candidates = [
-            self._candidate(sizes, name, nearest, asked, group, carried_over) if name in rows else _unmeasured(name)
+            self._candidate(sizes, name, nearest, block_nbytes, group, carried_over)
+            if name in rows
+            else _unmeasured(name)
             for name in order
         ]
-        where = f"in {self.table.path}" + ("" if nearest == asked else f", at {format_nbytes(nearest)}")
+        where = f"in {self.table.path}" + ("" if nearest == block_nbytes else f", at {format_nbytes(nearest)}")
         reason = f"the fastest of those measured {where}"
         if len(order) > 1 and order[0] in rows and order[1] in rows:
             first_row, second_row = (rows[name] for name in order[:2])
@@ -112,18 +114,20 @@ class TablePolicy(Policy):
         _, sizes = self._nearest(size, op, dtypes)
         points = []
         for each, rows in sizes.items():
-            able = [row.seconds for row in rows.values() if row.backend == backend and (algorithm or not row.algorithm)]
-            if able:
-                points.append((each, min(able)))
+            times = [
+                row.seconds for row in rows.values() if row.backend == backend and (algorithm or not row.algorithm)
+            ]
+            if times:
+                points.append((each, min(times)))
         if not points:
             return None
         last_nbytes, last_s = points[-1]
         if nbytes > last_nbytes:
             return last_s * max(1.0, nbytes / max(1, last_nbytes))
-        return _on_lines(points, nbytes, on_logs=True)
+        return _interpolated(points, nbytes, on_logs=True)
 
     def shares(self, group: Group, backend: str) -> Mapping[str, Sequence[tuple[int, float]]]:
-        """Return the shares with which both libraries finish at the same time, by the time of each alone."""
+        """Return the shares with which both libraries finish at the same time, computed from the time of each alone."""
         first, plus, second = backend.partition("+")
         if not plus:
             return {}
@@ -141,8 +145,8 @@ class TablePolicy(Policy):
             return []
 
         def is_ahead(share: float, nbytes: int) -> bool:
-            """Whether the first library would finish before the second."""
-            return _on_lines(points[first], share * nbytes) < _on_lines(points[second], (1 - share) * nbytes)
+            """Return whether the first library would finish before the second."""
+            return _interpolated(points[first], share * nbytes) < _interpolated(points[second], (1 - share) * nbytes)
 
         return [
             (most, bisect_left(range(_PARTS), True, key=lambda part: not is_ahead(part / _PARTS, nbytes)) / _PARTS)
@@ -150,29 +154,31 @@ class TablePolicy(Policy):
         ]
 
     def with_rules(self) -> Table:
-        """Return the table with rules for everything that it has times of; existing rules stay."""
+        """Return the table with rules for all operations that it has times of; existing rules stay."""
         names, num_hosts = list(self.table.machine.backends), self.table.machine.num_hosts
         keys = dict.fromkeys((op, dtypes, num_ranks) for op, dtypes, num_ranks, _ in self.table.cells)
         rules = [
             TableRule(op, dtypes, num_ranks, each.most_nbytes, each.ranking, each.reason)
             for op, dtypes, num_ranks in keys
             if (op, dtypes, num_ranks) not in self.table.ranges
-            for each in self._ranges_of_one(Group(num_ranks, names, num_hosts), op, dtypes)
+            for each in self._ranges_of_op(Group(num_ranks, names, num_hosts), op, dtypes)
         ]
         return replace(self.table, rules=(*self.table.rules, *rules))
 
     def _candidate(
         self, sizes: Sizes, carrier: str, nearest: int, nbytes: int, group: Group, carried_over: str
     ) -> RankedCarrier:
-        """What is known of a carrier at a size; with an interval unless its time follows from those of other sizes.
+        """Return a carrier with its time at a size.
+
+        The time has an interval unless it follows from the times of other sizes.
 
         Args:
-            sizes: of one operation.
+            sizes: rows of one operation.
             carrier: as in `Range.ranking`.
             nearest: a size at which the carrier was measured.
-            nbytes: the size in question.
+            nbytes: the size of the operation.
             group: the communicator.
-            carried_over: from what the times are, where they are of other ranks.
+            carried_over: words on the origin of times of another number of ranks; empty for this number.
         """
         points = [(size, rows[carrier].seconds) for size, rows in sizes.items() if carrier in rows]
         place = bisect_left(points, (nbytes,))
@@ -188,7 +194,7 @@ class TablePolicy(Policy):
             row = replace(row, nbytes=nbytes, seconds=last_s * nbytes / last_nbytes)
             source = f"measured at {last_nbytes} B, and scaled by size"
         else:
-            row = replace(row, nbytes=nbytes, seconds=_on_lines(points, nbytes))
+            row = replace(row, nbytes=nbytes, seconds=_interpolated(points, nbytes))
             source = f"between those measured at {points[place - 1][0]} and {points[place][0]} B"
         predicted_s = formula_seconds(row, group, self.table) if row.algorithm and self.table.fits else None
         if row.source == "run":
@@ -196,24 +202,24 @@ class TablePolicy(Policy):
         return RankedCarrier(row.backend, row.seconds, source + carried_over, row.algorithm, predicted_s, interval)
 
     def ranges(self, group: Group, op: str, dtypes: str) -> Sequence[Range]:
-        """Return what `choices` has for one operation and class of types."""
-        return ranges_as_called(op, group, self._ranges_of_one(group, timed_as(op), dtypes))
+        """Return the ranges of one operation and class of types, as in `choices`."""
+        return ranges_as_called(op, group, self._ranges_of_op(group, timed_as(op), dtypes))
 
     def fitted_link(self, group: Group, backend: str) -> Link | None:
-        """As `Policy.fitted_link`."""
+        """See `Policy.fitted_link`."""
         if group.num_hosts != self.table.machine.num_hosts:
             return None
         return link_over(backend, self.table.fits)
 
-    def _ranges_of_one(self, group: Group, op: str, dtypes: str) -> Sequence[Range]:
-        """The rules of the table, and without any what follows from its times."""
+    def _ranges_of_op(self, group: Group, op: str, dtypes: str) -> Sequence[Range]:
+        """Return the ranges of the table's rules, or, without rules, the ranges that follow from its times."""
         rules = self.table.ranges.get((op, dtypes, group.size))
         if rules and group.num_hosts == self.table.machine.num_hosts:
             return [replace(each, ranking=ranking_for(group, each.ranking)) for each in rules]
         _, sizes = self._rows_for(group, op, dtypes)
         if not sizes:
             return in_order(each.backend for each in rank_by_model(group, op, 1))
-        return join_alike(map(Range, self._borders(sizes, group), self._orders(sizes, group)))
+        return merge_equal_ranges(map(Range, self._borders(sizes, group), self._orders(sizes, group)))
 
     def _orders(self, sizes: Sizes, group: Group) -> list[tuple[str, ...]]:
         orders: list[tuple[str, ...]] = []
@@ -222,18 +228,19 @@ class TablePolicy(Policy):
         return orders
 
     def _borders(self, sizes: Sizes, group: Group) -> list[int]:
-        """For every measured size the largest one that it stands for."""
+        """Return, for every measured size, the largest size that it stands for."""
         winners = [order[0] for order in self._orders(sizes, group)]
         neighbours = pairwise(zip(sizes.items(), winners, strict=True))
         return [*(_crossing(*each, *following) for (each, following) in neighbours), LARGEST_NBYTES]
 
     def _order(self, rows: Mapping[str, TableRow], group: Group, kept: str = "") -> tuple[str, ...]:
-        """Best first; those that were not measured last.
+        """Return the carriers from best to worst; backends that were not measured come last.
 
         Args:
-            rows: of one size.
-            group: whose backends count.
-            kept: the best at the size before, which stays where another one is only as good: no change by noise alone.
+            rows: rows of one size.
+            group: communicator whose backends are ranked.
+            kept: best carrier of the size before. It stays the best if another one is only equal, so that noise alone
+                changes nothing.
         """
         left = [name for name, row in rows.items() if row.backend in group.backends]
         if not left:
@@ -247,10 +254,10 @@ class TablePolicy(Policy):
             chosen = min(
                 equal,
                 key=lambda name: (
-                    self._loss_when_busy(rows[name]),
+                    self._slowdown_when_busy(rows[name]),
                     name != kept,
                     modelled.index(rows[name].backend),
-                    rows[name].algorithm != "",  # a library's own way rather than a schedule that is as fast
+                    rows[name].algorithm != "",  # a library's own algorithm before an equal schedule
                     rows[name].seconds,
                 ),
             )
@@ -258,13 +265,13 @@ class TablePolicy(Policy):
             left.remove(chosen)
         return (*order, *(name for name in group.backends if name not in rows))
 
-    def _loss_when_busy(self, row: TableRow) -> float:
-        """How much slower next to a busy second backend, in steps of a quarter; 0 where that was not measured."""
+    def _slowdown_when_busy(self, row: TableRow) -> float:
+        """Return the slowdown beside a busy second backend, in steps of a quarter; 0 if it was not measured."""
         busy = self.table.cells.get((row.op, row.dtypes, row.num_ranks, True), {}).get(row.nbytes, {}).get(row.carrier)
         return 0.0 if busy is None else round(4 * busy.low / row.low)
 
     def _rows_for(self, group: Group, op: str, dtypes: str) -> tuple[int, Sizes]:
-        """As `_nearest`; times between another number of ranks, or of hosts, are carried over by the model."""
+        """Return the result of `_nearest`; the model scales times of another number of ranks or hosts."""
         measured_size, sizes = self._nearest(group.size, op, dtypes)
         is_measured = measured_size == group.size and group.num_hosts == self.table.machine.num_hosts
         if is_measured or not sizes:
@@ -280,7 +287,7 @@ class TablePolicy(Policy):
         return measured_size, {nbytes: rows for nbytes, rows in carried.items() if rows}
 
     def _nearest(self, size: int, op: str, dtypes: str) -> tuple[int, Sizes]:
-        """The measured number of ranks next to this one, and the rows by size."""
+        """Return the measured number of ranks that is nearest to `size`, and its rows by size."""
         op = timed_as(op)
         measured = {
             num_ranks: sizes
@@ -293,9 +300,12 @@ class TablePolicy(Policy):
         return nearest, measured[nearest]
 
 
-def _on_lines(points: Sequence[tuple[int, float]], nbytes: float, on_logs: bool = False) -> float:
-    """Seconds on straight lines between measured sizes, which are those on logarithmic scales, or do not fall and are
-    worked out by arithmetic that gives the same on every host."""
+def _interpolated(points: Sequence[tuple[int, float]], nbytes: float, on_logs: bool = False) -> float:
+    """Return the seconds at a size, by linear interpolation between measured sizes.
+
+    With `on_logs`, logarithms are interpolated. Otherwise the result does not fall with the size, and the arithmetic
+    gives equal results on every host.
+    """
     if len(points) == 1 or nbytes <= points[0][0]:
         return points[0][1]
     place = min(bisect_left(points, (nbytes,)), len(points) - 1)
@@ -307,25 +317,27 @@ def _on_lines(points: Sequence[tuple[int, float]], nbytes: float, on_logs: bool 
 
 
 def timed_as(op: str) -> str:
-    """The operation whose times stand for this one. A message has one time, that of "send": its two ends have to choose
-    alike."""
+    """Return the operation whose times stand for this one.
+
+    Both ends of a message must make the same choice, so "recv" has the times of "send".
+    """
     return "send" if op == "recv" else WITH_COUNTS.get(op, op)
 
 
 def timed_nbytes(op: str, group: Group, nbytes: int) -> int:
-    """The size of the operation whose time stands for this one."""
+    """Return the size at which the operation of `timed_as` is timed."""
     if op in _ONE_CHOICE:
         return _ONE_CHOICE[op]
     return nbytes // group.size if op in WITH_COUNTS else nbytes
 
 
 def ranges_as_called(op: str, group: Group, ranges: Sequence[Range]) -> Sequence[Range]:
-    """Return what holds for an operation, given the ranges of the one whose times stand for it."""
+    """Convert the ranges of the operation that `timed_as` returns to those of the operation itself."""
     if op in _ONE_CHOICE:
         return [replace(range_of(ranges, _ONE_CHOICE[op]), most_nbytes=LARGEST_NBYTES)]
     if op not in WITH_COUNTS:
         return ranges
-    return [  # the size of those is that of all blocks together
+    return [  # the size of an operation with counts is that of all blocks together
         each
         if each.most_nbytes == LARGEST_NBYTES
         else replace(each, most_nbytes=(each.most_nbytes + 1) * group.size - 1)
@@ -334,9 +346,9 @@ def ranges_as_called(op: str, group: Group, ranges: Sequence[Range]) -> Sequence
 
 
 def ranking_for(group: Group, ranking: Sequence[str]) -> tuple[str, ...]:
-    """Return what this group has of a ranking, and what else it has."""
-    there = [each for each in ranking if split_carrier(each)[0] in group.backends]
-    return tuple(dict.fromkeys((*there, *group.backends)))
+    """Return the carriers of a ranking that this group has, followed by its other backends."""
+    available = [each for each in ranking if split_carrier(each)[0] in group.backends]
+    return tuple(dict.fromkeys((*available, *group.backends)))
 
 
 def _unmeasured(carrier: str) -> RankedCarrier:
@@ -350,10 +362,10 @@ def _is_faster(row: TableRow, other: TableRow) -> bool:
 
 
 def carry_over(row: TableRow, group: Group, table: Table) -> TableRow | None:
-    """Return a row for another number of ranks: its time changes as that of the model does.
+    """Return a row for another number of ranks: its time changes by the same factor as the predicted time.
 
     Returns:
-        None where the algorithm cannot do so many.
+        The row; None if the algorithm does not support that number of ranks.
     """
     if not row.algorithm:
         then = replace(group, size=row.num_ranks)
@@ -371,10 +383,10 @@ def carry_over(row: TableRow, group: Group, table: Table) -> TableRow | None:
 
 
 def formula_seconds(row: TableRow, group: Group, table: Table) -> float | None:
-    """Return what the formula of a row's schedule says between so many ranks, over the link fitted to its backend.
+    """Return the time of a row's schedule by its formula, for this group and the link fitted to its backend.
 
     Returns:
-        None where the algorithm cannot do so many, or is made for other hosts.
+        Seconds; None if the algorithm does not support that number of ranks, or was built for other hosts.
     """
     from hocket.collectives.source import parse_algorithm  # needs NumPy, which rows without a schedule do not
 
@@ -388,18 +400,18 @@ def formula_seconds(row: TableRow, group: Group, table: Table) -> float | None:
 
 
 def border(nbytes: int, following: int) -> int:
-    """Up to where a measured size stands for others: the geometric mean with the next one."""
+    """Return the border between two measured sizes: their geometric mean."""
     return math.isqrt(nbytes * following)
 
 
 def with_borders(sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Return every measured size, and the largest one that it stands for."""
+    """Return every measured size with the largest size that it stands for."""
     borders = [border(each, following) for each, following in pairwise(sizes)]
     return list(zip(sizes, [*borders, LARGEST_NBYTES], strict=True))
 
 
-def join_alike(ranges: Iterable[Range]) -> list[Range]:
-    """Return ranges in order of size, neighbours with the same ranking for the same reason as one."""
+def merge_equal_ranges(ranges: Iterable[Range]) -> list[Range]:
+    """Merge neighbouring ranges that have the same ranking and the same reason; ranges are in order of size."""
     found: list[Range] = []
     for each in ranges:
         if found and replace(found[-1], most_nbytes=each.most_nbytes) == each:
@@ -414,14 +426,16 @@ def _crossing(
     then: tuple[int, Mapping[str, TableRow]],
     next_winner: str,
 ) -> int:
-    """Up to where the winner at one size stands for others: where the lines through both sizes' times cross, on
-    logarithmic scales."""
+    """Return the largest size for which the winner at one measured size stands.
+
+    This is where the lines through the times of both winners cross, on logarithmic scales.
+    """
     (nbytes, rows), (following, next_rows) = measured, then
     if winner == next_winner or not {winner, next_winner} <= rows.keys() & next_rows.keys() or not nbytes:
         return border(nbytes, following)
     ahead = math.log(rows[next_winner].seconds / rows[winner].seconds)
     behind = math.log(next_rows[winner].seconds / next_rows[next_winner].seconds)
-    if ahead < 0 or behind < 0 or ahead + behind == 0:  # not by their times, but by what else counts
+    if ahead < 0 or behind < 0 or ahead + behind == 0:  # a winner was chosen by other criteria than its time
         return border(nbytes, following)
     share = ahead / (ahead + behind)
     return min(following - 1, int(nbytes * (following / nbytes) ** share))

@@ -48,42 +48,45 @@ class RecheckedPoint:
 
 
 def recheck(comm: Communicator, table: Table, num_points: int, seed: int, sweep: Sweep) -> list[RecheckedPoint]:
-    """Time random choices of a table; called by all ranks, with the same arguments.
+    """Time random choices of a table; all ranks call it with the same arguments.
 
-    Sizes are drawn between the measured ones. A choice is compared with every library's own way and with the schedules
-    that the table or the model think well of, all of them in every round.
+    Sizes are drawn between the measured ones. A choice is compared with every library's own algorithm and with the
+    schedules that are fast by the table or by the model, all of them in every round.
 
     Args:
-        comm: of as many ranks as the table has times for.
-        table: whose choices are checked.
-        num_points: how many.
-        seed: of the draw.
-        sweep: how long and how often.
+        comm: communicator with a number of ranks that the table has times for.
+        table: table whose choices are checked.
+        num_points: number of choices to draw.
+        seed: seed of the draw.
+        sweep: settings of the measurement: length of samples and number of rounds.
+
+    Returns:
+        The choices that were timed together with at least one alternative.
     """
     points = draw_points(table, comm.size, num_points, seed)
     group = comm._chooser.group
     stage = SweepStage(comm, sweep)
     try:
-        contenders = {point: _ways(table, group, point) for point in points}
+        contenders = {point: _contenders(table, group, point) for point in points}
         pairs = [(point, carrier) for point, carriers in contenders.items() for carrier in carriers]
         times = stage.measure_carriers(pairs, sweep.rounds)
     finally:
         stage.close()
     found = []
     for point, carriers in contenders.items():
-        able = {carrier: times[point, carrier] for carrier in carriers if (point, carrier) in times}
-        if len(able) > 1 and carriers[0] in able:  # with a single carrier there is no choice
-            found.append(_judge(point, carriers[0], able))
+        measured = {carrier: times[point, carrier] for carrier in carriers if (point, carrier) in times}
+        if len(measured) > 1 and carriers[0] in measured:  # with a single carrier there is no choice
+            found.append(_judge(point, carriers[0], measured))
     return found
 
 
 def draw_points(table: Table, num_ranks: int, num_points: int, seed: int) -> list[CellKey]:
-    """Draw operations, classes of types and sizes that the table chooses for."""
+    """Draw cells (operation, class of types, size) that the table chooses for."""
     drawn = random.Random(seed)
     cells = [
         (op, dtypes, list(sizes))
         for (op, dtypes, ranks, busy), sizes in sorted(table.cells.items())
-        if ranks == num_ranks and not busy and op != "send"  # of which there is one choice for all sizes
+        if ranks == num_ranks and not busy and op != "send"  # "send" has one choice for all sizes
     ]
     points = []
     for _ in range(num_points if cells else 0):
@@ -94,11 +97,11 @@ def draw_points(table: Table, num_ranks: int, num_points: int, seed: int) -> lis
     return list(dict.fromkeys(points))
 
 
-def _ways(table: Table, group: Group, point: CellKey) -> list[str]:
+def _contenders(table: Table, group: Group, point: CellKey) -> list[str]:
     """Return the chosen carrier first, then the alternatives that may be faster.
 
     These are every library's own algorithm, schedules with times in the table near that size, and the schedules that
-    are fast by the model: the table alone cannot select them, since it is what is checked.
+    are fast by the model. The table alone cannot select the schedules, since the table is what is checked.
     """
     op, dtypes, nbytes = point
     _, ranked = TablePolicy(table).explain(group, op, dtypes, nbytes)

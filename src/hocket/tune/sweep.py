@@ -1,4 +1,4 @@
-"""Measure every (operation, class of types, size, backend), all of them interleaved in every round."""
+"""Measure every (operation, class of types, size, backend), interleaved in every round."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ REDUCTIONS = tuple(op for op in OPS if op in _native.REDUCING_OPS)
 SIZES = (16, 256, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
 BUSY_SIZES = (4 << 10, 256 << 10, 4 << 20)
 _BACKGROUND_NBYTES = 256 << 10
-# From here on an operation is measured once alone and then twice at once, as buckets of gradients travel: MPICH over
-# TCP needs twice the time for an all_reduce that meets another one.
+# From this size on, an operation is measured once alone and then as two concurrent operations, like buckets of
+# gradients: MPICH over TCP needs twice the time for an all_reduce if another one is in flight.
 _IN_PAIRS_FROM = 1 << 20
-_LATENCY_BOUND_NBYTES = 64 << 10  # up to here the time of a call depends little on its size
-_SHARE_OF_LIBRARIES = 0.5  # of the time limit; the rest is for schedules and for two libraries at once
-_SHARE_OF_A_STAGE = 0.5  # of what is left then
+_LATENCY_BOUND_NBYTES = 64 << 10  # up to this size, the time of a call hardly depends on the size
+_SHARE_OF_LIBRARIES = 0.5  # of the time limit; the rest is for schedules and for pairs of libraries
+_SHARE_OF_A_STAGE = 0.5  # of the time that is left then
 _MOST_NAMED = 5
 _Arrays = Callable[[str, int, str], Any]
-"""(role, bytes, class of types) -> an array; in another role it is another one."""
+"""(role, bytes, class of types) -> an array; each role has its own array."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Sweep:
         ops: names of operations.
         sizes: sizes in bytes, as in `Record.nbytes`.
         busy_sizes: those of the sizes that are also measured beside a busy second backend.
-        rounds: number of rounds, at least 6, which an interval needs.
+        rounds: number of rounds; an interval needs at least 6.
         min_sample_s: minimum seconds of a sample.
         time_limit_s: maximum seconds of the measurement. Cells that do not fit are left out, the largest sizes first.
         schedules: whether schedules are measured beside the libraries' own algorithms.
@@ -96,7 +96,7 @@ def measure_table(comm: Communicator, sweep: Sweep, *, on_round: OnRound | None 
     """
     stage = SweepStage(comm, sweep, on_round)
     alone = [name for name in comm.backends if "+" not in name]
-    stage.doing = "each library's own way"
+    stage.doing = "each library's own algorithm"
     cells = stage.cells(sweep, alone, _SHARE_OF_LIBRARIES)
     rows = {row.place: row for row in stage.rows(cells, sweep.rounds)}
     stage.doing = "operations split between two libraries"
@@ -140,9 +140,9 @@ class SweepStage:
         self.comm = comm
         self._sweep = sweep
         self._on_round = on_round
-        # What is compared must not differ by where its arrays happen to lie: all cells share this memory.
+        # All cells share this memory, so that addresses of arrays cause no differences between them.
         self._arrays = cache(lambda role, nbytes, dtypes: _zeros(nbytes, dtypes))
-        self._control = comm.dup()  # what the measurement itself says must not go over what is measured
+        self._control = comm.dup()  # own messages must not go over the measured communicator
         self._control.policy = Policy.fixed({"*": quickest(comm.backends, comm.num_hosts)})
         self._gather = gather_over(self._control.all_gather, comm.size)
         self.doing = ""
@@ -155,7 +155,7 @@ class SweepStage:
         return max(row[0] for row in self._gather([value]))
 
     def close(self) -> None:
-        """Give back what was made for it; called by all ranks."""
+        """Finalize the communicator of this object; called by all ranks."""
         self._control.finalize()
 
     def seconds(self, cells: Sequence[_Cell], rounds: int) -> list[list[float]]:
@@ -173,7 +173,7 @@ class SweepStage:
             time_limit_s=left_s,
         )
         began_s = time.monotonic()
-        measured = measure(team, settings, on_round=self._tell)
+        measured = measure(team, settings, on_round=self._report)
         took_s = self.largest(time.monotonic() - began_s)
         self._measured_s += took_s
         self.foreign_busy += (measured.foreign_busy - self.foreign_busy) * took_s / self._measured_s
@@ -181,15 +181,16 @@ class SweepStage:
             [each.seconds[cell.contender.key] / cell.ops_per_iteration for each in measured.rounds] for cell in cells
         ]
 
-    def _tell(self, done: int, total: int, state: str, left_s: float | None = None, /) -> None:
+    def _report(self, done: int, total: int, state: str, left_s: float | None = None, /) -> None:
         if self._on_round:
             self._on_round(done, total, f"in this step ({self.doing}), {state}" if self.doing else state, left_s)
 
     def cells(self, sweep: Sweep, backends: Sequence[str], share: float) -> list[_Cell]:
-        """Set up what is to be measured of some libraries, size by size, as long as it fits in a share of the budget.
+        """Set up the cells of some libraries, size by size, as long as they fit in a share of the budget.
 
-        What the next size takes is foreseen from what this one takes, by the bytes beyond 64 KiB: below, calls take
-        much the same time. It is left out with all larger ones where setting it up and measuring it takes too long.
+        The time of the next size is predicted from the time of the present one. It grows with the bytes beyond 64 KiB;
+        below, it hardly depends on the size. If the set-up and measurement of a size would take too long, this size and
+        all larger ones are left out.
         """
         allowed_s, spent_s = share * self.budget.left_s(), 0.0
         found: list[_Cell] = []
@@ -209,7 +210,7 @@ class SweepStage:
         return sorted(found, key=lambda cell: (sweep.ops.index(cell.op), _CLASSES.index(cell.dtypes)))
 
     def _round_s(self, cells: Sequence[_Cell]) -> list[float]:
-        """Return the seconds of one sample of each cell, as its first calls foretell; equal on all ranks."""
+        """Return the seconds of one sample of each cell, predicted from its first calls; equal on all ranks."""
         if not cells:
             return []
         first = map(max, zip(*self._gather([cell.first_s for cell in cells]), strict=True))
@@ -219,7 +220,7 @@ class SweepStage:
         ]
 
     def rows(self, cells: Sequence[_Cell], rounds: int) -> list[TableRow]:
-        """Return a row of each cell."""
+        """Measure cells, and return a row for each."""
         found = []
         for cell, seconds in zip(cells, self.seconds(cells, rounds), strict=True):
             about = cell.op, cell.dtypes, self.comm.size, cell.nbytes
@@ -230,24 +231,27 @@ class SweepStage:
     def measure_carriers(
         self, pairs: Sequence[tuple[CellKey, str]], rounds: int
     ) -> dict[tuple[CellKey, str], list[float]]:
-        """Return the seconds of every round. Pairs that cannot be carried, or do not fit the budget, are left out."""
+        """Measure pairs (cell, carrier), and return the seconds of every round.
+
+        Pairs that cannot be carried or do not fit into the budget are left out.
+        """
         known: list[tuple[tuple[CellKey, str], _Cell]] = []
         for nbytes in sorted({key[2] for key, _ in pairs}):
             level = [pair for pair in pairs if pair[0][2] == nbytes]
             if self.budget.left_s() == 0.0:
-                self.budget.left_out += map(_described, level)
+                self.budget.left_out += map(_describe, level)
                 continue
             cells = [_cell(self.comm, self._arrays, *key, carrier, False) for key, carrier in level]
             known += [(pair, cell) for pair, cell in zip(level, cells, strict=True) if cell is not None]
         round_s = dict(zip((pair for pair, _ in known), self._round_s([cell for _, cell in known]), strict=True))
         kept = self.budget.affordable(
-            known, lambda each: round_s[each[0]], rounds, _SHARE_OF_A_STAGE, lambda each: _described(each[0])
+            known, lambda each: round_s[each[0]], rounds, _SHARE_OF_A_STAGE, lambda each: _describe(each[0])
         )
         times = self.seconds([cell for _, cell in kept], rounds)
         return {pair: seconds for (pair, _), seconds in zip(kept, times, strict=True)}
 
 
-def _described(pair: tuple[CellKey, str]) -> str:
+def _describe(pair: tuple[CellKey, str]) -> str:
     (op, _, nbytes), carrier = pair
     return f"{op} of {format_nbytes(nbytes)} by {carrier}"
 
@@ -260,11 +264,11 @@ class _Cell:
     busy: bool
     contender: Contender  # named as the carrier
     ops_per_iteration: int
-    first_s: float  # of an operation, when it was set up
+    first_s: float  # time of an operation when the cell was set up
 
 
 def _split_rows(comm: Communicator, sweep: Sweep, stage: SweepStage, rows: Mapping[Any, TableRow]) -> list[TableRow]:
-    """Measure operations that two libraries carry parts of, divided by what each of them takes alone."""
+    """Measure operations that are split between two libraries, with shares computed from the time of each alone."""
     both = [name for name in comm.backends if "+" in name]
     if not both:
         return []
@@ -278,7 +282,7 @@ def _split_rows(comm: Communicator, sweep: Sweep, stage: SweepStage, rows: Mappi
 
 
 def _cells(comm: Communicator, arrays: _Arrays, sweep: Sweep, backends: Sequence[str], nbytes: int) -> Iterator[_Cell]:
-    """Set up all cells of one size; of size 0 there is the barrier."""
+    """Set up all cells of one size; size 0 has only the barrier."""
     for op in sweep.ops:
         if (op == "barrier") is (nbytes != 0):
             continue
@@ -296,24 +300,24 @@ def _cells(comm: Communicator, arrays: _Arrays, sweep: Sweep, backends: Sequence
 def _cell(
     comm: Communicator, arrays: _Arrays, op: str, dtypes: str, nbytes: int, carrier: str, busy: bool
 ) -> _Cell | None:
-    """Set one up and run it once; None where the backend cannot carry it."""
+    """Set up a cell and run it; return None if the backend cannot carry it."""
     call = _call(comm, arrays, op, dtypes, nbytes, carrier)
     try:
         call()
     except UnsupportedDtype:
         return None
     began_s = time.perf_counter()
-    call()  # the first one sets up what the library needs for it
+    call()  # the first call included the set-up inside the library
     first_s = time.perf_counter() - began_s
     run, ops_per_iteration = looped(call), 1
     if nbytes >= _IN_PAIRS_FROM and op != "send":
         other = _call(comm, arrays, op, dtypes, nbytes, carrier, 1)
-        run, ops_per_iteration = _alone_and_in_pairs(call, other), 3
+        run, ops_per_iteration = _single_then_pairs(call, other), 3
     if busy:
-        neighbour = _neighbour(split_carrier(carrier)[0], comm.backends)
+        neighbour = _busy_backend(split_carrier(carrier)[0], comm.backends)
         if neighbour is None:
             return None
-        run, ops_per_iteration = _next_to(call, comm, neighbour), 1
+        run, ops_per_iteration = _beside_busy(call, comm, neighbour), 1
     case = f"{op} {dtypes} {nbytes}{' busy' if busy else ''}"
     return _Cell(op, dtypes, nbytes, busy, Contender(case, carrier, run), ops_per_iteration, first_s)
 
@@ -321,9 +325,14 @@ def _cell(
 def _call(
     comm: Communicator, arrays: _Arrays, op: str, dtypes: str, nbytes: int, carrier: str, number: int = 0
 ) -> Callable[..., Any]:
-    """Return the operation, to be called with further options; of several at once each has a number."""
+    """Return a function that runs the operation.
+
+    Args:
+        comm, arrays, op, dtypes, nbytes, carrier: as for `_cell`.
+        number: distinguishes the arrays of concurrent operations.
+    """
     backend, algorithm = split_carrier(carrier)
-    way: dict[str, Any] = {"backend": backend, "algorithm": algorithm or OWN}
+    how: dict[str, Any] = {"backend": backend, "algorithm": algorithm or OWN}
     items = arrays(f"one {number}", nbytes, dtypes)
     if op == "send":
         return _exchange(comm, items, arrays("received one", nbytes, dtypes), backend)
@@ -331,11 +340,11 @@ def _call(
     received = arrays(f"received {number}", nbytes * comm.size, dtypes) if op == "all_to_all" else None
     root = 0 if op in WITH_ROOT else None
     given = arguments_of(op, OperationArrays(items, blocks, received), comm.rank, root)
-    return partial(getattr(comm, op), *given, **way)
+    return partial(getattr(comm, op), *given, **how)
 
 
 def _exchange(comm: Communicator, items: Any, received: Any, backend: str) -> Callable[[], object]:
-    """A message around the ring."""
+    """Return a function that sends a message to the next rank of a ring and receives one from the previous rank."""
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
 
     def call() -> None:
@@ -347,13 +356,13 @@ def _exchange(comm: Communicator, items: Any, received: Any, backend: str) -> Ca
 
 
 def _zeros(nbytes: int, dtypes: str) -> Any:
-    """Written, so that every page is there; zero, so that reducing it again and again stays finite."""
+    """Return an array of zeros, so that repeated reductions stay finite; it is written, so that every page exists."""
     x = np.ones(nbytes // (2 if dtypes == "half" else 4), np.float16 if dtypes == "half" else np.float32)
     x.fill(0)
     return x
 
 
-def _alone_and_in_pairs(call: Callable[..., Any], other: Callable[..., Any]) -> Callable[[int], None]:
+def _single_then_pairs(call: Callable[..., Any], other: Callable[..., Any]) -> Callable[[int], None]:
     def run(iterations: int) -> None:
         for _ in repeat(None, iterations):
             call()
@@ -364,16 +373,16 @@ def _alone_and_in_pairs(call: Callable[..., Any], other: Callable[..., Any]) -> 
     return run
 
 
-def _neighbour(backend: str, backends: Iterable[str]) -> str | None:
-    """Return the library that a backend is measured beside: one that ranks have to drive, or else shared memory."""
+def _busy_backend(backend: str, backends: Iterable[str]) -> str | None:
+    """Return the library that runs beside a measured backend: one that ranks must drive, or else shared memory."""
     known = declarations()
     driven = {name for name, each in known.items() if each.needs_driving and not each.is_optional}
     others = [name for name in backends if name != backend]
     return min(others, key=lambda name: (name not in driven, name != "shm"), default=None)
 
 
-def _next_to(call: Callable[[], object], comm: Communicator, other: str) -> Callable[[int], None]:
-    """The same while another backend carries an all_reduce of 256 KiB; over when both are."""
+def _beside_busy(call: Callable[[], object], comm: Communicator, other: str) -> Callable[[int], None]:
+    """Return a loop whose iterations also run an all_reduce of 256 KiB over another backend, and wait for both."""
     background = _zeros(_BACKGROUND_NBYTES, "full")
 
     def run(iterations: int) -> None:

@@ -1,4 +1,4 @@
-"""A trial: another carrier of some operations against the present one, alternating while a program runs."""
+"""Trials: the present carrier of some operations and another one alternate while a program runs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from statistics import median
 
 from hocket.comm.policy import Range, format_nbytes
 from hocket.measure.statistics import MIN_VALUES, Ratio, ratio
-from hocket.tune.policy import join_alike
+from hocket.tune.policy import merge_equal_ranges
 from hocket.tune.window import Cell
 
 LEAST_GAIN = 1.05
-_HOPELESS = 1.5  # times as slow as the present way, in all of the first pairs
+_HOPELESS = 1.5  # ratio to the time of the present carrier; a challenger above it in all of the first pairs is dropped
 _FIRST_PAIRS = 2
 _MIN_TIMES = 3
-_LEAST_SECONDS = 1e-9  # an asynchronous operation may take none of its callers' time
+_LEAST_SECONDS = 1e-9  # an asynchronous operation may block its callers for no time
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Lesson:
     """The result of a trial.
 
     Args:
-        seq: number of the collective before which the trial ended, and the choice changed if at all.
+        seq: number of the collective before which the trial ended; a change takes effect there.
         cell: the operations of the trial.
         nbytes: the most frequent of their sizes.
         incumbent, challenger: the present and the other carrier, as in `Range.ranking`.
@@ -44,7 +44,7 @@ class Lesson:
 
     def __str__(self) -> str:
         sizes = f"{format_nbytes(self.cell.least_nbytes)} to {format_nbytes(self.cell.most_nbytes + 1)}"
-        unknown = "given up as much slower" if self.is_hopeless else "seen too seldom"
+        unknown = "dropped as much slower" if self.is_hopeless else "too few operations"
         speed = unknown if self.speed is None else format_speed(self.speed)
         verdict = "changed" if self.changed else "stays"
         return f"{self.seq}: {self.cell.op} of {sizes}: {self.challenger} against {self.incumbent}: {speed}; {verdict}"
@@ -57,13 +57,14 @@ def format_speed(speed: Ratio) -> str:
 
 @dataclass
 class Trial:
-    """Two carriers that alternate in pairs of windows; which one is first differs between pairs and between trials.
+    """Two carriers that alternate in pairs of windows. Their order differs between pairs and between trials.
 
     Args:
-        cell, nbytes, incumbent, challenger: as of `Lesson`.
-        num_pairs: of turns.
-        number: of the trial among those at the same time, from 0. No two of the first four have the same one first in
-            both of the first pairs, so that what one challenger costs the others is not taken for theirs.
+        cell, nbytes, incumbent, challenger: as in `Lesson`.
+        num_pairs: number of pairs of windows.
+        number: number of the trial among simultaneous trials, from 0. No two of the first four trials have the same
+            order in both of the first pairs. So if one challenger slows down other operations, their trials do not
+            attribute this to their own challengers.
     """
 
     cell: Cell
@@ -77,8 +78,8 @@ class Trial:
 
     def carrier(self, phase: int) -> str:
         """Return the carrier of a window."""
-        is_turned = (phase // 2 + 1 & self.number + 1).bit_count() % 2 == 1
-        is_challengers = (phase % 2 == 0) == is_turned
+        challenger_is_first = (phase // 2 + 1 & self.number + 1).bit_count() % 2 == 1
+        is_challengers = (phase % 2 == 0) == challenger_is_first
         return self.challenger if is_challengers and not self.is_hopeless else self.incumbent
 
     def add(self, phase: int, seconds: Mapping[str, Sequence[float]], is_blocking: bool) -> None:
@@ -133,12 +134,12 @@ class Trial:
 
 
 def cut(ranges: Sequence[Range], cell: Cell, ranking: tuple[str, ...], reason: str = "") -> list[Range]:
-    """Return ranges in which a cell has a ranking of its own.
+    """Return ranges that are cut at the borders of a cell, whose sizes get their own ranking.
 
     Args:
-        ranges: in order of size, the last one open.
-        cell: whose sizes.
-        ranking, reason: of the new range.
+        ranges: ranges in order of size; the last one has no upper limit.
+        cell: cell whose sizes get the ranking.
+        ranking, reason: ranking and reason of the new range.
     """
     found: list[Range] = []
     least = 0
@@ -150,4 +151,4 @@ def cut(ranges: Sequence[Range], cell: Cell, ranking: tuple[str, ...], reason: s
         if each.most_nbytes > cell.most_nbytes:
             found.append(each)
         least = each.most_nbytes + 1
-    return join_alike(found)
+    return merge_equal_ranges(found)

@@ -1,4 +1,4 @@
-"""Times of collectives between virtual ranks: those of the fastest known algorithm."""
+"""Times of collectives between virtual ranks, by the fastest known algorithm."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hocket.collectives.source import format_algorithm
 from hocket.comm.fabric import JobLayout
 from hocket.comm.policy import WITH_COUNTS, Group, total_nbytes
 from hocket.sim import Among, Fabric, Link
-from hocket.tune.contest import predict_all, ways
+from hocket.tune.contest import predict_all, tuned_algorithms
 
-_AS_OTHERS = {"barrier": "all_reduce", "split": "all_gather", "dup": "all_gather"}
+_TIMED_AS = {"barrier": "all_reduce", "split": "all_gather", "dup": "all_gather"}
 _FROM_ROOT = ("gather", "scatter")
-_MANY_RANKS = 256  # above, schedules in more segments than the following have too many messages to simulate
-_MOST_SEGMENTS = 4
+_MANY_RANKS = 256
+_MOST_SEGMENTS = 4  # with more than _MANY_RANKS ranks; more segments would be too many messages to simulate
 
 
 class CollectiveTimes:
@@ -41,11 +41,11 @@ class CollectiveTimes:
         """Return the seconds of an operation.
 
         Args:
-            key: of the communicator.
+            key: key of the communicator.
             kind: name of the operation.
             nbytes: as in `Record.nbytes`.
             root: rank of the root, or -1.
-            members: of the communicator, as ranks of the fabric.
+            members: members of the communicator, as ranks of the fabric.
         """
         call = key, kind, nbytes, root
         if call not in self._found:
@@ -55,7 +55,7 @@ class CollectiveTimes:
 
     @property
     def algorithms(self) -> dict[tuple[str, int, int], str]:
-        """By which each operation, of a kind, a number of bytes and one of ranks, was taken to be done."""
+        """The assumed algorithm of each operation, by (kind, number of bytes, number of ranks)."""
         return dict(self._algorithms)
 
     def _find(self, kind: str, nbytes: int, root: int, members: Sequence[int]) -> tuple[float, str]:
@@ -68,26 +68,29 @@ class CollectiveTimes:
             others = [member for member in members if member != members[root]]
             costs = [self._fabric.message_cost(members[root], member, nbytes) for member in others]
             return sum(cost.latency_s + cost.occupied_s for cost in costs), "one after the other"
-        op = _AS_OTHERS.get(kind, kind)
+        op = _TIMED_AS.get(kind, kind)
         group = Group(size, ["sim"], self._layout.num_hosts(members), self._layout.ranks_per_host(members))
         if group.ranks_per_host == 1:
             return min((seconds, name) for name, seconds in predict_all(op, nbytes, group, self._link))
         return self._simulate(op, nbytes, group, members)
 
     def _simulate(self, op: str, nbytes: int, group: Group, members: Sequence[int]) -> tuple[float, str]:
-        """Simulate the hierarchies, and of what knows no hosts the best by its formula; return the fastest."""
+        """Simulate the hierarchical algorithms, and the flat one with the best formula; return the fastest.
+
+        A flat algorithm does not distinguish hosts.
+        """
         total = total_nbytes(op, nbytes, group.size)
-        busy = Link(self._link.alpha_s, self._link.beta_s * group.ranks_per_host)  # which all ranks of a host share
-        found = list(ways(op, nbytes, group, self._link))
+        busy = Link(self._link.alpha_s, self._link.beta_s * group.ranks_per_host)  # all ranks of a host share it
+        found = list(tuned_algorithms(op, nbytes, group, self._link))
         flat = [each for each in found if "ranks_per_host" not in each[0].parameters]
         flat.sort(key=lambda each: each[0].seconds(busy, group.size, total, **each[1]))
         most_segments = _MOST_SEGMENTS if group.size > _MANY_RANKS else math.inf
-        levels = [each for each in found if each not in flat and each[1].get("num_segments", 1) <= most_segments]
+        hierarchical = [each for each in found if each not in flat and each[1].get("num_segments", 1) <= most_segments]
         fabric = Among(self._fabric, tuple(members))
         return min(
             (
                 simulate(algorithm.schedule(group.size, **parameters), total, fabric).seconds,
                 format_algorithm(algorithm.name, parameters),
             )
-            for algorithm, parameters in (*flat[:1], *levels)
+            for algorithm, parameters in (*flat[:1], *hierarchical)
         )

@@ -15,8 +15,8 @@ from hocket.trace.record import ASYNC, EVENT_FIELDS, IN_PLACE, NAMED, STATES, se
 _EVENT = np.dtype([(name, "<" + code) for name, code in EVENT_FIELDS])
 _MISSING = -np.inf
 _MESSAGES = ("send", "recv")
-# On every rank such an operation waits for the one that comes last, so the shortest time is that without waiting. Of
-# the others some ranks return at once, so the longest time is what it took.
+# In these operations every rank waits for the last one, so the shortest time contains no waiting. In the others, some
+# ranks return at once, so the longest time is the duration of the operation.
 _SYNCHRONIZING = ("barrier", "all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 LEARNABLE = (*_SYNCHRONIZING[1:], "reduce", "scan", "broadcast", "gather", "scatter")
 """Operations whose size is the same on all ranks, so that a choice by size is the same, too."""
@@ -24,12 +24,12 @@ LEARNABLE = (*_SYNCHRONIZING[1:], "reduce", "scan", "broadcast", "gather", "scat
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """Operations among which one choice is made.
+    """A set of operations that share one choice.
 
     Args:
         op: name of the operation.
         dtypes: class of types.
-        num_bits: of their sizes in bytes: from 2**(num_bits - 1) to 2**num_bits - 1.
+        num_bits: bits of their sizes in bytes: sizes are from 2**(num_bits - 1) to 2**num_bits - 1.
     """
 
     op: str
@@ -76,9 +76,9 @@ class Window:
         algorithms: names of algorithms, by their numbers in the events, from 1.
 
     Attributes:
-        times: float64 of shape (2, length): what ranks have to agree on, by the smallest value: seconds, with the sign
-            turned where the largest counts, and 1 where the operation was blocking. -inf where this rank has no time,
-            which is the smallest then.
+        times: float64 of shape (2, length). The ranks agree on the smallest value of each item. times[0]: seconds,
+            negated for operations whose largest time counts. times[1]: 1 if the operation was blocking, else 0. -inf if
+            this rank has no time, so that the smallest value of all ranks is -inf, too.
     """
 
     def __init__(
@@ -87,10 +87,11 @@ class Window:
         self.times: NDArray[np.float64] = np.full((2, length), _MISSING)
         self._places: dict[TimedKind, list[int]] = {}
         records = np.frombuffer(events, _EVENT)
-        # The events hold the lowest 32 bits of numbers; messages are numbered for themselves.
+        # Events hold the lowest 32 bits of numbers; messages have their own numbers.
         place = (records["seq"] - np.uint32((first + 1) & 0xFFFFFFFF)).astype(np.int64)
         is_here = (place < length) & ~np.isin(records["kind"], [_native.OP_NAMES.index(name) for name in _MESSAGES])
-        # No choice was made, or arrays lay where no other way has them: that says nothing of arrays anywhere else.
+        # Leave out operations whose backend was named, since no choice was made. Also leave out operations in place on
+        # shared arrays: no other carrier supports them, and their times do not apply to other arrays.
         is_here &= (records["flags"] & (NAMED | IN_PLACE)) == 0
         records, place = records[is_here], place[is_here]
         is_async = (records["flags"] & ASYNC) != 0
@@ -101,10 +102,10 @@ class Window:
         known = np.zeros(length, bool)
         facts = ("kind", "dtype", "reduce", "nbytes", "backend", "algorithm")
         columns = (records[each].tolist() for each in facts)
-        alike: dict[tuple[int, ...], list[int]] = {}
+        numbers_by_kind: dict[tuple[int, ...], list[int]] = {}
         for number, row in zip(place.tolist(), zip(*columns, strict=True), strict=True):
-            alike.setdefault(row, []).append(number)
-        for row, numbers in alike.items():
+            numbers_by_kind.setdefault(row, []).append(number)
+        for row, numbers in numbers_by_kind.items():
             kind = _kind(row, backends, algorithms)
             if kind is not None:
                 self._places[kind] = numbers
@@ -117,14 +118,17 @@ class Window:
         self.times[:, ~known | np.isinf(self.times[0])] = _MISSING
 
     def agreed(self) -> dict[TimedKind, tuple[NDArray[np.float64], bool]]:
-        """Return of every kind the seconds of its operations that all ranks have times of, and whether all of them were
-        blocking; once `times` is the smallest of all ranks, the same on all, and in the same order."""
+        """Return, for every kind, the seconds of its operations, and whether all of them were blocking.
+
+        Only operations count that all ranks have times of. Call it when `times` holds the smallest values of all ranks:
+        then the result is equal on all ranks, and in the same order.
+        """
         found = {}
         for kind, places in sorted(self._places.items(), key=lambda item: item[0].key):
             seconds, blocking = self.times[:, places]
-            is_there = np.isfinite(seconds)
-            if is_there.any():
-                found[kind] = np.abs(seconds[is_there]), bool(blocking[is_there].all())
+            is_timed = np.isfinite(seconds)
+            if is_timed.any():
+                found[kind] = np.abs(seconds[is_timed]), bool(blocking[is_timed].all())
         return found
 
 

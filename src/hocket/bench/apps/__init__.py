@@ -1,1 +1,1 @@
-"""One file a distributed application that is measured; all of them are found by `hocket.bench.apps.registry`."""
+"""Distributed applications that are measured, one file each; `hocket.bench.apps.registry` finds them."""

@@ -1,7 +1,8 @@
-"""One rank of an application that is measured: ``python -m hocket.bench.apps._rank NAME SCALE``.
+"""One rank of a measured application: ``python -m hocket.bench.apps._rank NAME SCALE``.
 
-Four things are timed in the same rounds: the problem solved by one process, the problem solved by all ranks together, a
-rank's share of the work while the others are idle, and all ranks' shares at once, without any communication.
+Four contenders are timed in the same rounds: one process solves the whole problem; all ranks solve it together; one
+rank does its share of the work while the other ranks are idle; and all ranks do their shares at once, without
+communication.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ ALONE, TOGETHER, SHARE, SHARES = "one process", "all ranks", "a share, others id
 
 
 def main(name: str, scale: int) -> None:
-    """Set the problem up, check both solutions, and serve."""
+    """Set up the problem, check both solutions, and serve the coordinator."""
     comm = init(timeout=120.0)
     problem = find_problem(name)(scale)
     solution = problem.solve(comm)
@@ -26,16 +27,16 @@ def main(name: str, scale: int) -> None:
         problem.check(solution)
         problem.check(problem.solve_alone())
 
-    def on_first(call: Callable[[], object]) -> Callable[[int], object]:
+    def on_rank_0(call: Callable[[], object]) -> Callable[[int], object]:
         return looped(call) if comm.rank == 0 else lambda iterations: None
 
     def work() -> object:
         return problem.work(comm.rank, comm.size)
 
     contenders = [
-        Contender(name, ALONE, on_first(problem.solve_alone)),
+        Contender(name, ALONE, on_rank_0(problem.solve_alone)),
         Contender.of_call(name, TOGETHER, lambda: problem.solve(comm)),
-        Contender(name, SHARE, on_first(work)),
+        Contender(name, SHARE, on_rank_0(work)),
         Contender.of_call(name, SHARES, work),
     ]
     serve(contenders, comm.rank, comm.barrier)

@@ -1,4 +1,4 @@
-"""A distributed application: a problem that ranks solve together, each its share of it."""
+"""The interface of a distributed application: a problem that is divided into one share per rank."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ class Problem(ABC):
     """A problem of one size, the same on every rank.
 
     Args:
-        scale: of it; None: the usual one.
-        seed: of its content.
+        scale: size of the problem; None: `usual_scale`.
+        seed: seed of its random content.
 
     Attributes:
-        name: of the application.
-        usual_scale: that takes some tens of milliseconds.
-        scale: of the problem.
+        name: name of the application.
+        usual_scale: default scale; a solution takes some tens of milliseconds.
+        scale: size of the problem.
         has_oracle: whether its solutions are compared with those of scikit-learn.
-        seconds_per_item: what an item of the work takes on this machine; virtual ranks, who do not work, spend it.
+        seconds_per_item: seconds of one item of the work on this machine; virtual ranks spend this time instead of
+            doing the work.
     """
 
     name: ClassVar[str]
@@ -40,30 +41,30 @@ class Problem(ABC):
 
     @abstractmethod
     def _make(self, random: np.random.Generator) -> None:
-        """Make the content, of random numbers."""
+        """Make the content from random numbers."""
 
     @abstractmethod
     def solve(self, comm: Communicator) -> Any:
-        """Solve it together; called by all ranks. Rank 0 gets the solution, the others None."""
+        """Solve the problem together; all ranks call it. Return the solution on rank 0, None on the others."""
 
     def solve_alone(self) -> Any:
-        """Solve it on this process, by the same kernel."""
+        """Solve the problem in this process, with the same kernel."""
         return self.work(0, 1)
 
     def num_items(self, rank: int, size: int) -> float:
-        """Return how much of the work is a rank's, in items that take the same time."""
+        """Return the amount of a rank's work, in items that take equally long."""
         return shares(self.scale, size)[rank]
 
     @abstractmethod
     def work(self, rank: int, size: int) -> object:
-        """Do the work of a rank, without any communication."""
+        """Do the work of a rank, without communication."""
 
     @abstractmethod
     def check(self, solution: Any) -> None:
         """Compare a solution with that of scikit-learn or NumPy.
 
         Raises:
-            WrongResult: it is another one.
+            WrongResult: the solution is different.
         """
 
     @staticmethod
@@ -71,7 +72,7 @@ class Problem(ABC):
         """Return a module of scikit-learn.
 
         Raises:
-            BackendUnavailable: it is not installed.
+            BackendUnavailable: scikit-learn is not installed.
         """
         try:
             return importlib.import_module(f"sklearn.{module}")
@@ -79,7 +80,7 @@ class Problem(ABC):
             raise BackendUnavailable("solutions are checked by scikit-learn: pip install 'hocket[bench]'") from None
 
     def do(self, comm: Communicator, work: Callable[[], Any]) -> Any:
-        """Do a rank's work, or spend the time that it takes."""
+        """Do a rank's work and return its result; a virtual rank only spends the time of it, and returns None."""
         if comm.is_virtual:
             comm.compute(self.seconds_per_item * self.num_items(comm.rank, comm.size))
             return None
@@ -87,12 +88,12 @@ class Problem(ABC):
 
 
 def share_of(rows: NDArray[Any], rank: int, size: int) -> NDArray[Any]:
-    """Return a rank's share of rows, see `shares`."""
+    """Return a rank's share of the rows, see `shares`."""
     counts = shares(len(rows), size)
     first = sum(counts[:rank])
     return rows[first : first + counts[rank]]
 
 
 def shares(count: int, size: int) -> list[int]:
-    """Return how many of `count` items each rank has: as equal as can be."""
+    """Return the number of items of each rank; the numbers differ by 1 at most."""
     return [count // size + (rank < count % size) for rank in range(size)]

@@ -1,5 +1,7 @@
-"""The search for a number of clusters: each number is a rank's, who finds the clusters by itself; their inertias come
-back."""
+"""The search for a number of clusters: the numbers are divided between the ranks.
+
+Each rank finds the clusters for its numbers by itself. Rank 0 gathers the inertias.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from hocket.comm import Communicator
 from hocket.errors import WrongResult
 
 _FEATURES = 16
-_LARGEST = 24  # clusters
+_MAX_CLUSTERS = 24
 _ITERATIONS = 12
 Rows = NDArray[np.float64]
 
@@ -21,7 +23,7 @@ Rows = NDArray[np.float64]
 class ClusterSearch(Problem):
     """k-means (Lloyd, 12 iterations from the first k rows) for k = 1 to 24, and the inertia of each.
 
-    The scale is the number of rows, which are normal around twelve centres.
+    The scale is the number of rows. They are normally distributed around twelve centres.
     """
 
     name = "kmeans"
@@ -40,16 +42,16 @@ class ClusterSearch(Problem):
         own = self.do(comm, lambda: [inertia(rows, k) for k in by_rank[comm.rank]])
         found = np.asarray(own if own is not None else [0.0] * len(by_rank[comm.rank]))
         counts = [len(each) for each in by_rank]
-        gathered = np.empty(_LARGEST) if is_root else None
+        gathered = np.empty(_MAX_CLUSTERS) if is_root else None
         comm.gatherv(gathered, found, counts, 0)
         if gathered is None:
             return None
         solution = np.empty_like(gathered)
-        solution[[k - 1 for of_rank in by_rank for k in of_rank]] = gathered
+        solution[[k - 1 for numbers in by_rank for k in numbers]] = gathered
         return solution
 
     def solve_alone(self) -> NDArray[np.float64]:
-        return np.asarray([inertia(self._rows, k) for k in range(1, _LARGEST + 1)])
+        return np.asarray([inertia(self._rows, k) for k in range(1, _MAX_CLUSTERS + 1)])
 
     def num_items(self, rank: int, size: int) -> float:
         return float(sum(numbers_by_rank(size)[rank]))
@@ -59,23 +61,29 @@ class ClusterSearch(Problem):
 
     def check(self, solution: Any) -> None:
         kmeans = self.oracle("cluster").KMeans
-        for k in (1, 7, _LARGEST):
+        for k in (1, 7, _MAX_CLUSTERS):
             oracle = kmeans(k, init=self._rows[:k], n_init=1, max_iter=_ITERATIONS, tol=0, algorithm="lloyd")
-            wanted = oracle.fit(self._rows).inertia_
-            if not np.isclose(solution[k - 1], wanted, rtol=1e-6):
-                raise WrongResult(f"{self.name}: inertia {solution[k - 1]} of {k} clusters, {wanted} in scikit-learn")
+            expected = oracle.fit(self._rows).inertia_
+            if not np.isclose(solution[k - 1], expected, rtol=1e-6):
+                raise WrongResult(f"{self.name}: inertia {solution[k - 1]} of {k} clusters, {expected} in scikit-learn")
 
 
 def numbers_by_rank(size: int) -> list[list[int]]:
-    """Return the numbers of clusters of each rank: the largest first, each to the rank that has least to do so far."""
+    """Return the numbers of clusters of each rank.
+
+    The largest number is assigned first, and each number goes to the rank that has the least work so far.
+    """
     found: list[list[int]] = [[] for _ in range(size)]
-    for k in range(_LARGEST, 0, -1):
+    for k in range(_MAX_CLUSTERS, 0, -1):
         min(found, key=sum).append(k)
     return found
 
 
 def inertia(rows: Rows, k: int) -> float:
-    """Return the sum of squared distances to the nearest of k centres, after Lloyd's iterations from k rows."""
+    """Return the sum of squared distances of rows to the nearest of k centres.
+
+    The centres come from Lloyd's iterations, which start from the first k rows.
+    """
     centres = rows[:k]
     squares = np.einsum("ij,ij->i", rows, rows)
     for _ in range(_ITERATIONS):
@@ -84,7 +92,7 @@ def inertia(rows: Rows, k: int) -> float:
         counts = np.bincount(nearest, minlength=k)
         sums = np.stack([np.bincount(nearest, column, minlength=k) for column in rows.T], axis=1)
         empty = np.flatnonzero(counts == 0)
-        if empty.size:  # the rows that are farthest from their centres become clusters, as in scikit-learn
+        if empty.size:  # the rows farthest from their centres become new clusters, as in scikit-learn
             farthest = np.argsort(distances.min(1))[: -empty.size - 1 : -1]
             np.subtract.at(sums, nearest[farthest], rows[farthest])
             np.subtract.at(counts, nearest[farthest], 1)
@@ -94,8 +102,8 @@ def inertia(rows: Rows, k: int) -> float:
 
 
 def _distances(rows: Rows, squares: Rows, centres: Rows) -> Rows:
-    found: Rows = squares[:, None] - 2 * rows @ centres.T + np.einsum("ij,ij->i", centres, centres)
-    return found
+    distances: Rows = squares[:, None] - 2 * rows @ centres.T + np.einsum("ij,ij->i", centres, centres)
+    return distances
 
 
 PROBLEM = ClusterSearch

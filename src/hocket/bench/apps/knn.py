@@ -1,4 +1,4 @@
-"""Nearest neighbours: the training set goes to all, rows to be classified are dealt out, their classes come back."""
+"""Nearest neighbours: broadcast the training set, scatter the rows to classify, and gather their classes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from hocket.errors import WrongResult
 _CLASSES = 10
 _NEIGHBOURS = 5
 _FEATURES = 32
-_BLOCK = 256  # rows whose distances are worked out at once
+_BLOCK = 256  # rows whose distances are computed at once
 Rows = NDArray[np.float64]
 Classes = NDArray[np.int64]
 
 
 class NearestNeighbours(Problem):
-    """Classifies as many rows as there are training rows, by the most frequent class of the five nearest of them.
+    """Classification of rows by the most frequent class among the five nearest training rows.
 
-    The scale is the number of training rows, which are normal around a centre for each class.
+    The scale is the number of training rows, and also the number of rows to classify. Rows are normally distributed
+    around one centre per class.
     """
 
     name = "knn"
@@ -34,48 +35,50 @@ class NearestNeighbours(Problem):
         centres = random.standard_normal((_CLASSES, _FEATURES))
         self._classes = random.integers(_CLASSES, size=scale)
         self._rows = centres[self._classes] + random.standard_normal((scale, _FEATURES))
-        self._asked = centres[random.integers(_CLASSES, size=scale)] + random.standard_normal((scale, _FEATURES))
+        self._queries = centres[random.integers(_CLASSES, size=scale)] + random.standard_normal((scale, _FEATURES))
 
     def solve(self, comm: Communicator) -> Classes | None:
-        counts = shares(len(self._asked), comm.size)
+        counts = shares(len(self._queries), comm.size)
         is_root = comm.rank == 0
         rows = self._rows if is_root else np.empty_like(self._rows)
         classes = self._classes if is_root else np.empty_like(self._classes)
-        asked = np.empty((counts[comm.rank], _FEATURES))
+        queries = np.empty((counts[comm.rank], _FEATURES))
         comm.broadcast(rows, 0)
         comm.broadcast(classes, 0)
-        comm.scatterv(asked, self._asked if is_root else None, [each * _FEATURES for each in counts], 0)
-        own = self.do(comm, lambda: classify(rows, classes, asked))
+        comm.scatterv(queries, self._queries if is_root else None, [each * _FEATURES for each in counts], 0)
+        own = self.do(comm, lambda: classify(rows, classes, queries))
         if own is None:
-            own = np.empty(len(asked), np.int64)
-        found = np.empty(len(self._asked), np.int64) if is_root else None
+            own = np.empty(len(queries), np.int64)
+        found = np.empty(len(self._queries), np.int64) if is_root else None
         comm.gatherv(found, own, counts, 0)
         return found
 
     def work(self, rank: int, size: int) -> object:
-        return classify(self._rows, self._classes, share_of(self._asked, rank, size))
+        return classify(self._rows, self._classes, share_of(self._queries, rank, size))
 
     def check(self, solution: Any) -> None:
         classifier = self.oracle("neighbors").KNeighborsClassifier
         oracle = classifier(_NEIGHBOURS, algorithm="brute").fit(self._rows, self._classes)
-        wrong = np.flatnonzero(solution != oracle.predict(self._asked))
+        wrong = np.flatnonzero(solution != oracle.predict(self._queries))
         if wrong.size:
-            raise WrongResult(f"{self.name}: {wrong.size} classes are not those of scikit-learn, first row {wrong[0]}")
+            raise WrongResult(f"{self.name}: {wrong.size} classes differ from scikit-learn's, first in row {wrong[0]}")
 
 
-def classify(rows: Rows, classes: Classes, asked: Rows) -> Classes:
-    """Return the class of each asked row: the most frequent one of its nearest training rows; of two the smaller.
+def classify(rows: Rows, classes: Classes, queries: Rows) -> Classes:
+    """Return the class of each query: the most frequent one among its nearest training rows.
+
+    If several classes are equally frequent, the smallest one is returned.
 
     Args:
-        rows: [number, features] of the training set.
-        classes: of them.
-        asked: [number, features].
+        rows: training rows, [number, features].
+        classes: classes of the training rows.
+        queries: rows to classify, [number, features].
     """
     squares = np.einsum("ij,ij->i", rows, rows)
-    found = np.empty(len(asked), np.int64)
-    for first in range(0, len(asked), _BLOCK):
-        block = asked[first : first + _BLOCK]
-        distances = squares - 2 * (block @ rows.T)  # less the square of the block's own, which ranks nothing
+    found = np.empty(len(queries), np.int64)
+    for first in range(0, len(queries), _BLOCK):
+        block = queries[first : first + _BLOCK]
+        distances = squares - 2 * (block @ rows.T)  # without the squares of the queries, which do not change the order
         nearest = np.argpartition(distances, _NEIGHBOURS - 1, axis=1)[:, :_NEIGHBOURS]
         votes = np.zeros((len(block), _CLASSES), np.int64)
         np.add.at(votes, (np.arange(len(block))[:, None], classes[nearest]), 1)

@@ -1,4 +1,4 @@
-"""Matrix multiplication: rows of A are dealt out, B goes to all, and the rows of the product come back."""
+"""Matrix multiplication: scatter the rows of A, broadcast B, and gather the rows of the product."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Matrix = NDArray[np.float64]
 
 
 class MatrixProduct(Problem):
-    """C = A B of square matrices, whose rows are the scale.
+    """C = A B of square matrices; the scale is the number of their rows.
 
-    Ranks make their arrays once, and keep them for the next solution: the first touch of new memory takes longer than
-    all messages.
+    Ranks allocate their arrays once and reuse them for the next solution, since the first touch of new memory takes
+    longer than all messages.
     """
 
     name = "matmul"
@@ -26,13 +26,13 @@ class MatrixProduct(Problem):
 
     def _make(self, random: np.random.Generator) -> None:
         self._a, self._b = random.standard_normal((2, self.scale, self.scale))
-        self._kept: dict[tuple[str, int], Matrix] = {}
+        self._array_cache: dict[tuple[str, int], Matrix] = {}
 
     def solve(self, comm: Communicator) -> Matrix | None:
         n = self.scale
         rows = shares(n, comm.size)
         is_root = comm.rank == 0
-        array = self._untouched if comm.is_virtual else self._array  # virtual ranks share this object, and move nothing
+        array = self._allocate if comm.is_virtual else self._array  # virtual ranks share this object, and move no data
         a, own = array("rows of A", rows[comm.rank]), array("rows of C", rows[comm.rank])
         b = self._b if is_root else array("B", n)
         c = array("C", n) if is_root else None
@@ -48,17 +48,17 @@ class MatrixProduct(Problem):
         return np.matmul(own, self._b, out=self._array("rows of C", len(own)))
 
     def check(self, solution: Any) -> None:
-        wanted = np.einsum("ij,jk->ik", self._a[:8], self._b)  # not the kernel's way
-        if not np.allclose(solution, self._a @ self._b, rtol=1e-10, atol=1e-9) or not np.allclose(solution[:8], wanted):
-            raise WrongResult(f"{self.name}: the product is not NumPy's")
+        head = np.einsum("ij,jk->ik", self._a[:8], self._b)  # independent of the kernel: the first 8 rows
+        if not np.allclose(solution, self._a @ self._b, rtol=1e-10, atol=1e-9) or not np.allclose(solution[:8], head):
+            raise WrongResult(f"{self.name}: the product differs from NumPy's")
 
     def _array(self, name: str, num_rows: int) -> Matrix:
-        if (name, num_rows) not in self._kept:
-            array = self._kept[name, num_rows] = self._untouched(name, num_rows)
+        if (name, num_rows) not in self._array_cache:
+            array = self._array_cache[name, num_rows] = self._allocate(name, num_rows)
             array.fill(0)
-        return self._kept[name, num_rows]
+        return self._array_cache[name, num_rows]
 
-    def _untouched(self, name: str, num_rows: int) -> Matrix:
+    def _allocate(self, name: str, num_rows: int) -> Matrix:
         return np.empty((num_rows, self.scale))
 
 

@@ -1,1 +1,1 @@
-"""One file a kind of memory that messages are made of; all of them are found by `find_kind`."""
+"""The kinds of memory that hold messages, one file each; `find_kind` discovers them."""

@@ -1,4 +1,4 @@
-"""A kind of memory that messages are made of."""
+"""The interface of a kind of memory that holds messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ DTYPES = (
 
 
 def page_aligned(nbytes: int) -> NDArray[np.uint8]:
-    """Make zeroed memory that begins at a page: where in a page an array begins changes times by some percent."""
+    """Return zeroed memory that starts at a page boundary.
+
+    The offset of an array within its page changes times by some percent.
+    """
     memory = np.empty(nbytes + _PAGE, np.uint8)
     memory.fill(0)
     first = -memory.ctypes.data % _PAGE
@@ -25,12 +28,12 @@ def page_aligned(nbytes: int) -> NDArray[np.uint8]:
 
 
 class BufferKind(ABC):
-    """Makes one-dimensional arrays of one kind, and moves their content to and from NumPy.
+    """Makes one-dimensional arrays of one kind, and copies their content to and from NumPy.
 
     Attributes:
-        name: by which it is chosen.
-        has_dlpack: whether arrays can be handed over by DLPack.
-        needs: modules that have to be installed, and what installs them; None: nothing.
+        name: the name by which users choose it.
+        has_dlpack: whether the arrays support DLPack.
+        needs: the module that must be installed, and the pip requirement that installs it; None: no module.
     """
 
     name: ClassVar[str]
@@ -39,33 +42,33 @@ class BufferKind(ABC):
 
     @abstractmethod
     def make(self, count: int, dtype: str) -> Any:
-        """Make an array of zeros, every page of which is there.
+        """Return an array of zeros whose pages are all allocated.
 
         Args:
-            count: of its elements.
-            dtype: their type, by NumPy's name, or "bfloat16".
+            count: number of elements.
+            dtype: element type, by NumPy's name, or "bfloat16".
         """
 
     @abstractmethod
     def write(self, array: Any, content: NDArray[Any]) -> None:
-        """Set an array's content."""
+        """Set the content of an array."""
 
     @abstractmethod
     def read(self, array: Any) -> NDArray[Any]:
-        """Return a copy of an array's content."""
+        """Return a copy of the content of an array."""
 
     def part(self, array: Any, first: int, last: int) -> Any:
-        """Return a view of some elements of an array."""
+        """Return a view of elements `first` to `last` of an array, without `last`."""
         return array[first:last]
 
     def check_dtype(self, dtype: str) -> None:
-        """Raise InvalidArgument where there are no arrays of a type."""
+        """Raise InvalidArgument if arrays of this kind do not support an element type."""
         if dtype not in DTYPES:
             raise InvalidArgument(f"there is no type {dtype!r} of {self.name} arrays; there are {', '.join(DTYPES)}")
 
 
-class SetAndGot(BufferKind):
-    """Arrays of a GPU whose content is set and got whole by methods of that name, as CuPy's and PyCUDA's are."""
+class SetGetBuffers(BufferKind):
+    """GPU arrays whose methods `set` and `get` copy the whole content, as in CuPy and PyCUDA."""
 
     def write(self, array: Any, content: NDArray[Any]) -> None:
         array.set(content.astype(array.dtype))

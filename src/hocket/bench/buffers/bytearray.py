@@ -1,4 +1,4 @@
-"""Python's own mutable bytes."""
+"""Python's bytearrays."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class BytearrayBuffers(BufferKind):
 
     def check_dtype(self, dtype: str) -> None:
         if dtype != "uint8":
-            raise InvalidArgument(f"bytearrays have bytes, not {dtype}; with a type there are numpy and torch arrays")
+            raise InvalidArgument(f"bytearrays hold uint8, not {dtype}: choose numpy or torch for other types")
 
 
 KIND = BytearrayBuffers()

@@ -1,13 +1,13 @@
-"""CuPy arrays, in the memory of the GPU that is this rank's."""
+"""CuPy arrays, in the memory of this rank's GPU."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from hocket.bench.buffers.base import SetAndGot
+from hocket.bench.buffers.base import SetGetBuffers
 
 
-class CupyBuffers(SetAndGot):
+class CupyBuffers(SetGetBuffers):
     name = "cupy"
     needs = "cupy", "hocket[cupy]"
 

@@ -1,4 +1,4 @@
-"""Numba's device arrays, in the memory of the GPU that is this rank's."""
+"""Numba device arrays, in the memory of this rank's GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyCUDA's arrays, in the memory of the GPU that is this rank's."""
+"""PyCUDA arrays, in the memory of this rank's GPU."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from hocket.bench.buffers.base import SetAndGot
+from hocket.bench.buffers.base import SetGetBuffers
 
 
-class PycudaBuffers(SetAndGot):
+class PycudaBuffers(SetGetBuffers):
     name = "pycuda"
     has_dlpack = False
     needs = "pycuda", "hocket[pycuda]"
 
     def make(self, count: int, dtype: str) -> Any:
-        import pycuda.autoinit  # noqa: F401 - makes the context
+        import pycuda.autoinit  # noqa: F401 - creates the CUDA context
         from pycuda import gpuarray
 
         return gpuarray.zeros(count, np.dtype(dtype))

@@ -14,17 +14,17 @@ from hocket.suggestions import unknown
 
 @lru_cache
 def buffer_kinds() -> dict[str, BufferKind]:
-    """Return all kinds, installed or not, by name."""
+    """Return all kinds of memory by name, whether installed or not."""
     found = declared(folder, "KIND", "a BufferKind", lambda it: isinstance(it, BufferKind), ("base", "registry"))
     return by_name("kind of buffers", [(kind.name, module, kind) for module, kind in found])
 
 
 def find_kind(name: str) -> BufferKind:
-    """Return a kind that can be used here.
+    """Return the kind of memory with this name; its package is installed.
 
     Raises:
-        InvalidArgument: there is none of the name.
-        BackendUnavailable: what it needs is not installed.
+        InvalidArgument: the name is unknown; lists the known ones.
+        BackendUnavailable: the package that it needs is not installed.
     """
     kinds = buffer_kinds()
     if name not in kinds:

@@ -1,4 +1,4 @@
-"""PyTorch tensors, on the CPU."""
+"""PyTorch tensors in the memory of the CPU."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""One file a library that benchmarks call directly."""
+"""The libraries that benchmarks call directly, one file each."""

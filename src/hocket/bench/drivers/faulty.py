@@ -1,5 +1,7 @@
-"""Libraries with a fault put into them, by which the suite itself is tested: `shm!corrupt`, `shm!delay=200us`,
-`shm!slow=5%`; and without any, but in a job of its own, `shm!again`."""
+"""Libraries with an injected fault, to test the suite itself: `shm!corrupt`, `shm!delay=200us`, `shm!slow=5%`.
+
+`shm!again` has no fault, but runs in its own job.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,16 @@ from hocket.bench.drivers.base import Binder, Call, Driver
 from hocket.errors import InvalidArgument
 
 AGAIN = "!again"
-_FORMS = "corrupt, delay=200us, slow=5%, and none at all: again"
+_FAULT_EXAMPLES = "corrupt, delay=200us, slow=5%, again"
 Fault = Callable[[Call, tuple[Any, ...], int], Call]
 
 
 class FaultyDriver(Driver):
-    """A library whose last rank, or all of whose ranks, have a fault.
+    """A library with a fault on its last rank, or on all ranks.
 
     Args:
         driver: the library.
-        fault: what is wrong with it, as it stands behind the exclamation mark.
+        fault: the fault, as written after the exclamation mark.
     """
 
     def __init__(self, driver: Driver, fault: str) -> None:
@@ -31,7 +33,7 @@ class FaultyDriver(Driver):
         self.refusals, self.reduces_to_start = driver.refusals, driver.reduces_to_start
 
     def binders(self, api: str) -> Mapping[str, Binder]:
-        return {op: self._spoil(bind) for op, bind in self._driver.binders(api).items()}
+        return {op: self._inject(bind) for op, bind in self._driver.binders(api).items()}
 
     def barrier(self) -> object:
         return self._driver.barrier()
@@ -51,69 +53,71 @@ class FaultyDriver(Driver):
     def finalize(self) -> None:
         self._driver.finalize()
 
-    def _spoil(self, bind: Binder) -> Binder:
-        def spoiled(*arguments: Any) -> Call:
+    def _inject(self, bind: Binder) -> Binder:
+        def bind_faulty(*arguments: Any) -> Call:
             call = bind(*arguments)
             return self._fault(call, arguments, self.rank - self.size + 1)
 
-        return spoiled
+        return bind_faulty
 
 
 def parse_fault(text: str) -> Fault:
-    """Return what makes a call faulty, of it, its arguments, and 0 on the last rank.
+    """Return the function that makes a call faulty.
+
+    Its arguments are the call, the arguments of the call, and a number that is 0 on the last rank only.
 
     Raises:
-        InvalidArgument: there is no such fault.
+        InvalidArgument: the fault is unknown; lists the known ones.
     """
     for pattern, make in _FAULTS.items():
         if found := re.fullmatch(pattern, text):
             return make(*found.groups())
-    raise InvalidArgument(f"there is no fault {text!r}; there are {_FORMS}")
+    raise InvalidArgument(f"there is no fault {text!r}; there are {_FAULT_EXAMPLES}")
 
 
 def _corrupt(call: Call, arguments: tuple[Any, ...], from_last: int) -> Call:
-    """Change one byte of the result, on the last rank."""
+    """Change one byte of the result on the last rank."""
     if from_last or not arguments:
         return call
 
-    def corrupted() -> Any:
+    def call_and_corrupt() -> Any:
         found = call()
         memory = memoryview(arguments[0]).cast("B")
         if memory.nbytes:
             memory[memory.nbytes // 2] ^= 1
         return found
 
-    return corrupted
+    return call_and_corrupt
 
 
 def _delay(seconds: float) -> Fault:
-    """Begin later, on the last rank."""
+    """Return the fault that delays each call on the last rank by `seconds`."""
 
     def fault(call: Call, arguments: tuple[Any, ...], from_last: int) -> Call:
         if from_last:
             return call
 
-        def delayed() -> Any:
+        def wait_and_call() -> Any:
             _spin_until(time.perf_counter() + seconds)
             return call()
 
-        return delayed
+        return wait_and_call
 
     return fault
 
 
 def _slow(part: float) -> Fault:
-    """Take a part longer, on all ranks."""
+    """Return the fault that makes each call on all ranks longer by a part of its time."""
 
     def fault(call: Call, arguments: tuple[Any, ...], from_last: int) -> Call:
-        def slowed() -> Any:
+        def call_slowly() -> Any:
             begin = time.perf_counter()
             found = call()
             end = time.perf_counter()
             _spin_until(end + part * (end - begin))
             return found
 
-        return slowed
+        return call_slowly
 
     return fault
 

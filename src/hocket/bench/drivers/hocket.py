@@ -1,4 +1,4 @@
-"""hocket itself, over one of its backends, or over all of them as its policy chooses ("mix")."""
+"""hocket itself, over one of its backends, or over all of them by the choice of its policy ("mix")."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from hocket.bench.drivers.base import Binder, Call, Driver, folded
+from hocket.bench.drivers.base import Binder, Call, Driver, gather_and_fold
 from hocket.comm import Communicator, Policy
 
 MIX = "mix"
@@ -17,15 +17,15 @@ _MEMORY = (
 )  # fmt: skip
 
 _ALSO_IN_PLACE = ("gather", "scatter", "all_gather", "reduce_scatter")
-"""What takes a rank's own data where its part of the whole is."""
+"""Operations that accept a rank's own data at its place in the whole array."""
 
 
 class HocketDriver(Driver):
-    """Methods of a communicator.
+    """The methods of a communicator.
 
     Args:
-        world: of all ranks, with the backend.
-        backend: its name, or "mix".
+        world: communicator of all ranks that has the backend.
+        backend: name of the backend, or "mix".
     """
 
     def __init__(self, world: Communicator, backend: str) -> None:
@@ -55,33 +55,32 @@ class HocketDriver(Driver):
         return self._comm.all_gather_object(obj)
 
     def _objects(self) -> Mapping[str, Binder]:
-        """Operations on objects; those that add up gather first, as hocket folds what it has no kernel for."""
+        """Return the operations on objects; reductions gather first, because no kernel of hocket reduces objects."""
         comm = self._comm
-        gather, scatter = partial(_with_root, comm.gather_object), partial(_with_root, comm.scatter_object)
+        gather, scatter = partial(_call_with_root, comm.gather_object), partial(_call_with_root, comm.scatter_object)
         return {
             "send": lambda obj, peer: partial(comm.send_object, obj, peer),
             "recv": lambda peer: partial(comm.recv_object, peer),
             "isend": lambda obj, peer: partial(comm.isend_object, obj, peer),
-            "irecv": lambda nbytes, peer: partial(_Later, partial(comm.recv_object, peer)),
+            "irecv": lambda nbytes, peer: partial(_DeferredReceive, partial(comm.recv_object, peer)),
             "barrier": lambda: comm.barrier,
             "broadcast": lambda obj: partial(comm.broadcast_object, obj, 0),
             "gather": lambda obj: partial(gather, obj),
             "scatter": lambda objs: partial(scatter, objs),
             "all_gather": lambda obj: partial(comm.all_gather_object, obj),
             "all_to_all": lambda objs: partial(comm.all_to_all_object, objs),
-            "reduce": partial(partial, folded, gather),
-            "all_reduce": partial(partial, folded, comm.all_gather_object),
-            "reduce_scatter": partial(partial, folded, comm.all_to_all_object),
+            "reduce": partial(partial, gather_and_fold, gather),
+            "all_reduce": partial(partial, gather_and_fold, comm.all_gather_object),
+            "reduce_scatter": partial(partial, gather_and_fold, comm.all_to_all_object),
         }
 
 
-class _Later:
-    """An object that is received when it is waited for, in the order of waiting: of messages whose size is not known,
-    only the next one can be."""
+class _DeferredReceive:
+    """A receive that runs in `wait`: the size of an object is unknown, so only the next message can be received."""
 
     def __init__(self, receive: Call) -> None:
         self.wait = receive
 
 
-def _with_root(method: Callable[[Any, int], Any], obj: Any) -> Any:
+def _call_with_root(method: Callable[[Any, int], Any], obj: Any) -> Any:
     return method(obj, 0)

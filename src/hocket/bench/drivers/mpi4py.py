@@ -1,4 +1,4 @@
-"""mpi4py, called directly; which MPI it is, its launcher says."""
+"""mpi4py, called directly; the launcher of the job determines which MPI it uses."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from itertools import accumulate
 from typing import Any
 
 from hocket.backends._mpi import unlink_shared_memory
-from hocket.bench.drivers.base import Binder, Call, Driver, folded
+from hocket.bench.drivers.base import Binder, Call, Driver, gather_and_fold
 from hocket.errors import InvalidArgument
 
 Counts = Sequence[int]
 
 
 class Mpi4pyDriver(Driver):
-    """Upper-case methods for memory, lower-case ones for objects, and those of `mpi4py.util.pkl5` for objects whose
-    memory travels apart.
+    """mpi4py's upper-case methods for memory, its lower-case methods for objects, and `mpi4py.util.pkl5` for objects
+    with out-of-band buffers.
 
     Args:
-        name: by which it is chosen, such as "mpi4py:mpich".
+        name: the name by which users choose it, such as "mpi4py:mpich".
     """
 
-    reduces_to_start = True  # MPI_Reduce_scatter_block, by MPI_IN_PLACE
+    reduces_to_start = True  # as MPI_Reduce_scatter_block does with MPI_IN_PLACE
 
     def __init__(self, name: str) -> None:
         from mpi4py import MPI
@@ -30,14 +30,14 @@ class Mpi4pyDriver(Driver):
 
         self.name = name
         self._mpi, self._comm = MPI, MPI.COMM_WORLD
-        self._comm.Barrier()  # all have attached to it: who is interrupted from here on leaves nothing
+        self._comm.Barrier()  # all ranks have attached: unlinked now, the memory is freed even after a kill
         unlink_shared_memory()
         self.refusals = (*Driver.refusals, MPI.Exception, TypeError, ValueError, KeyError)
         self.rank, self.size = self._comm.rank, self._comm.size
         memory = self._memory()
         objects = _objects(self._comm)
-        apart = {op: bind for op, bind in _objects(pkl5.Intracomm(self._comm)).items() if op not in _FOLDING}
-        self._binders = {"buffer": memory, "dlpack": memory, "pickle": objects, "pickle5": apart}
+        out_of_band = {op: bind for op, bind in _objects(pkl5.Intracomm(self._comm)).items() if op not in _REDUCING}
+        self._binders = {"buffer": memory, "dlpack": memory, "pickle": objects, "pickle5": out_of_band}
 
     def barrier(self) -> object:
         self._comm.Barrier()
@@ -54,12 +54,12 @@ class Mpi4pyDriver(Driver):
         return found
 
     def begin(self, op: str, *arguments: Any) -> Call:
-        bound = self._bound(op, *arguments)
-        return partial(self._form("I{}", bound), *bound.args)
+        bound = self._bind_blocking(op, *arguments)
+        return partial(self._find_variant("I{}", bound), *bound.args)
 
     def prepare(self, op: str, *arguments: Any) -> Call:
-        bound = self._bound(op, *arguments)
-        request = self._form("{}_init", bound)(*bound.args)
+        bound = self._bind_blocking(op, *arguments)
+        request = self._find_variant("{}_init", bound)(*bound.args)
 
         def call() -> None:
             request.Start()
@@ -67,14 +67,14 @@ class Mpi4pyDriver(Driver):
 
         return call
 
-    def _bound(self, op: str, *arguments: Any) -> partial[Any]:
-        """A plain method with its arguments."""
+    def _bind_blocking(self, op: str, *arguments: Any) -> partial[Any]:
+        """Return a blocking method with its arguments."""
         call = self.bind("buffer", op, *arguments)
         return call if isinstance(call, partial) else partial(call)
 
-    def _form(self, pattern: str, plain: partial[Any]) -> Callable[..., Any]:
-        """Another form of a plain method, such as Iallreduce or Allreduce_init of Allreduce."""
-        method = plain.func.__name__
+    def _find_variant(self, pattern: str, blocking: partial[Any]) -> Callable[..., Any]:
+        """Return another form of a blocking method, such as Iallreduce or Allreduce_init of Allreduce."""
+        method = blocking.func.__name__
         name = pattern.format(method.lower() if pattern[0] == "I" else method)
         found: Callable[..., Any] | None = getattr(self._comm, name, None)
         if found is None:
@@ -122,11 +122,11 @@ class Mpi4pyDriver(Driver):
         }
 
 
-_FOLDING = ("reduce", "all_reduce", "reduce_scatter")
+_REDUCING = ("reduce", "all_reduce", "reduce_scatter")
 
 
 def _objects(comm: Any) -> Mapping[str, Binder]:
-    """Lower-case methods; of a reduce_scatter mpi4py has none for objects, so that each rank adds up what it got."""
+    """Return the lower-case methods; each rank folds for reduce_scatter, which mpi4py does not have for objects."""
     return {
         "send": lambda obj, peer: partial(comm.send, obj, peer),
         "recv": lambda peer: partial(comm.recv, None, peer),
@@ -140,5 +140,5 @@ def _objects(comm: Any) -> Mapping[str, Binder]:
         "all_to_all": lambda objs: partial(comm.alltoall, objs),
         "reduce": lambda obj, add: partial(comm.reduce, obj, add, 0),
         "all_reduce": lambda obj, add: partial(comm.allreduce, obj, add),
-        "reduce_scatter": partial(partial, folded, comm.alltoall),
+        "reduce_scatter": partial(partial, gather_and_fold, comm.alltoall),
     }

@@ -1,4 +1,4 @@
-"""torch.distributed, called directly, over one of its backends."""
+"""torch.distributed over one of its backends, called directly."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from hocket.bench.drivers.base import Binder, Call, Driver, folded
+from hocket.bench.drivers.base import Binder, Call, Driver, gather_and_fold
 from hocket.errors import InvalidArgument
 
-_NO_LIBRARIES = ("undefined", "fake")  # but are among torch's backends
+_PLACEHOLDERS = ("undefined", "fake")  # backends that torch lists, but that are no libraries
 _TIMEOUT = timedelta(seconds=120)
 
 
 class TorchDriver(Driver):
-    """Functions of `torch.distributed` on tensors, of which arrays are made once, on their memory; and on objects.
+    """The functions of `torch.distributed` on tensors and on objects.
+
+    Other arrays are passed as tensors on the same memory, which are made once.
 
     Args:
-        name: by which it is chosen, such as "torch:gloo"; after the colon stands the backend.
+        name: the name by which users choose it, such as "torch:gloo"; the part after the colon is the backend.
     """
 
     def __init__(self, name: str) -> None:
@@ -30,7 +32,7 @@ class TorchDriver(Driver):
         backend = name.partition(":")[2]
         check_backend(backend)
         self.name, self._dist, self._group = name, dist, None
-        if not dist.is_initialized():  # the first one in this process
+        if not dist.is_initialized():  # the first driver in this process
             dist.init_process_group(backend, timeout=_TIMEOUT)
         else:
             self._group = dist.new_group(backend=backend, timeout=_TIMEOUT)
@@ -39,7 +41,7 @@ class TorchDriver(Driver):
         memory = _memory(dist, self._group, self.size)
         self._binders = {
             "buffer": memory,
-            "dlpack": {},  # torch takes tensors alone
+            "dlpack": {},  # torch accepts only tensors
             "pickle": _objects(dist, self._group, self.rank, self.size),
             "pickle5": {},
         }
@@ -63,11 +65,11 @@ class TorchDriver(Driver):
 
 
 def check_backend(name: str) -> None:
-    """Raise InvalidArgument where torch.distributed has no such backend here."""
+    """Raise InvalidArgument if torch.distributed has no such backend here."""
     import torch.distributed as dist
 
     known = [
-        each for each in dist.Backend.backend_list if each not in _NO_LIBRARIES and dist.is_backend_available(each)
+        each for each in dist.Backend.backend_list if each not in _PLACEHOLDERS and dist.is_backend_available(each)
     ]
     if name not in known:
         raise InvalidArgument(f"torch.distributed has no backend {name!r} here; there are {', '.join(known)}")
@@ -79,7 +81,7 @@ def _memory(dist: Any, group: Any, size: int) -> Mapping[str, Binder]:
     def parts(x: Any, counts: Sequence[int] | None = None) -> Any:
         return None if x is None else list(x.chunk(size) if counts is None else x.split(list(counts)))
 
-    # Their names before torch 2.13 call them by way of a warning.
+    # torch 2.13 renamed these functions; since then, the old names warn.
     all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
     reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
     plain: dict[str, Binder] = {
@@ -101,15 +103,15 @@ def _memory(dist: Any, group: Any, size: int) -> Mapping[str, Binder]:
         ),
     }
     plain |= {f"{op} in-place": plain[op] for op in ("all_gather", "reduce_scatter")}
-    return {op: partial(_with_tensors, bind) for op, bind in plain.items()}
+    return {op: partial(_bind_tensors, bind) for op, bind in plain.items()}
 
 
-def _with_tensors(bind: Binder, *arguments: Any) -> Call:
-    """Bind a function to tensors on the memory of arrays: torch takes nothing else."""
-    return bind(*map(_tensor_on, arguments))
+def _bind_tensors(bind: Binder, *arguments: Any) -> Call:
+    """Bind a function to tensors on the memory of its array arguments: torch accepts only tensors."""
+    return bind(*map(_as_tensor, arguments))
 
 
-def _tensor_on(argument: Any) -> Any:
+def _as_tensor(argument: Any) -> Any:
     import torch
 
     if isinstance(argument, np.ndarray):
@@ -153,6 +155,6 @@ def _objects(dist: Any, group: Any, rank: int, size: int) -> Mapping[str, Binder
         "gather": lambda obj: partial(gather, obj),
         "scatter": lambda objs: partial(scatter, objs),
         "all_gather": lambda obj: partial(all_gather, obj),
-        "reduce": partial(partial, folded, gather),
-        "all_reduce": partial(partial, folded, all_gather),
+        "reduce": partial(partial, gather_and_fold, gather),
+        "all_reduce": partial(partial, gather_and_fold, all_gather),
     }

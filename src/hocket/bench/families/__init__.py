@@ -1,1 +1,1 @@
-"""One file a family of benchmarks; all of them are found by `hocket.bench.registry`."""
+"""The families of benchmarks, one file each; `hocket.bench.registry` discovers them."""

@@ -1,11 +1,12 @@
-"""Collectives that are begun, and ended after a matrix product: how much of their time it hides.
+"""Non-blocking collectives that overlap with a matrix product: the part of their time that the product hides.
 
-Four times are taken in the same rounds: of the operation, waited for at once, of the product alone, of both, and what
-of that passes until the operation is begun.
+Four times are measured in the same rounds: the operation followed by its wait at once, the product alone, both
+together, and, as a part of the time of both, the start of the operation.
 
     overlap = max(0, 100 - 100 * (both - product) / alone) percent
 
-as OMB has it, but with a real product instead of a loop that counts, as long as the operation takes.
+This is OMB's definition, but the computation is a real matrix product instead of a counting loop. It takes as long as
+the operation.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from hocket.bench.registry import Prepared, Setting
 from hocket.bench.result import ALONE, BEGIN, PRODUCT
 from hocket.measure.contender import Contender, sample
 
-_ROWS = 48  # of the matrices: a product takes some ten microseconds
-_LOOKS = 5
+_ROWS = 48  # of each matrix: a product takes some ten microseconds
+_NUM_TRIALS = 5
 
 
 class Overlapped(Prepared):
-    """An operation beside a product."""
+    """A non-blocking operation that overlaps with a matrix product."""
 
     def __init__(self, setting: Setting, op: str) -> None:
         self._wait = setting.driver.wait
@@ -37,9 +38,10 @@ class Overlapped(Prepared):
         self._out = np.empty_like(self._a)
         self.parts = {ALONE: self._operation.run, PRODUCT: self._compute}
         self.shares = {BEGIN: self._time_begin}
-        times = [Contender("", "", run) for run in (self._operation.run, self._multiply)]
+        trials = [Contender("", "", run) for run in (self._operation.run, self._multiply)]
         alone_s, product_s = (
-            min(sample(each, 1, setting.driver.barrier, time.perf_counter) for _ in range(_LOOKS)) for each in times
+            min(sample(each, 1, setting.driver.barrier, time.perf_counter) for _ in range(_NUM_TRIALS))
+            for each in trials
         )
         self._num_products = max(setting.driver.share(max(1, round(alone_s / product_s))))
 
@@ -54,8 +56,10 @@ class Overlapped(Prepared):
         self._operation.check(turn)
 
     def _time_begin(self, iterations: int) -> float:
-        """Do the same, and return the seconds until the operations were begun. Apart from `run`, as the clock takes a
-        part of what a short operation takes."""
+        """Do the same as `run`, and return the seconds that starting the operations takes.
+
+        It is a separate loop because reading the clock adds to the time of a short operation.
+        """
         begin, wait, multiply, clock = self._begin, self._wait, self._multiply, time.perf_counter
         seconds = 0.0
         for _ in repeat(None, iterations):
@@ -76,7 +80,7 @@ class Overlapped(Prepared):
             np.matmul(a, b, out=out)
 
     def _bind(self, driver: Driver, op: str, *arguments: Any) -> Call:
-        """What begins the operation and waits for it at once."""
+        """Return a call that starts the operation and waits for it at once."""
         self._begin = begin = driver.begin(op, *arguments)
         wait = driver.wait
         return lambda: wait([begin()])
@@ -88,7 +92,7 @@ BENCHMARKS = tuple(
         f"i{op}",
         f"Non-blocking {OMB_NAMES[op].capitalize()}",
         partial(Overlapped, op=op),
-        f"{op} beside a matrix product: the time of both, and how much of the operation it hides",
+        f"{op} overlapped with a matrix product: the time of both, and the part of {op} that the product hides",
         [f"i{OMB_NAMES[op]}"],
         family="non-blocking collective",
         takes_objects=False,

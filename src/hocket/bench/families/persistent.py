@@ -1,4 +1,4 @@
-"""Collectives whose arguments are read once: hocket's prepared operations, and MPI's persistent ones."""
+"""Persistent collectives, which read their arguments once: prepared operations of hocket, persistent ones of MPI."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BENCHMARKS = tuple(
         f"persistent_{op}",
         f"Persistent {OMB_NAMES[op].capitalize()}",
         partial(_make, op),
-        f"{op}, its arguments read once",
+        f"persistent {op}, which reads its arguments once",
         [f"{OMB_NAMES[op]}_persistent"],
         family="persistent collective",
         is_windowed=True,

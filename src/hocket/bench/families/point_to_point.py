@@ -1,4 +1,4 @@
-"""Messages between pairs of ranks: there and back, and many at once."""
+"""Messages between pairs of ranks: round trips, and windows of many messages in flight."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from hocket.bench.patterns import pattern
 from hocket.bench.registry import Benchmark, Prepared, Setting
 from hocket.measure.loops import Loop, nothing, there_and_back
 
-_MARGIN = 1024  # bytes of a pickle beside those of the object that it is like
+_MARGIN = 1024  # bytes by which a received pickle may be larger than that of the own object
 
 
-class Ends:
-    """One message of this rank's to its partner, and one of its partner's.
+class MessagePair:
+    """A message from this rank to its partner, and a message from the partner to this rank.
 
     Args:
-        setting: of the benchmark.
-        all_pairs: rank i and rank i + size / 2 are partners; otherwise ranks 0 and 1 are, and the others have none.
+        setting: the setting of the benchmark.
+        all_pairs: True: ranks i and i + size / 2 are partners; False: ranks 0 and 1 are partners, the others have none.
 
     Attributes:
-        partner: of this rank; None: it takes no part.
-        is_first: whether it begins.
+        partner: rank of the partner; None: this rank does not communicate.
+        is_first: whether this rank sends first.
         has_objects: whether messages are objects.
-        wait: waits for messages that were begun.
+        wait: waits for messages that were started.
     """
 
     def __init__(self, setting: Setting, all_pairs: bool) -> None:
@@ -48,46 +48,46 @@ class Ends:
             self._x, self._out = (self._arrays.make(self._count, role) for role in ("x", "out"))
 
     def bind(self, op: str) -> Call:
-        """Bind one of send, isend, recv and irecv."""
-        given: list[Any] = [self._out if op.endswith("recv") else self._x]
+        """Return send, isend, recv or irecv, bound to this rank's arrays and its partner."""
+        arguments: list[Any] = [self._out if op.endswith("recv") else self._x]
         if self.has_objects and op.endswith("recv"):
-            given = [len(pickle.dumps(self._x)) + _MARGIN] if op == "irecv" else []
-        return self._setting.driver.bind(self._setting.point.api, op, *given, self.partner)
+            arguments = [len(pickle.dumps(self._x)) + _MARGIN] if op == "irecv" else []
+        return self._setting.driver.bind(self._setting.point.api, op, *arguments, self.partner)
 
-    def acknowledgement(self) -> tuple[Call, Call]:
-        """Bind sending and receiving a message of four bytes."""
+    def bind_acknowledgement(self) -> tuple[Call, Call]:
+        """Return the send and the receive of a message of four bytes."""
         driver, point = self._setting.driver, self._setting.point
         if self.has_objects:
             return driver.bind(point.api, "send", b"ack.", self.partner), driver.bind(point.api, "recv", self.partner)
         ack = self._setting.kind.make(4, "uint8")
         return driver.bind("buffer", "send", ack, self.partner), driver.bind("buffer", "recv", ack, self.partner)
 
-    def check(self, turn: int, begins: bool = False) -> None:
-        """Exchange a message each way, and look.
+    def check(self, turn: int, nonblocking: bool = False) -> None:
+        """Exchange one message in each direction, and compare the received one.
 
         Args:
-            turn: of the check.
-            begins: by isend and irecv.
+            turn: number that selects the content.
+            nonblocking: whether to use isend and irecv.
         """
         if self.partner is None:
             return
         point, rank = self._setting.point, self._setting.driver.rank
-        own, wanted = (pattern(self._count, point.dtype, each, turn) for each in (rank, self.partner))
-        kept = self._x
+        own, expected = (pattern(self._count, point.dtype, each, turn) for each in (rank, self.partner))
+        zeros = self._x
         if self.has_objects:
             self._x = self._arrays.of(own)
         else:
             self._arrays.write(self._x, own)
-            self._arrays.write(self._out, (wanted + 1).astype(wanted.dtype))  # right only if a message comes
-        found = self._exchange(begins)
-        self._x = kept
-        compare(self._arrays.read(found if self.has_objects else self._out), wanted, point.key.name)
+            self._arrays.write(self._out, (expected + 1).astype(expected.dtype))  # right only if a message arrives
+        found = self._exchange(nonblocking)
+        self._x = zeros
+        compare(self._arrays.read(found if self.has_objects else self._out), expected, point.key.name)
         if not self.has_objects:
             self._arrays.clear(self._x)
             self._arrays.clear(self._out)
 
-    def _exchange(self, begins: bool) -> Any:
-        if begins:
+    def _exchange(self, nonblocking: bool) -> Any:
+        if nonblocking:
             found = self.wait([call() for call in (self.bind("irecv"), self.bind("isend"))])
             return found[0] if isinstance(found, list) else None
         send, recv = self.bind("send"), self.bind("recv")
@@ -100,46 +100,46 @@ class Ends:
 
 
 class PingPong(Prepared):
-    """A message there and back again."""
+    """A message to the partner, and one back."""
 
     def __init__(self, setting: Setting, all_pairs: bool) -> None:
-        ends = self._ends = Ends(setting, all_pairs)
+        pair = self._pair = MessagePair(setting, all_pairs)
         self._loop: Loop = nothing
-        if ends.partner is not None:
-            self._loop = there_and_back(0 if ends.is_first else 1, ends.bind("send"), ends.bind("recv"))
+        if pair.partner is not None:
+            self._loop = there_and_back(0 if pair.is_first else 1, pair.bind("send"), pair.bind("recv"))
 
     def run(self, iterations: int) -> None:
         self._loop(iterations)
 
     def check(self, turn: int) -> None:
-        self._ends.check(turn)
+        self._pair.check(turn)
 
 
 class Streams(Prepared):
-    """A window of messages in flight one way, or both ways, and an answer when all have come."""
+    """A window of messages in flight in one or both directions, and an acknowledgement when all have arrived."""
 
     def __init__(self, setting: Setting, all_pairs: bool, both_ways: bool) -> None:
-        ends = self._ends = Ends(setting, all_pairs)
+        pair = self._pair = MessagePair(setting, all_pairs)
         self._window = setting.point.window
         self._loop: Loop = nothing
-        if ends.partner is not None:
-            one_way = ("isend",) if ends.is_first else ("irecv",)
-            begin = [ends.bind(op) for op in (("irecv", "isend") if both_ways else one_way)]
-            send_ack, recv_ack = ends.acknowledgement()
-            acks = [recv_ack, send_ack] if ends.is_first else [send_ack, recv_ack]
-            self._loop = partial(self._windows, begin, acks if both_ways else acks[:1])
+        if pair.partner is not None:
+            one_way = ("isend",) if pair.is_first else ("irecv",)
+            calls = [pair.bind(op) for op in (("irecv", "isend") if both_ways else one_way)]
+            send_ack, recv_ack = pair.bind_acknowledgement()
+            acks = [recv_ack, send_ack] if pair.is_first else [send_ack, recv_ack]
+            self._loop = partial(self._run_windows, calls, acks if both_ways else acks[:1])
 
     def run(self, iterations: int) -> None:
         self._loop(iterations)
 
     def check(self, turn: int) -> None:
-        self._ends.check(turn, begins=True)
+        self._pair.check(turn, nonblocking=True)
 
-    def _windows(self, begin: list[Call], acks: list[Call], iterations: int) -> None:
-        wait, window = self._ends.wait, self._window
+    def _run_windows(self, calls: list[Call], acks: list[Call], iterations: int) -> None:
+        wait, window = self._pair.wait, self._window
         for _ in repeat(None, iterations):
             requests: list[Any] = []
-            for call in begin:
+            for call in calls:
                 requests += [call() for _ in repeat(None, window)]
             wait(requests)
             for ack in acks:
@@ -155,23 +155,23 @@ def _benchmark(name: str, title: str, alias: str, summary: str, make: Any, **opt
 
 BENCHMARKS = (
     _benchmark(
-        "latency", "Latency", "latency", "a message one way, from many there and back",
+        "latency", "Latency", "latency", "time of a message in one direction, from round trips",
         partial(PingPong, all_pairs=False), least_nbytes=0, messages=2,
     ),
     _benchmark(
-        "multi_latency", "Multi Latency", "multi_lat", "the same between all pairs of ranks at once",
+        "multi_latency", "Multi Latency", "multi_lat", "latency between all pairs of ranks at the same time",
         partial(PingPong, all_pairs=True), least_nbytes=0, messages=2, needs_pairs=True,
     ),
     _benchmark(
-        "bandwidth", "Bandwidth", "bw", "many messages in flight one way",
+        "bandwidth", "Bandwidth", "bw", "many messages in flight in one direction",
         partial(Streams, all_pairs=False, both_ways=False), unit="MB/s", has_window=True,
     ),
     _benchmark(
-        "bidirectional_bandwidth", "Bi-Directional Bandwidth", "bibw", "many messages in flight each way",
+        "bidirectional_bandwidth", "Bi-Directional Bandwidth", "bibw", "many messages in flight in each direction",
         partial(Streams, all_pairs=False, both_ways=True), unit="MB/s", messages=2, has_window=True,
     ),
     _benchmark(
-        "multi_bandwidth", "Multiple Bandwidth", "mbw_mr", "all pairs of ranks at once, together",
+        "multi_bandwidth", "Multiple Bandwidth", "mbw_mr", "total bandwidth of all pairs of ranks at the same time",
         partial(Streams, all_pairs=True, both_ways=False), unit="MB/s", has_window=True, needs_pairs=True,
     ),
 )  # fmt: skip

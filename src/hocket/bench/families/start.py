@@ -1,4 +1,4 @@
-"""Whole jobs: from the start of their processes to their end."""
+"""Benchmarks of whole jobs, from the start of their processes to their end."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from hocket.errors import InvalidState
 
 
 def _make(setting: Setting) -> Prepared:
-    raise InvalidState("a start is measured from outside of the job")
+    raise InvalidState("startup is measured from outside the job, not by its ranks")
 
 
 BENCHMARKS = (
     Benchmark(
-        "startup", "Startup", "us", _make, "a job's processes start, open the library, meet, and leave",
+        "startup", "Startup", "us", _make, "the processes of a job start, open the library, run a barrier, and exit",
         ("init", "hello"), "whole job", has_sizes=False,
     ),
 )  # fmt: skip

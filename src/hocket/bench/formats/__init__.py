@@ -1,1 +1,1 @@
-"""One file a form in which results are written; all of them are found by `hocket.bench.writers`."""
+"""The output formats of results, one file each; `hocket.bench.writers` discovers them."""

@@ -1,4 +1,4 @@
-"""A line a result, with a heading."""
+"""CSV: a header line, then one line per result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hocket.bench.run import Run
 
 
 def write(run: Run, layout: ResultLayout) -> str:
-    """Return the lines: what `Result.to_json` gives, without lists."""
+    """Return the lines: the values of `Result.to_json`, without lists."""
     rows = []
     for each in run.results:
         row = each.to_json()

@@ -1,4 +1,4 @@
-"""hocket's own form: everything that was measured, which `compare` and `report` read."""
+"""hocket's own format: all measured values, which `compare` and `report` read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write(run: Run, layout: ResultLayout) -> str:
 
 
 def _machine() -> dict[str, object]:
-    """Where, when, with what and how it was measured."""
+    """Return the machine, the time, the command and the versions of the measurement."""
     versions = {}
     for each in _LIBRARIES:
         try:

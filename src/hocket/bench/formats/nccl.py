@@ -1,7 +1,7 @@
-"""The JSON of nccl-tests (its version 2, `-J` with `-I 1`), which their tools/analyze_perf_json.py reads.
+"""The JSON format of nccl-tests (version 2, `-J` with `-I 1`), which its tools/analyze_perf_json.py reads.
 
-Results of both places (`--place in,out`) stand beside each other; what is in place or not as the operation has it by
-nature stands under "out_of_place", where the tool looks first.
+Results of the same point in place and out of place (`--place in,out`) share one entry. Results of the natural form of
+an operation are under "out_of_place", which the tool reads first.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TIME = "%Y-%m-%d %H:%M:%S"
 
 
 def write(run: Run, layout: ResultLayout) -> str:
-    """Return one JSON object; times of single calls by process where they were taken."""
+    """Return one JSON object; it has the times of single calls by process if they were measured."""
     sizes = [each.total_nbytes for each in run.results]
     num_ranks = run.results[0].num_ranks
     devices = [
@@ -61,7 +61,7 @@ def write(run: Run, layout: ResultLayout) -> str:
             "env": [],
             "nccl_version": 0,
             "config": config,
-            "results": [_result(each) for each in _by_size_and_way(run)],
+            "results": [_result(each) for each in _group_places(run)],
             "out_of_bounds": {"count": 0, "okay": "true"},
             "average_bus_bandwidth": {"bandwidth": fmean(bandwidths), "okay": "unchecked"},
             "errors": [],
@@ -70,8 +70,8 @@ def write(run: Run, layout: ResultLayout) -> str:
     )
 
 
-def _by_size_and_way(run: Run) -> Collection[Sequence[Result]]:
-    """Results that differ in nothing but their place."""
+def _group_places(run: Run) -> Collection[Sequence[Result]]:
+    """Return groups of results that differ only in their place."""
     found: dict[Point, list[Result]] = {}
     for each in run.results:
         found.setdefault(replace(each.point, place=""), []).append(each)

@@ -1,4 +1,4 @@
-"""The text of the OSU micro-benchmarks: what scripts that read those find in it stands in the same columns."""
+"""The text format of the OSU micro-benchmarks, with the same columns, for scripts that parse their output."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _COLUMNS = {"us": "Latency (us)", "MB/s": "Bandwidth (MB/s)"}
 
 
 def write(run: Run, layout: ResultLayout) -> str:
-    """Return a table for each benchmark and way: sizes, and medians of times or bandwidths."""
-    by_table = sorted(run.results, key=_table_of)
-    return "\n".join(_table(name, way, list(results), layout) for (name, way), results in groupby(by_table, _table_of))
+    """Return a table per benchmark and way, with sizes and medians of times or bandwidths."""
+    by_table = sorted(run.results, key=_table_key)
+    return "\n".join(_table(name, way, list(results), layout) for (name, way), results in groupby(by_table, _table_key))
 
 
 def _table(name: str, way: str, results: Sequence[Result], layout: ResultLayout) -> str:
@@ -48,7 +48,7 @@ def _table(name: str, way: str, results: Sequence[Result], layout: ResultLayout)
         cells = [str(each.point.nbytes)] if benchmark.has_sizes else []
         cells.append(f"{each.value:.2f}")
         if overlaps:
-            cells += _cells_of_overlap(each, layout)
+            cells += _overlap_cells(each, layout)
         if counts_messages:
             cells.append(f"{1e6 * each.value / each.point.nbytes:.2f}")
         if layout.full and not overlaps:
@@ -58,9 +58,12 @@ def _table(name: str, way: str, results: Sequence[Result], layout: ResultLayout)
     return "\n".join(lines) + "\n"
 
 
-def _cells_of_overlap(result: Result, layout: ResultLayout) -> list[str]:
-    """What stands behind the overall time. No test is called, and what the product and the beginning leave of the
-    overall time is the wait, as OMB adds them up; of results that lack the beginning it is not known."""
+def _overlap_cells(result: Result, layout: ResultLayout) -> list[str]:
+    """Return the cells after the overall time.
+
+    MPI_Test is never called. The wait is the overall time without the product and the start of the operation, so that
+    the parts add up as in OMB. For results without the time of the start, the start and the wait are "nan".
+    """
     product_us, alone_us = (1e6 * median(result.parts[part]) for part in (PRODUCT, ALONE))
     cells = [f"{product_us:.2f}"]
     if layout.full:
@@ -72,7 +75,7 @@ def _cells_of_overlap(result: Result, layout: ResultLayout) -> list[str]:
     return [*cells, f"{result.overlap:.2f}"]
 
 
-def _table_of(result: Result) -> tuple[str, str]:
+def _table_key(result: Result) -> tuple[str, str]:
     return result.point.benchmark, result.point.way
 
 

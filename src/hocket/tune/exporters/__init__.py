@@ -1,1 +1,1 @@
-"""One file a format; all of them are found by `hocket.tune.export`."""
+"""One file per format; `hocket.tune.export` discovers them."""

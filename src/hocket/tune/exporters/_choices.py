@@ -1,7 +1,7 @@
-"""What a library should do by a table, where it has to choose among algorithms of its own.
+"""Choices by a table for another library, among that library's own algorithms.
 
-Those algorithms count that this project has as schedules, too, so that their times are known: measured over one backend
-where the table has them, by the formula over the fitted link otherwise.
+Only algorithms that hocket also has as schedules are considered, since their times are known: from the table if it has
+them, measured over one backend; otherwise from the formula over the fitted link.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Choice:
     """The best algorithm at one size.
 
     Args:
-        nbytes: of the array; of all ranks' blocks together.
+        nbytes: size of the array, or of all ranks' blocks together.
         algorithm: name of the schedule.
-        num_blocks: in how many segments it cuts the array.
-        comment: how long it takes, and where that comes from.
+        num_blocks: number of segments into which the schedule cuts the array.
+        comment: the schedule's time, and the origin of this time.
     """
 
     nbytes: int
@@ -40,20 +40,21 @@ class Choice:
 
     @property
     def segment_nbytes(self) -> int:
-        """Bytes of a segment, whole KiB; 0 where there is one."""
+        """Bytes of a segment, in whole KiB; 0 if the array is one segment."""
         return max(1, self.nbytes // self.num_blocks >> 10) << 10 if self.num_blocks > 1 else 0
 
 
 def choices(
     table: Table, counterparts: Mapping[str, Collection[str]], ranks: Sequence[int], backend: str
 ) -> Iterator[tuple[str, int, list[Choice]]]:
-    """Yield (collective, number of ranks, choices by size) wherever there is one.
+    """Yield (collective, number of ranks, choices by size), if at least one choice exists.
 
     Args:
-        table: what was measured.
-        counterparts: by collective the schedules that the library has, too; of equally fast ones the first is taken.
+        table: the measured table.
+        counterparts: for each collective, the schedules that the library also has; of equally fast ones, the first is
+            chosen.
         ranks: numbers of ranks; times that were not measured are modelled.
-        backend: over which schedules were measured.
+        backend: backend over which the schedules were measured.
     """
     link = link_over(backend, table.fits) or typical_link(table.machine.num_hosts)
     for op, names in counterparts.items():
@@ -67,9 +68,9 @@ def choices(
                 yield op, num_ranks, found
 
 
-def first_of_each(found: Sequence[Choice], answer: Callable[[Choice], object]) -> list[Choice]:
-    """Return the smallest choice of every range of sizes with the same answer."""
-    return [next(alike) for _, alike in groupby(found, answer)]
+def first_of_each(found: Sequence[Choice], key: Callable[[Choice], object]) -> list[Choice]:
+    """Return the choice at the smallest size of every range of sizes with equal keys."""
+    return [next(equal) for _, equal in groupby(found, key)]
 
 
 def _best(

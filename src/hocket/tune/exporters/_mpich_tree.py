@@ -1,11 +1,11 @@
-"""MPICH's own choices, as a tree of its file for choices: a file has to make all of them.
+"""MPICH's default choices, as a tree in the format of its tuning file. A tuning file must contain all choices.
 
-MPICH looks every collective up in the file that it was given, the non-blocking ones and those between groups included;
-what it does not find there ends the program, and there is no name for "as you would". So what this project has no
-opinion on is said here as MPICH 5.0 decides it (`MPII_coll_generic_json` in libmpi; a test compares the two).
+MPICH searches its tuning file for every collective, also for non-blocking collectives and those between groups. If it
+does not find one, the program ends; and the format has no name for MPICH's default. So this module repeats the choices
+of MPICH 5.0 (`MPII_coll_generic_json` in libmpi; a test compares the two) for everything that hocket does not choose.
 
-A tree maps conditions, asked in order, to trees; a leaf is an algorithm with its parameters. Conditions on a size are
-written with <= alone: where they stand below a condition on the call, MPICH 5.0 takes comm_size< for <=.
+A tree maps conditions, which are checked in order, to trees; a leaf is an algorithm with its parameters. Conditions on
+a size use only <=, since below a condition on the call, MPICH 5.0 reads comm_size< as <=.
 """
 
 from __future__ import annotations
@@ -23,35 +23,37 @@ def use(name: str, **parameters: int | str) -> Tree:
     """Return the leaf that names an algorithm.
 
     Args:
-        name: without the prefix MPIR_.
-        parameters: all that the algorithm has; MPICH leaves those undefined that are not said.
+        name: name of the algorithm without the prefix MPIR_.
+        parameters: all parameters of the algorithm; MPICH leaves missing parameters undefined.
     """
     return {f"algorithm=MPIR_{name}": {f"{key}={value}": {} for key, value in parameters.items()}}
 
 
 def either(condition: str, then: Tree, otherwise: Tree) -> Tree:
-    """Return the tree of one question, such as "comm_size=pow2" or "avg_msg_size<=8"."""
+    """Return the tree of one condition, such as "comm_size=pow2" or "avg_msg_size<=8"."""
     subject = re.split("[<=]", condition)[0]
     return {condition: then, f"{subject}=any": otherwise}
 
 
 def of_communicators(within: Tree, between: Tree) -> Tree:
-    """Return the tree for communicators of one group and of two."""
+    """Return the tree for communicators of one group and for those of two groups."""
     return {"comm_type=intra": within, "comm_type=inter": between}
 
 
 def if_divisible(otherwise: Tree, cutting: Tree) -> Tree:
-    """Return the tree for what cuts an array into a part for each rank: that takes an operation of MPI's, and an item
-    for each, which MPICH asserts."""
+    """Return the tree for an algorithm that cuts an array into one part per rank.
+
+    MPICH asserts its conditions: a built-in operation of MPI, and at least one item per rank.
+    """
     return either("is_op_built_in=yes", either("count<pow2", otherwise, cutting), otherwise)
 
 
 def own_choices() -> dict[str, Tree]:
-    """Return by MPICH's name of each collective how it chooses by itself."""
+    """Return MPICH's default choices, by its name of each collective."""
     found: dict[str, Tree] = {}
     for make in (_moving, _reducing, _scanning, _exchanging):
         found |= make("", "") | make("i", "sched_")
-    # Between neighbours the blocking ones are the others with a wait; "nb" says so.
+    # A blocking neighbourhood collective is the non-blocking one with a wait; its name ends in "nb".
     for name in _NEIGHBOURS:
         found[f"neighbor_{name}"] = use(f"Neighbor_{name}_allcomm_nb")
         found[f"ineighbor_{name}"] = use(f"Ineighbor_{name}_allcomm_sched_linear")
@@ -59,7 +61,7 @@ def own_choices() -> dict[str, Tree]:
 
 
 def _names(initial: str, kind: str, collective: str) -> Callable[[str], Tree]:
-    """Return what makes a leaf of the end of an algorithm's name, such as "intra_ring"."""
+    """Return a function that makes a leaf from the end of an algorithm's name, such as "intra_ring"."""
     stem = (initial + collective).capitalize()
 
     def leaf(end: str) -> Tree:
@@ -70,7 +72,7 @@ def _names(initial: str, kind: str, collective: str) -> Callable[[str], Tree]:
 
 
 def _moving(initial: str, kind: str) -> dict[str, Tree]:
-    """Barrier, bcast, gather, scatter, allgather and their forms."""
+    """Return the choices for barrier, bcast, gather, scatter, allgather and their variants."""
     blocking = not initial
     found: dict[str, Tree] = {}
 
@@ -94,14 +96,14 @@ def _moving(initial: str, kind: str) -> dict[str, Tree]:
         leaf("inter_remote_send_local_bcast" if blocking else "inter_flat"),
     )
 
-    for name, short_way, long_way in (
+    for name, for_short, for_long in (
         ("gather", *(("local_gather_remote_send", "linear") if blocking else ("short", "long"))),
         ("scatter", "remote_send_local_scatter", "linear"),
     ):
         leaf = _names(initial, kind, name)
         found[name] = of_communicators(
             leaf("intra_binomial"),
-            either("total_msg_size<=2047", leaf(f"inter_{short_way}"), leaf(f"inter_{long_way}")),
+            either("total_msg_size<=2047", leaf(f"inter_{for_short}"), leaf(f"inter_{for_long}")),
         )
         found[f"{name}v"] = _names(initial, kind, f"{name}v")("allcomm_linear")
 
@@ -160,9 +162,9 @@ def _reducing(initial: str, kind: str) -> dict[str, Tree]:
 
 def _scanning(initial: str, kind: str) -> dict[str, Tree]:
     leaf = _names(initial, kind, "scan")
-    ranks_of_a_host_follow = "comm_hierarchy=parent" if initial else "is_node_consecutive=yes"
+    consecutive_ranks = "comm_hierarchy=parent" if initial else "is_node_consecutive=yes"
     return {
-        f"{initial}scan": either(ranks_of_a_host_follow, leaf("intra_smp"), leaf("intra_recursive_doubling")),
+        f"{initial}scan": either(consecutive_ranks, leaf("intra_smp"), leaf("intra_recursive_doubling")),
         f"{initial}exscan": _names(initial, kind, "exscan")("intra_recursive_doubling"),
     }
 

@@ -1,4 +1,4 @@
-"""The rows themselves, for spreadsheets."""
+"""The rows of a table as CSV, for spreadsheets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hocket.tune.table import Table, TableRow
 
 @exporter("csv", "the measured rows, for spreadsheets")
 def write(table: Table, ranks: Sequence[int]) -> str:
-    """Write one line a row."""
+    """Write one line per row."""
     text = io.StringIO()
     writer = csv.DictWriter(text, [field.name for field in fields(TableRow)], lineterminator="\n")
     writer.writeheader()

@@ -2,14 +2,15 @@
 
     MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE=FILE MPIR_CVAR_DEVICE_COLLECTIVES=none mpiexec ...
 
-Without the second variable MPICH asks the file for less: collectives between hosts it cuts into parts by rules of its
-own, and on one host it does broadcast, all_reduce, reduce and barrier of programs without threads in its own shared
-memory, from the fifth call or so on. No schedule stands for that, so it was not compared: small arrays may want it.
+Without the second variable, MPICH uses the file for fewer choices. It cuts collectives between hosts into parts by its
+own rules. On one host, in programs without threads, it executes broadcast, all_reduce, reduce and barrier in its own
+shared memory, from about the fifth call on. No schedule corresponds to that, so it was not compared. It may be faster
+for small arrays.
 
-Non-blocking collectives are left as they are.
+The choices for non-blocking collectives are MPICH's defaults.
 
-The format allows no comments, so the file does not say which times are measured. Its form is that of MPICH's own one,
-maint/tuning/coll/mpir/generic.json of its sources; src/mpi/coll/src/csel.c says what counts as a collective's size.
+The format allows no comments, so the file does not show which times are measured. It has the same form as MPICH's own
+file, maint/tuning/coll/mpir/generic.json of its sources; src/mpi/coll/src/csel.c defines the size of each collective.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from hocket.tune.exporters._mpich_tree import Tree, either, if_divisible, own_ch
 from hocket.tune.table import Table
 
 _BACKEND = "mpi"
-# Of every collective MPICH's name, and its name for the bytes that `Choice.nbytes` counts.
+# For each collective: MPICH's name, and MPICH's name for the bytes that `Choice.nbytes` counts.
 _COLLECTIVES = {
     "all_gather": ("allgather", "total_msg_size"),
     "all_reduce": ("allreduce", "avg_msg_size"),
@@ -34,9 +35,9 @@ _COLLECTIVES = {
     "reduce": ("reduce", "avg_msg_size"),
     "reduce_scatter": ("reduce_scatter_block", "total_msg_size"),
 }
-# Where MPICH's partners are others, its messages are as many and as large, or fewer: it doubles and halves where
-# scatter_bruck and scatter_ring of reduce go round, its reduce_scatter by pairs sends to everybody in turn, and its
-# alltoall has up to MPIR_CVAR_ALLTOALL_THROTTLE (32) messages under way.
+# In some of these algorithms, MPICH's ranks have other partners, but equally many messages of the same size, or fewer.
+# MPICH uses doubling and halving where scatter_bruck, and scatter_ring of reduce, send in circular order. Its pairwise
+# reduce_scatter sends to all ranks in turn. Its alltoall has up to MPIR_CVAR_ALLTOALL_THROTTLE (32) messages in flight.
 _ALGORITHMS = {
     "all_gather": {
         "recursive_doubling": "Allgather_intra_recursive_doubling",
@@ -67,15 +68,18 @@ _ALGORITHMS = {
     },
 }
 _NUM_CHILDREN = {"chain": 1, "binary_tree": 2}
-# Schedules for any number of ranks whose counterpart is for powers of two.
+# Schedules for any number of ranks whose counterpart in MPICH needs a power of two.
 _FOR_POWERS_OF_TWO = {("broadcast", "scatter_bruck")}
 _NO_POWER_OF_TWO = 3
 _LARGEST_INT = (1 << 31) - 1
 
 
-@exporter("mpich-json", "choices for MPICH 5 (MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE); tried with 5.0")
+@exporter("mpich-json", "choices for MPICH 5 (MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE); tested with 5.0")
 def write(table: Table, ranks: Sequence[int]) -> str:
-    """Write the whole tree: a number of ranks stands for those down to the next one, the last for all above, too."""
+    """Write the whole tree.
+
+    A number of ranks also stands for those down to the next smaller one, and the last number for all above it.
+    """
     tree = own_choices()
     for op, (name, _) in _COLLECTIVES.items():
         chosen = _by_ranks(table, op, ranks)
@@ -85,7 +89,7 @@ def write(table: Table, ranks: Sequence[int]) -> str:
 
 
 def _by_ranks(table: Table, op: str, ranks: Sequence[int]) -> Tree:
-    """The rules of every number of ranks; powers of two up to it may have others than the rest."""
+    """Return the rules of every number of ranks; powers of two up to it may have other rules than the rest."""
     names = _ALGORITHMS[op]
     for_any = _by_sizes(table, op, [name for name in names if _is_for_any(op, name)], ranks)
     for_powers = _by_sizes(table, op, names, [each for each in ranks if _is_power_of_two(each)])
@@ -120,7 +124,7 @@ def _by_sizes(table: Table, op: str, names: Collection[str], ranks: Sequence[int
 
 
 def _rules(op: str, found: Sequence[Choice]) -> Iterator[tuple[str, Tree]]:
-    """One for every range of sizes with the same choice, which it ends: "<=4095", and "=any" for the last."""
+    """Yield a condition on the upper end, such as "<=4095", for every range with one choice; "=any" for the last."""
     leaf = partial(_leaf, op)
     first, *others = first_of_each(found, leaf)
     for each in others:
@@ -140,7 +144,7 @@ def _leaf(op: str, choice: Choice) -> Tree:
         tree_type="kary",
         k=_NUM_CHILDREN[choice.algorithm],
         chunk_size=choice.segment_nbytes,
-        # As MPICH does by default: sends of a segment overlap, three receives wait for segments.
+        # MPICH's defaults: sends of a segment overlap, and three receives wait for segments.
         is_non_blocking=1,
         recv_pre_posted=0,
     )

@@ -2,9 +2,9 @@
 
     NCCL_TUNER_PLUGIN=libnccl-tuner-example.so NCCL_TUNER_CONFIG_FILE=FILE ...
 
-Ring and tree are what NCCL and this project both have. The protocol and the number of channels are left to NCCL where
-its format allows that. Links between GPUs were not measured here: the times are those of the link that the table has
-for its fastest backend, so take the rules as a shape to edit. The format is checked, no GPU has read it.
+NCCL and hocket both have ring and tree algorithms. The choice of the protocol and of the number of channels is left to
+NCCL where the format allows it. Links between GPUs were not measured: the times are those of the table's link of its
+fastest backend, so use the rules as a draft to edit. The format was checked, but not tested on a GPU.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hocket.tune.export import exporter
 from hocket.tune.exporters._choices import choices, first_of_each
 from hocket.tune.table import Table
 
-# With "#": to the plugin any other line is a rule, of all_reduce where it does not know the collective.
+# It begins with "#", since the plugin reads any other line as a rule; for an unknown collective, as one for all_reduce.
 HEADER = "# collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"
 _ALGORITHMS = {
     "broadcast": {"chain": "ring"},
@@ -30,9 +30,11 @@ _MOST_NBYTES = (1 << 64) - 1
 _ANY = -1
 
 
-@exporter("nccl", "rules for NCCL's example tuner plugin; modelled, checked against its description, not tried")
+@exporter(
+    "nccl", "rules for NCCL's example tuner plugin; modelled, checked against its description, not tested with NCCL"
+)
 def write(table: Table, ranks: Sequence[int]) -> str:
-    """Write one line a range of sizes."""
+    """Write one line per range of sizes."""
     backend = min(table.fits, key=lambda fit: fit.beta_s).backend if table.fits else next(iter(table.machine.backends))
     lines = [HEADER]
     for op, num_ranks, found in choices(table, _ALGORITHMS, ranks, backend):

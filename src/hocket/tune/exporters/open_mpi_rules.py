@@ -2,8 +2,8 @@
 
     OMPI_MCA_coll_tuned_use_dynamic_rules=1 OMPI_MCA_coll_tuned_dynamic_rules_filename=FILE mpirun ...
 
-Formats, numbers and what counts as a message's size: docs.open-mpi.org, Tuning Collectives, "tuned". Sizes are those of
-the array, or of all ranks' blocks together.
+The formats, the numbers and the definition of message sizes are described in docs.open-mpi.org, Tuning Collectives,
+"tuned". Sizes are those of the array, or of all ranks' blocks together.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hocket.tune.exporters._choices import Choice, choices, first_of_each
 from hocket.tune.table import Table
 
 _BACKEND = "mpi"
-# Of every collective its number and name, and Open MPI's number and name of each schedule.
+# Open MPI's number and name of each collective, and its number and name of each schedule.
 _COLLECTIVES = {
     "all_gather": (0, "allgather"),
     "all_reduce": (2, "allreduce"),
@@ -55,8 +55,10 @@ _Rules = list[tuple[int, Choice]]
 
 
 def _all_rules(table: Table, ranks: Sequence[int]) -> dict[str, dict[int, _Rules]]:
-    """By collective and number of ranks: where every range of sizes with the same choice begins, and that. The first
-    begins at 0, which Open MPI asks for."""
+    """Return, by collective and number of ranks, the first size and the choice of every range of sizes with one choice.
+
+    The first range begins at 0, as Open MPI requires.
+    """
     found: dict[str, dict[int, _Rules]] = {op: {} for op in _COLLECTIVES}
     for op, num_ranks, at_sizes in choices(table, _ALGORITHMS, ranks, _BACKEND):
         firsts = first_of_each(at_sizes, attrgetter("algorithm", "segment_nbytes"))
@@ -68,9 +70,9 @@ def _num_chains(op: str, choice: Choice) -> int:
     return int(find_algorithm(op, choice.algorithm).parameters.get("num_chains", 0))
 
 
-@exporter("ompi-classic", "a rules file for Open MPI 4 and later (coll_tuned_dynamic_rules_filename); tried with 5.0")
+@exporter("ompi-classic", "a rules file for Open MPI 4 and later (coll_tuned_dynamic_rules_filename); tested with 5.0")
 def write_classic(table: Table, ranks: Sequence[int]) -> str:
-    """Write the format of numbers and comments."""
+    """Write the classic format, which has only numbers and comments."""
     lines = [f"{len(_COLLECTIVES)} # collectives; of {' '.join(table.machine.processor.split())}"]
     for op, by_ranks in _all_rules(table, ranks).items():
         lines += [f"{_COLLECTIVES[op][0]} # {op}", f"{len(by_ranks)} # numbers of ranks"]
@@ -82,9 +84,9 @@ def write_classic(table: Table, ranks: Sequence[int]) -> str:
     return "\n".join(lines) + "\n"
 
 
-@exporter("ompi-json", "a rules file for Open MPI 6, version 3; checked against its description, not tried")
+@exporter("ompi-json", "a rules file for Open MPI 6, version 3; checked against its description, not tested with it")
 def write_json(table: Table, ranks: Sequence[int]) -> str:
-    """Write the format of version 3; a number of ranks stands for those up to the next one."""
+    """Write the format of version 3; a number of ranks also stands for those up to the next one."""
     collectives: dict[str, list[dict[str, Any]]] = {}
     for op, by_ranks in _all_rules(table, ranks).items():
         numbers = list(by_ranks)
