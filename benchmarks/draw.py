@@ -22,7 +22,7 @@ def draw(result: dict, path: Path) -> None:
     rows = [row for row in result["rows"] if row["target"]]
     figure, axes = load_pyplot().subplots(figsize=(8, 0.55 * len(rows) + 1.2), layout="constrained")
     for place, row in enumerate(reversed(rows)):
-        low, high = row["interval"]
+        low, high = row["interval"] or (row["ratio"],) * 2  # a computed row has no interval
         axes.barh(place, row["ratio"], color="#2a78b8", height=0.6)
         axes.plot([low, high], [place, place], color="black", linewidth=1.5)
         axes.plot([row["target"]] * 2, [place - 0.35, place + 0.35], color="#d1495b", linewidth=2)
@@ -30,7 +30,7 @@ def draw(result: dict, path: Path) -> None:
         axes.annotate(times, (max(high, row["ratio"]), place), (6, 0), textcoords="offset points", va="center", size=8)
     axes.set_yticks(range(len(rows)), [f"{row['case']}\n{row['rival']}" for row in reversed(rows)], size=8)
     axes.set_xscale("log")
-    axes.set_xlim(0.7, 3 * max(row["interval"][1] for row in rows))
+    axes.set_xlim(0.7, 3 * max((row["interval"] or [row["ratio"]])[-1] for row in rows))
     axes.axvline(1, color="grey", linewidth=0.8)
     axes.set_xlabel("times faster than the rival (bar: median, black: 95 % interval, red: target)")
     axes.spines[["top", "right"]].set_visible(False)

@@ -1,7 +1,8 @@
 """Time of `hk.init` in this and another checkout: two ranks of one host, or many on the two hosts of the laboratory.
 
-Both checkouts need their .venv (`make install`). The time is that of an init and the following finalize on the slowest
-rank, if all ranks start at the same time; libraries are loaded before. The two checkouts alternate.
+Both checkouts need their .venv (`make install`). The time is that of the slowest rank if all ranks
+start at the same time, with libraries loaded before. On one host it includes the following finalize. The two checkouts
+alternate.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from claim import Options, PartResults, measure_jobs, option, run_claim
 from lab import Lab
 from two_trees import CHECKOUT, OTHER, THIS, jobs_of
 
+from hocket.errors import LaunchError
 from hocket.measure import Comparison, Contender, Measurement, Round, foreign_busy, serve, usage
 
 CASES = {"shared memory": ["shm"], "shared memory and gloo": ["shm", "gloo"], "shared memory and MPI": ["shm", "mpi"]}
@@ -89,6 +91,8 @@ def on_two_hosts(trees: dict[str, Path], num_ranks: int, num_rounds: int, core_f
                 ]
                 outputs = [process.communicate(timeout=_DEADLINE_S)[0] for process in processes]
                 timings = [json.loads(text) for text in outputs if text]
+                if len(timings) != 1 or any(process.returncode for process in processes):
+                    raise LaunchError(f"{name}: exit codes {[process.returncode for process in processes]}")
                 seconds[case, name] = median(timings[0])
             rounds.append(Round(seconds, core_factor))
             print(f"round {number + 1} of {num_rounds}: {seconds}", file=sys.stderr)

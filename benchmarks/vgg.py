@@ -219,7 +219,10 @@ def _simulated_totals(link: Link, num_ranks: int, counts: Mapping[int, int]) -> 
 
 
 def _mpich_algorithm(num_ranks: int, nbytes: int) -> str:
-    """Return the choice of MPICH 5.0's collective selection (scatter and recursive doubling only for powers of two)."""
+    """Return the choice of MPICH 5.0's collective selection.
+
+    Its scatter and recursive doubling, for powers of two, has the rounds and bytes of scatter_bruck.
+    """
     if num_ranks < 8 or nbytes <= 12288:
         return "binomial"
     return "scatter_bruck" if nbytes <= 524288 and num_ranks & (num_ranks - 1) == 0 else "scatter_ring"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -37,30 +38,50 @@ def test_values_that_can_be() -> None:
     assert options.factor("2.5") == 2.5
 
 
-def _collected(*arguments: str) -> set[str]:
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
-    assert done.returncode in (0, 5), done.stdout + done.stderr
-    return {line for line in done.stdout.splitlines() if "::" in line}
+_COLLECT_EACH = """
+import contextlib, io, json, sys, pytest
+found = []
+for arguments in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        code = pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", *arguments])
+    assert code in (0, 5), text.getvalue()
+    found.append([line for line in text.getvalue().splitlines() if "::" in line])
+print(json.dumps(found))
+"""
+
+
+def _collected(*commands: Sequence[str]) -> list[set[str]]:
+    """Return the tests that each list of arguments selects; one process collects all, as its imports take longest."""
+    done = subprocess.run(
+        [sys.executable, "-c", _COLLECT_EACH, json.dumps(commands)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [set(each) for each in json.loads(done.stdout)]
 
 
 @pytest.mark.timeout(300)
 def test_parts_are_all_tests_once_whatever_else_is_selected() -> None:
     files = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "memory").glob("test_*.py"))
-    whole = _collected("--tier", "full", *files)
-    parts = [_collected("--tier", "full", "--part", f"{number}/2", *files) for number in (1, 2)]
+    halves = [["--tier", "full", "--part", f"{number}/2"] for number in (1, 2)]
+    whole, *found = _collected(
+        ["--tier", "full", *files], *([*half, *files] for half in halves), *([*half, files[0]] for half in halves)
+    )
+    parts, own = found[:2], found[2:]
     assert sum(map(len, parts)) == len(whole) and set().union(*parts) == whole
-    own = [_collected("--tier", "full", "--part", f"{number}/2", files[0]) for number in (1, 2)]
     assert all(some <= part for some, part in zip(own, parts, strict=True)) and any(own)
 
 
 @pytest.mark.timeout(300)
 def test_what_is_asked_for_by_name_is_in_every_tier() -> None:
-    sampled, everything = _collected(LEAVING), _collected("--tier", "full", LEAVING)
+    sampled, everything, chosen = _collected([LEAVING], ["--tier", "full", LEAVING], [LEAVING, "-k", "thread"])
     assert sampled < everything
+    assert chosen <= sampled
     left_out = min(everything - sampled)
-    assert _collected(left_out) == {left_out}
-    assert _collected(LEAVING, "-k", "thread") <= sampled
+    assert _collected([left_out]) == [{left_out}]
 
 
 @pytest.mark.timeout(60)

@@ -51,7 +51,7 @@ def check_output(path: Path, *, is_replaced: bool = False) -> None:
         if path.is_dir():
             raise InvalidArgument(f"{path} is a folder; name a file")
         if not folder.is_dir():
-            raise InvalidArgument(f"folder {folder} does not exist")
+            raise InvalidArgument(f"{path} cannot be written: folder {folder} does not exist")
         is_irregular = path.exists() and not path.is_file()
         if is_replaced and is_irregular:
             raise InvalidArgument(f"{path} is not a regular file, but would be replaced by one")

@@ -8,7 +8,9 @@ import hocket as hk
 from hocket.bench.apps.kmeans import ClusterSearch, inertia, numbers_by_rank
 from hocket.bench.apps.knn import NearestNeighbours
 from hocket.bench.apps.matmul import MatrixProduct
-from hocket.errors import WrongResult
+from hocket.errors import InvalidArgument, WrongResult
+
+from ..naming import raises
 
 pytestmark = pytest.mark.timeout(120)
 PROBLEMS = {"matmul": (MatrixProduct, 70), "knn": (NearestNeighbours, 301), "kmeans": (ClusterSearch, 333)}
@@ -38,6 +40,15 @@ def test_a_wrong_solution_is_found(name):
     wrong.flat[0] += 1
     with pytest.raises(WrongResult):
         problem.check(wrong)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_smallest_scale_is_solved_and_a_smaller_one_refused(name):
+    kind, _ = PROBLEMS[name]
+    problem = kind(kind.least_scale)
+    problem.check(problem.solve_alone())
+    with raises(InvalidArgument, names=(name, str(kind.least_scale), str(kind.least_scale - 1))):
+        kind(kind.least_scale - 1)
 
 
 def test_clusters_without_rows_are_those_of_scikit_learn():

@@ -43,7 +43,7 @@ def test_as_a_command() -> None:
 def test_list() -> None:
     found = json.loads(hocket("list", "--json").stdout)["schedules"]
     assert {"1f1b", "chimera", "zb-v", "dualpipe"} <= {each["name"] for each in found}
-    assert "bubble" in hocket("list").stdout
+    assert "bubble" in hocket("list").stdout and "most_kept unset" in hocket("list").stdout
     kinds = json.loads(hocket("list", "--kinds", "--json").stdout)["kinds"]
     assert {"F", "B", "I", "W", "SYNC_START"} <= {each["kind"] for each in kinds}
 

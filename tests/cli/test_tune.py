@@ -155,6 +155,9 @@ def test_show_of_some_ranks(folder: Path) -> None:
     assert "barrier" in done.stdout and "all_reduce" not in done.stdout
     cells = json.loads(hocket(folder, "tune", "show", "here.json", "-n", "4", "--json").stdout)["cells"]
     assert [each["op"] for each in cells] == ["barrier"]
+    wrong = hocket(folder, "tune", "show", "here.json", "-n", "7")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert_names(wrong.stderr, "-n 7", "here.json", "2, 4")
 
 
 def test_show_json(folder: Path) -> None:

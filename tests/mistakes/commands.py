@@ -85,6 +85,8 @@ COMMANDS = {
         Mistake("hocket bench run latency --dtype float31", 2, ("'float31'", "float32")),
         Mistake("hocket bench run latency -n 0", 2, ("-n", "0")),
         Mistake("hocket bench compare a.json", 2, ("'B'", "hocket bench compare --help")),
+        Mistake("hocket bench compare shm mpi --launches 0", 2, ("--launches", "0")),
+        Mistake("hocket bench apps kmeans --scale 4", 2, ("kmeans", "24", "4")),
         Mistake("hocket bench report nothere.json", 2, ("nothere.json",)),
         Mistake("hocket tune run -n 1", 2, ("-n", "2", "1")),
         Mistake("hocket tune show nothere.json", 2, ("nothere.json",)),
@@ -100,6 +102,7 @@ COMMANDS = {
         Mistake("hocket pipeline draw chimer -n 4 -o a.png", 2, ("'chimer'", "'chimera'")),
         Mistake("hocket pipeline draw chimera -n 3 -o a.png", 2, ("chimera", "3")),
         Mistake("hocket pipeline chek", 2, ("'chek'",)),
+        Mistake("hocket pipeline simulate gpipe 1f1b --param x=1", 2, ("--param", "2")),
         Mistake("hocket train", 2, ("'--model'",)),
         Mistake("hocket train --model resnt", 2, ("'resnt'", "resnet20-v2")),
         Mistake(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hocket.bench.registry import Benchmark, Prepared, Setting, benchmarks, find_benchmark
     from hocket.bench.result import Result
     from hocket.bench.run import Run, run_points
-    from hocket.bench.selftest import EqualsTrial as Trial
+    from hocket.bench.selftest import FaultTrial as Trial
     from hocket.bench.selftest import run_trials
     from hocket.bench.targets import Target, parse_targets
 
@@ -43,7 +43,7 @@ __getattr__ = lazy(
         "Setting": "registry",
         "Speedup": "apps.speedup",
         "Target": "targets",
-        "Trial": "selftest:EqualsTrial",
+        "Trial": "selftest:FaultTrial",
         "benchmarks": "registry",
         "check": "guidelines",
         "choose_points": "choice",

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hocket.errors import InvalidArgument
+from hocket.suggestions import unknown
 
 REDUCTIONS: Mapping[str, Callable[..., NDArray[np.generic]]] = {
     "sum": np.add,
@@ -18,6 +19,7 @@ REDUCTIONS: Mapping[str, Callable[..., NDArray[np.generic]]] = {
 }
 
 _MAX_RANKS = 32  # up to which the sum of values up to 7 fits into 8 bits, the precision of bfloat16
+_MAX_ONES = 256  # number of ranks that contribute 0 or 1 to the sums of more ranks, for the same reason
 _MAX_FACTORS = 8  # number of ranks that contribute factors of 2; the other ranks contribute 1
 
 
@@ -41,11 +43,11 @@ def pattern(count: int, dtype: str, rank: int, turn: int) -> NDArray[np.generic]
 def to_reduce(content: NDArray[np.generic], reduction: str, rank: int, size: int) -> NDArray[np.generic]:
     """Limit a rank's content, so that its reduction is exact in every element type and order.
 
-    Sums are exact for up to 256 ranks, products for any number of ranks.
+    Sums and products are exact for any number of ranks: beyond a number, ranks contribute 0 or 1.
     """
     if reduction == "prod":
         return content % 2 + 1 if rank < _MAX_FACTORS else content % 2 * 0 + 1
-    return content if size <= _MAX_RANKS else content % 2
+    return content if size <= _MAX_RANKS else content % 2 * (rank < _MAX_ONES)
 
 
 def fold(xs: Sequence[NDArray[np.generic]], reduction: str) -> NDArray[np.generic]:
@@ -56,4 +58,4 @@ def fold(xs: Sequence[NDArray[np.generic]], reduction: str) -> NDArray[np.generi
 def check_reduction(name: str) -> None:
     """Raise InvalidArgument if no reduction has this name."""
     if name not in REDUCTIONS:
-        raise InvalidArgument(f"there is no reduction {name!r}; there are {', '.join(REDUCTIONS)}")
+        raise InvalidArgument(unknown("reduction", name, REDUCTIONS))

@@ -215,6 +215,11 @@ def check_points(points: Sequence[Point], num_ranks: int) -> None:
         )
 
 
+def oversubscription_warning(num_ranks: int, num_cpus: int) -> str:
+    """Return the warning about more ranks than CPUs on this machine."""
+    return f"{num_ranks} ranks share {num_cpus} CPUs: times include waiting for a CPU"
+
+
 def _warnings(results: Sequence[Result], num_ranks: int, foreign_busy: float) -> list[str]:
     found = []
     world = read_world()
@@ -223,7 +228,7 @@ def _warnings(results: Sequence[Result], num_ranks: int, foreign_busy: float) ->
     else:
         num_here, cpus = num_ranks, usable_cpus()
     if num_here > cpus:
-        found.append(f"{num_here} ranks share {cpus} CPUs: times include waiting for a CPU")
+        found.append(oversubscription_warning(num_here, cpus))
     if foreign_busy > 0.1:
         found.append(f"other programs took {foreign_busy:.0%} of the CPU time meanwhile")
     late = sum(each.num_late for each in results)

@@ -43,7 +43,8 @@ def _start(target: Target, num_ranks: int) -> None:
     try:
         status = job.finish(_TIMEOUT_S)
         if status != 0:
-            raise LaunchError(f"{target.name} ended with {status}\n{job.output()}")
+            end = f"did not end within {_TIMEOUT_S:g} s" if status is None else f"ended with exit code {status}"
+            raise LaunchError(f"{target.name} {end}\n{job.output()}")
     finally:
         job.close()
 

@@ -85,6 +85,8 @@ def compare(
         if len(targets) != 2:
             raise InvalidArgument(f"compare two libraries, not {len(targets)}: {first} and {second}")
         needed = max(9, launches_needed(len(points) // 2, paired=True))
+        if launches is not None and launches < 1:
+            raise InvalidArgument(f"--launches must be 1 or more, not {launches}")
         if launches is not None and 1 < launches < needed:
             raise InvalidArgument(f"{len(points) // 2} rows need {needed} launches to be judged, not {launches}")
         num_launches = 1 if read_world().size > 1 else launches or needed

@@ -53,7 +53,7 @@ def print_run(ran: Run) -> None:
         console.print(table)
     late = sum(each.num_late for each in ran.results)
     console.print(
-        f"medians with their 95 % intervals; core factor {ran.core_factor:.2f}, others' work {ran.foreign_busy:.0%}, "
+        f"medians with their 95 % intervals; core factor {ran.core_factor:.2f}, foreign work {ran.foreign_busy:.0%}, "
         f"{late} calls begun too late and dropped",
         highlight=False,
     )

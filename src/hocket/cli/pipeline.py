@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,7 +33,7 @@ from hocket.cli._pipeline_options import (
     read_schedule,
 )
 from hocket.cli._sizes import read_size
-from hocket.cli._tables import format_params, print_table
+from hocket.cli._tables import print_table
 from hocket.comm.policy import format_nbytes, format_seconds
 from hocket.errors import InvalidArgument, PipelineDeadlock
 from hocket.measure.pictures import ENDINGS, check_picture_path
@@ -119,7 +120,7 @@ def list_all(
             {
                 "name": each.name,
                 "bubble": each.bubble,
-                "parameters": dict(each.parameters) if as_json else format_params(each.parameters),
+                "parameters": dict(each.parameters) if as_json else _format_defaults(each.parameters),
                 "description": each.description,
                 "reference": each.reference,
             }
@@ -131,6 +132,11 @@ def list_all(
     else:
         print_table(title, headings, [[str(row[heading]) for heading in headings] for row in rows])
     return 0
+
+
+def _format_defaults(parameters: Mapping[str, Any]) -> str:
+    """Return all parameters of a schedule with their defaults as text, such as num_pairs=2, most_kept unset."""
+    return ", ".join(f"{name} unset" if value is None else f"{name}={value}" for name, value in parameters.items())
 
 
 def show(
@@ -181,13 +187,10 @@ def simulate(
     """Print the times of schedules, the fastest first."""
     from hocket.pipeline.bound import bound_of
 
-    costs = read_costs(cost, message, activation, weights, gradients, latency, bandwidth, replicas)
-    found = [
-        _simulated(read_schedule(name, num_ranks, micro_batches, param if len(names) == 1 else None), costs, sync)
-        for name in names
-    ]
     if param and len(names) > 1:
         raise InvalidArgument(f"--param needs exactly one schedule, not {len(names)}")
+    costs = read_costs(cost, message, activation, weights, gradients, latency, bandwidth, replicas)
+    found = [_simulated(read_schedule(name, num_ranks, micro_batches, param), costs, sync) for name in names]
     if as_json:
         print(json.dumps({"simulated": [_details(timeline) for timeline in found]}))
         return 0

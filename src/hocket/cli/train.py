@@ -113,7 +113,7 @@ def train(
         "picture": str(picture.absolute()) if picture else None,
     }  # fmt: skip
     with waiting("loading the model and the data"):
-        _check(options, num_ranks)
+        _check(options, num_ranks, save)
     print(f"hocket train: starting {num_ranks} ranks; each loads the model and the data", file=sys.stderr, flush=True)
     exit_code, found = result_of_ranks("_train_rank", options, num_ranks)
     if exit_code == 0:
@@ -121,7 +121,7 @@ def train(
     return exit_code
 
 
-def _check(options: dict[str, Any], num_ranks: int) -> None:
+def _check(options: dict[str, Any], num_ranks: int, save: Path | None) -> None:
     """Load the model and the data and check the set-up, so that bad input is found before ranks start."""
     from hocket.cli._train_inputs import check_save_path, is_keras, load_data, load_loss, load_model
     from hocket.train import SetupRequest, check_request, graph_of
@@ -131,8 +131,8 @@ def _check(options: dict[str, Any], num_ranks: int) -> None:
 
     check_seed(options["seed"])
     model = load_model(options["model"])
-    if options["save"]:
-        check_save_path(model, Path(options["save"]))
+    if save is not None:
+        check_save_path(model, save)
     sets: tuple[Any, ...] = load_data(options["data"])
     if is_keras(model):
         from hocket.keras import graph_of_keras

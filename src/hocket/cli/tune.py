@@ -169,6 +169,9 @@ def show(
 ) -> int:
     """Print the fastest backend of each cell."""
     loaded = _load(table)
+    if num_ranks is not None and num_ranks not in (known := sorted({cell[2] for cell in loaded.cells})):
+        numbers = ", ".join(map(str, known)) or "no"
+        raise InvalidArgument(f"-n {num_ranks}: {loaded.path} has times for {numbers} ranks only")
     cells = [
         (op, dtypes, ranks, nbytes, rows)
         for (op, dtypes, ranks, busy), sizes in loaded.cells.items()

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hocket.comm import Communicator
-from hocket.errors import BackendUnavailable
+from hocket.errors import BackendUnavailable, InvalidArgument
 
 
 class Problem(ABC):
@@ -21,9 +21,13 @@ class Problem(ABC):
         scale: size of the problem; None: `usual_scale`.
         seed: seed of its random content.
 
+    Raises:
+        InvalidArgument: the scale is too small.
+
     Attributes:
         name: name of the application.
         usual_scale: default scale; a solution takes some tens of milliseconds.
+        least_scale: smallest scale of a valid problem.
         scale: size of the problem.
         has_oracle: whether its solutions are compared with those of scikit-learn.
         seconds_per_item: seconds of one item of the work on this machine; virtual ranks spend this time instead of
@@ -32,11 +36,14 @@ class Problem(ABC):
 
     name: ClassVar[str]
     usual_scale: ClassVar[int]
+    least_scale: ClassVar[int] = 1
     has_oracle: ClassVar[bool] = False
     seconds_per_item: float = 0.0
 
     def __init__(self, scale: int | None = None, seed: int = 0) -> None:
         self.scale = self.usual_scale if scale is None else scale
+        if self.scale < self.least_scale:
+            raise InvalidArgument(f"{self.name} needs a scale of at least {self.least_scale}, not {self.scale}")
         self._make(np.random.default_rng(seed))
 
     @abstractmethod

@@ -28,6 +28,7 @@ class ClusterSearch(Problem):
 
     name = "kmeans"
     usual_scale = 6000
+    least_scale = _MAX_CLUSTERS
     has_oracle = True
 
     def _make(self, random: np.random.Generator) -> None:

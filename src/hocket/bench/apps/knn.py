@@ -28,6 +28,7 @@ class NearestNeighbours(Problem):
 
     name = "knn"
     usual_scale = 4096
+    least_scale = _NEIGHBOURS
     has_oracle = True
 
     def _make(self, random: np.random.Generator) -> None:

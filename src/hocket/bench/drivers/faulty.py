@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from hocket.bench.drivers.base import Binder, Call, Driver
@@ -47,6 +48,12 @@ class FaultyDriver(Driver):
     def share(self, obj: Any) -> list[Any]:
         return self._driver.share(obj)
 
+    def begin(self, op: str, *arguments: Any) -> Call:
+        raise InvalidArgument(f"{self.name} has no non-blocking {op}: faults need calls that complete the operation")
+
+    def prepare(self, op: str, *arguments: Any) -> Call:
+        return self._inject(partial(self._driver.prepare, op))(*arguments)
+
     def shared(self, count: int, dtype: str) -> Any:
         return self._driver.shared(count, dtype)
 
@@ -54,8 +61,8 @@ class FaultyDriver(Driver):
         self._driver.finalize()
 
     def _inject(self, bind: Binder) -> Binder:
-        def bind_faulty(*arguments: Any) -> Call:
-            call = bind(*arguments)
+        def bind_faulty(*arguments: Any, **options: Any) -> Call:
+            call = bind(*arguments, **options)
             return self._fault(call, arguments, self.rank - self.size + 1)
 
         return bind_faulty

@@ -41,7 +41,8 @@ def list_scheduled(
 ) -> PipelineSchedule:
     """The fastest of several list schedules for a placement, for F = 1 and B = 2, or I = W = 1.
 
-    `per_rank` is the number of stages per rank (looped, zigzag), or of pairs of pipes (bidirectional).
+    `per_rank` is the number of stages per rank (looped, zigzag), or of pairs of pipes (bidirectional); `most_kept` is
+    the maximum number of activations on a rank, unlimited by default.
     """
     chosen = _place(placement, num_ranks, per_rank)
     micro_batches = deal(range(num_micro_batches), chosen.num_pipes)
