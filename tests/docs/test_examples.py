@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,21 @@ def examples_by_name(room: str) -> dict[str, doctest.DocTest]:
 def test_every_public_name_has_an_example(room: str) -> None:
     without = [name for name, each in public_names((room,)).items() if not examples_of(name, each).examples]
     assert not without, f"no example in the docstrings of {without}"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_first_line_is_a_sentence(room: str) -> None:
+    """Lists of names show the first line of each docstring."""
+    first_lines = {
+        whose: (inspect.getdoc(what) or "").partition("\n")[0]
+        for name, each in public_names((room,)).items()
+        if each.__module__.startswith("hocket")
+        for whose, what in documented(name, each)
+        if callable(what) and not type(what).__name__.startswith("nb_")  # nanobind puts signatures first
+    }
+    assert first_lines
+    cut = {name: line for name, line in first_lines.items() if line and not line.endswith((".", ":"))}
+    assert not cut
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-_FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^```([\w-]+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def read(page: Path) -> list[tuple[str, str] | Command]:
     found: list[tuple[str, str] | Command] = []
     for language, options, text in _FENCE.findall(page.read_text()):
         title = (re.search(r'title="([^"]*)"', options) or ["", ""])[1]
-        if language == "console":
+        if language in ("console", "shell-session"):  # lines of a shell-session do not wrap on the site
             code = re.search(r"exit code (\d+)", title)
             for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
                 line, _, expected = part.partition("\n")

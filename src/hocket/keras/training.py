@@ -76,8 +76,9 @@ def fit(
     picture: str | Path | None = None,
     verbose: bool | int | str = "auto",
 ) -> keras.callbacks.History:
-    """Train a compiled model as `model.fit` does, split over ranks; called by all ranks of a job. At the end every rank
-    has the whole trained model.
+    """Train a compiled model as `model.fit` does, split over ranks.
+
+    All ranks of a job call it. At the end every rank has the whole trained model.
 
     The torch calls of each operation are captured and checked, bit for bit, on other samples. Then stages make these
     calls without Keras, whose overhead is longer than a small kernel; not if the model was compiled with

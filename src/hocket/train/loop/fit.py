@@ -67,8 +67,9 @@ def fit(
     picture: str | Path | None = None,
     show_progress: bool = True,
 ) -> History:
-    """Train a model; called by all ranks of a job (``hocket run -n 4 train.py``). At the end every rank has the whole
-    trained model.
+    """Train a model on several ranks.
+
+    All ranks of a job call it (``hocket run -n 4 train.py``). At the end every rank has the whole trained model.
 
     Args:
         model: a `torch.nn.Sequential`, or a module that torch.fx or torch.export can trace; equal modules on all ranks.

@@ -101,8 +101,9 @@ class TrainingRequest:
     shows: bool = True
 
     def check_alike(self, comm: Communicator, **options: Any) -> None:
-        """Check that the requests of all ranks are equal, and that a picture can be drawn; called by all ranks before
-        they read data.
+        """Check that the requests of all ranks are equal, and that a picture can be drawn.
+
+        All ranks call it before they read data.
 
         Args:
             comm: a communicator of all ranks.

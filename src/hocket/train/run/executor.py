@@ -194,8 +194,9 @@ class PipelineExecutor:
         return self._run(micro_batches, self.layout.forward_actions, options)
 
     def timeline(self, costs: CostModel | None = None) -> PipelineTimeline:
-        """Return the measured times of all actions of replica 0, in the step of median length among the last 16
-        training steps; called by all ranks.
+        """Return the measured times of all actions of replica 0 in a recent training step; called by all ranks.
+
+        It is the step of median length among the last 16.
 
         Args:
             costs: costs of a simulation to compare with; gives the sizes of messages.

@@ -17,8 +17,10 @@ _MOST_SIMULATIONS = 200
 
 
 def parameter_counts(graph: LayerGraph) -> list[float]:
-    """Return 1 + the number of parameters of every layer; shared parameters count for the first layer. The 1 is the
-    cost of a layer without parameters."""
+    """Return 1 + the number of parameters of every layer; shared parameters count for the first layer.
+
+    The 1 is the cost of a layer without parameters.
+    """
     seen: set[int] = set()
     counts = []
     for layer in graph.layers:

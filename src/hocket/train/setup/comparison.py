@@ -18,11 +18,10 @@ from hocket.train.setup.link import measure_link
 def compare_with_simulation(
     executor: PipelineExecutor, inputs: Mapping[str, Any], path: str | Path | None = None
 ) -> tuple[PipelineTimeline, PipelineTimeline]:
-    """Measure the stages on rank 0, simulate a step with these costs, and return it beside a measured step; called by
-    all ranks after a step.
+    """Return a simulated step beside a measured one; called by all ranks after a step.
 
-    The stages are measured one by one while the other ranks wait. If ranks share cores or memory bandwidth, a real step
-    is slower.
+    The costs of the simulation are those of the stages, measured on rank 0, one by one, while the other ranks wait. If
+    ranks share cores or memory bandwidth, a real step is slower.
 
     Args:
         executor: an executor that has run a step.

@@ -121,8 +121,10 @@ def profile_stages(
 
 
 def count_flops(graph: LayerGraph, inputs: Mapping[str, Any]) -> list[float]:
-    """Return the floating-point operations of every layer's forward pass on a micro-batch, as torch counts them, plus
-    one for each number in the layer's output: torch counts none for some operations."""
+    """Return the floating-point operations of every layer's forward pass on a micro-batch.
+
+    They are counted by torch, plus one for each number in the layer's output: torch counts none for some operations.
+    """
     values: dict[str, Any] = dict(inputs)
     flops = []
     for stage in graph.split(list(range(len(graph.layers) + 1))).stages:
@@ -169,8 +171,9 @@ def costs_of_stages(stages: Sequence[StageCosts], **options: Any) -> CostModel:
 def costs_of_model(
     small: Sequence[StageCosts], large: Sequence[StageCosts], num_samples: tuple[int, int]
 ) -> ModelCosts:
-    """Return the costs of layers for any size of micro-batch, from measurements with two sizes: a fixed part for every
-    pass, and a part for every sample.
+    """Return the costs of layers for any size of micro-batch, from measurements with two sizes.
+
+    They have a fixed part for every pass, and a part for every sample.
 
     Args:
         small, large: measured costs of the layers.

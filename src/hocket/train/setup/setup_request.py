@@ -66,8 +66,10 @@ class SetupRequest:
         return self.strategy == "auto"
 
     def arrangement(self, num_ranks: int) -> Arrangement:
-        """Return the partitions and replicas of a request whose strategy is not "auto"; a schedule table determines the
-        number of partitions. Raises the errors of `arrange`."""
+        """Return the partitions and replicas of a request whose strategy is not "auto".
+
+        A schedule table determines the number of partitions. Raises the errors of `arrange`.
+        """
         num_partitions = self.num_partitions
         if isinstance(self.schedule, PipelineSchedule) and num_partitions is None:
             num_partitions = self.schedule.num_ranks
