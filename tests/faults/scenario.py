@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+from array import array
 
 import numpy as np
 from prelude import (
@@ -116,7 +117,7 @@ def use(where):
     elif where == "split":
         comm.split(0)
     elif where == "split-open":
-        comm._gather_ints("split", (0, 0))
+        comm._gather_for("split", array("q", bytes(16 * comm.size)), array("q", (0, 0)))
         if IS_VICTIM:
             fail()
         comm._child(list(range(SIZE)), "split", "split", 0)
