@@ -20,8 +20,19 @@ from typing import Any, NoReturn
 from lab import find_obstacle
 
 from hocket.errors import BackendUnavailable
-from hocket.measure import Comparison, Coordinator, Job, Measurement, Row, Settings, judge, measure, null_rows, progress
-from hocket.measure.reporting import report
+from hocket.measure import (
+    Comparison,
+    Coordinator,
+    Job,
+    Measurement,
+    Row,
+    Settings,
+    judge,
+    measure,
+    null_rows,
+    progress,
+    report,
+)
 from hocket.measure.script import finish, run_script, script_parser, settings_of
 
 Options = argparse.Namespace

@@ -3,7 +3,8 @@
 Both checkouts need their .venv (`make install`). Their ranks are separate processes, whose samples alternate.
 
 The addresses of code and data change the time of 16 bytes by some percent, in all samples of a process. So the ranks
-are started several times. The ratio of a row is the median over starts, each represented by the median of its rounds.
+are started several times. The ranks that are started first are slower by some percent, also if the checkouts are equal.
+So every start is followed by one in the other order, and both count as one round: the mean of the medians of each.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from statistics import fmean, median
 
 from claim import Options, PartResults, measure_jobs, option, run_claim
 
-from hocket.measure import Comparison, Contender, Job, Measurement, Round, direct_job, pin, serve
+from hocket.measure import Comparison, Contender, Job, Key, Measurement, Round, direct_job, pin, serve
+from hocket.measure.rounds import AGAIN
 
-THIS, OTHER = "this checkout", "the other one"
+THIS, OTHER, FIRST = "this checkout", "the other one", "the first one"
 ALL_REDUCE, ROUND_TRIP = "all_reduce of 16 bytes", "16 bytes there and back"
 DDP_STEP, PIPELINE_STEP = "DDP step", "pipeline step"
 CASES = (ALL_REDUCE, ROUND_TRIP, DDP_STEP, PIPELINE_STEP)
@@ -82,15 +84,24 @@ def serve_rank(name: str) -> None:
 
 
 def join_starts(starts: Sequence[Measurement]) -> Measurement:
-    """Return one measurement in which each start is a round."""
-    rounds = [
+    """Return one measurement with a round for each two starts; its A/A rows are of the ranks that started first."""
+    medians = []
+    for start in starts:
+        found = {key: median(each.seconds[key] for each in start.rounds) for key in start.rounds[0].seconds}
+        for case, name in [key for key in found if key.name.endswith(AGAIN)]:
+            found[Key(case, FIRST + AGAIN)] = found.pop(Key(case, name))
+            found[Key(case, FIRST)] = found[Key(case, name.removesuffix(AGAIN))]
+        medians.append(found)
+    rounds = tuple(
         Round(
-            {key: median(each.seconds[key] for each in start.rounds) for key in start.rounds[0].seconds},
-            start.core_factor,
+            {key: fmean((medians[n][key], medians[n + 1][key])) for key in medians[n]},
+            fmean((starts[n].core_factor, starts[n + 1].core_factor)),
         )
-        for start in starts
-    ]
-    return replace(starts[0], rounds=tuple(rounds), foreign_busy=fmean(each.foreign_busy for each in starts))
+        for n in range(0, len(starts), 2)
+    )
+    iterations = {Key(case, FIRST): count for (case, _), count in starts[0].iterations.items()} | starts[0].iterations
+    busy = fmean(each.foreign_busy for each in starts)
+    return replace(starts[0], rounds=rounds, iterations=iterations, foreign_busy=busy)
 
 
 def both_trees(other: str) -> dict[str, Path]:
@@ -114,9 +125,12 @@ CHECKOUT = option("trees", type=both_trees, metavar="CHECKOUT", help="folder of 
 
 
 def parts(options: Options) -> PartResults:
-    jobs = partial(jobs_of, options.trees, __file__)
-    words = [f"start {number + 1} of {options.starts}" for number in range(options.starts)]
-    measurement = join_starts([measure_jobs(jobs(), each, options.settings) for each in words])
+    starts = []
+    num_starts = 2 * options.starts
+    for number in range(num_starts):
+        jobs = jobs_of(options.trees, __file__)[:: -1 if number % 2 else 1]
+        starts.append(measure_jobs(jobs, f"start {number + 1} of {num_starts}", options.settings))
+    measurement = join_starts(starts)
     yield [Comparison(case, THIS, (OTHER,), TARGET) for case in CASES], measurement
 
 
@@ -125,5 +139,5 @@ if __name__ == "__main__":
         "the operations that most programs wait for are not slower than in the other checkout",
         parts,
         CHECKOUT,
-        option("--starts", type=int, default=9, metavar="N", help="starts of all ranks (default 9)"),
+        option("--starts", type=int, default=9, metavar="N", help="starts of all ranks in each order (default 9)"),
     )
