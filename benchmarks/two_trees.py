@@ -85,23 +85,26 @@ def serve_rank(name: str) -> None:
 
 def join_starts(starts: Sequence[Measurement]) -> Measurement:
     """Return one measurement with a round for each two starts; its A/A rows are of the ranks that started first."""
-    medians = []
-    for start in starts:
-        found = {key: median(each.seconds[key] for each in start.rounds) for key in start.rounds[0].seconds}
-        for case, name in [key for key in found if key.name.endswith(AGAIN)]:
-            found[Key(case, FIRST + AGAIN)] = found.pop(Key(case, name))
-            found[Key(case, FIRST)] = found[Key(case, name.removesuffix(AGAIN))]
-        medians.append(found)
-    rounds = tuple(
-        Round(
-            {key: fmean((medians[n][key], medians[n + 1][key])) for key in medians[n]},
-            fmean((starts[n].core_factor, starts[n + 1].core_factor)),
-        )
-        for n in range(0, len(starts), 2)
-    )
+    rounds = [median_round(each) for each in starts]
+    pairs = tuple(mean_round(*each) for each in zip(rounds[::2], rounds[1::2], strict=True))
     iterations = {Key(case, FIRST): count for (case, _), count in starts[0].iterations.items()} | starts[0].iterations
     busy = fmean(each.foreign_busy for each in starts)
-    return replace(starts[0], rounds=rounds, iterations=iterations, foreign_busy=busy)
+    return replace(starts[0], rounds=pairs, iterations=iterations, foreign_busy=busy)
+
+
+def median_round(start: Measurement) -> Round:
+    """Return the medians of a start, with the same names for its A/A test whichever checkout started first."""
+    seconds = {key: median(each.seconds[key] for each in start.rounds) for key in start.rounds[0].seconds}
+    for case, name in [key for key in seconds if key.name.endswith(AGAIN)]:
+        seconds[Key(case, FIRST + AGAIN)] = seconds.pop(Key(case, name))
+        seconds[Key(case, FIRST)] = seconds[Key(case, name.removesuffix(AGAIN))]
+    return Round(seconds, start.core_factor)
+
+
+def mean_round(one: Round, other: Round) -> Round:
+    """Return the mean of two rounds."""
+    seconds = {key: fmean((one.seconds[key], other.seconds[key])) for key in one.seconds}
+    return Round(seconds, fmean((one.core_factor, other.core_factor)))
 
 
 def both_trees(other: str) -> dict[str, Path]:

@@ -19,7 +19,7 @@ REDUCTIONS: Mapping[str, Callable[..., NDArray[np.generic]]] = {
 }
 
 _MAX_RANKS = 32  # up to which the sum of values up to 7 fits into 8 bits, the precision of bfloat16
-_MAX_ONES = 256  # number of ranks that contribute 0 or 1 to the sums of more ranks, for the same reason
+_MAX_ONES = 256  # ranks that contribute 0 or 1 to a sum over more ranks; bfloat16 counts exactly up to here
 _MAX_FACTORS = 8  # number of ranks that contribute factors of 2; the other ranks contribute 1
 
 

@@ -171,8 +171,12 @@ def _with_a_valid_number(error: Any, arguments: list[str]) -> str | None:
         return None
     is_integer = found[1] == "integer"
     parse: Callable[[str], object] = int if is_integer else float
-    pairs = [*itertools.pairwise(arguments), *(each.partition("=")[::2] for each in arguments if "=" in each)]
-    wrong = [(name, value) for name, value in pairs if name in options and not _parses(value, parse)]
+    given = [  # in the order of the command line: behind the options, the program's own arguments may look like them
+        (name, value if equals else following)
+        for each, following in zip(arguments, [*arguments[1:], ""], strict=True)
+        for name, equals, value in [each.partition("=")]
+    ]
+    wrong = [(name, value) for name, value in given if name in options and not _parses(value, parse)]
     name = wrong[0][0] if wrong else options[0]
     default = error.param.default
     example = default if isinstance(default, int | float) else 2

@@ -92,17 +92,18 @@ def apps(
     from hocket.measure import StopRule, progress
 
     chosen = names or list(problems())
+    size = jobs_of(num_ranks, "apps")
     for name in chosen:
         problem = find_problem(name)
+        least = max(size, problem.least_scale)
+        if scale is not None and scale < least:
+            raise InvalidArgument(f"--scale of {name} on {size} ranks must be at least {least}, not {scale}")
         if problem.has_oracle:
             problem.oracle("base")  # so that an error is raised before a process is started
     try:
         numbers = [int(each) for each in modelled.split(",")] if modelled else []
     except ValueError:
         raise InvalidArgument(f"--modelled must list numbers of ranks, such as 56,224, not {modelled!r}") from None
-    size = jobs_of(num_ranks, "apps")
-    if scale is not None and scale < size:
-        raise InvalidArgument(f"--scale must be at least the number of ranks ({size}), not {scale}")
     fabric = read_fabric(latency, bandwidth, float("inf"), ranks_per_host, host_latency, host_bandwidth)
     rule = StopRule(precision=precision, time_limit_s=budget, seed=seed)
     found = []

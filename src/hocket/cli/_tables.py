@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def format_params(parameters: Mapping[str, Any]) -> str:
-    """Return parameters of a schedule as text, such as num_pairs=2."""
-    return ", ".join(f"{name}={value}" for name, value in parameters.items() if value is not None)
+def format_params(parameters: Mapping[str, Any], *, shows_unset: bool = False) -> str:
+    """Return parameters of a schedule as text, such as num_pairs=2; with `shows_unset` also those that are None."""
+    shown = {name: value for name, value in parameters.items() if shows_unset or value is not None}
+    return ", ".join(f"{name} unset" if value is None else f"{name}={value}" for name, value in shown.items())
 
 
 def console_of(width: int, **options: Any) -> Console:

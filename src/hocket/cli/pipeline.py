@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,7 +32,7 @@ from hocket.cli._pipeline_options import (
     read_schedule,
 )
 from hocket.cli._sizes import read_size
-from hocket.cli._tables import print_table
+from hocket.cli._tables import format_params, print_table
 from hocket.comm.policy import format_nbytes, format_seconds
 from hocket.errors import InvalidArgument, PipelineDeadlock
 from hocket.measure.pictures import ENDINGS, check_picture_path
@@ -120,7 +119,7 @@ def list_all(
             {
                 "name": each.name,
                 "bubble": each.bubble,
-                "parameters": dict(each.parameters) if as_json else _format_defaults(each.parameters),
+                "parameters": dict(each.parameters) if as_json else format_params(each.parameters, shows_unset=True),
                 "description": each.description,
                 "reference": each.reference,
             }
@@ -132,11 +131,6 @@ def list_all(
     else:
         print_table(title, headings, [[str(row[heading]) for heading in headings] for row in rows])
     return 0
-
-
-def _format_defaults(parameters: Mapping[str, Any]) -> str:
-    """Return all parameters of a schedule with their defaults as text, such as num_pairs=2, most_kept unset."""
-    return ", ".join(f"{name} unset" if value is None else f"{name}={value}" for name, value in parameters.items())
 
 
 def show(

@@ -20,6 +20,7 @@ from hocket.boot.rank_process import runner_command
 from hocket.boot.summary import summarise
 from hocket.boot.supervisor import Patience
 from hocket.cli._nodes import MasterAddr, MasterPort, NodeRank, NumNodes
+from hocket.discovery import blaming
 from hocket.errors import InvalidArgument
 
 _HELP = """Start a Python script as N processes (ranks) on this machine and wait for all of them.
@@ -127,10 +128,8 @@ def run(
 
 def _check_isa() -> None:
     """Check HOCKET_ISA by loading the native module, which this process does not need otherwise."""
-    try:
+    with blaming("hocket._native"):
         importlib.import_module("hocket._native")
-    except ImportError as error:
-        raise InvalidArgument(str(error)) from None
 
 
 def _check_script(name: str) -> None:
