@@ -108,10 +108,11 @@ def check_left_segments() -> Iterator[Finding]:
     if left:
         nbytes = sum(path.stat().st_size for path in left if path.exists())
         names = ", ".join(path.name for path in left[:3]) + (", ..." if len(left) > 3 else "")
+        count = "1 file" if len(left) == 1 else f"{len(left)} files"
         yield Finding(
             "left segments",
             "note",
-            f"{len(left)} files with {nbytes >> 20} MiB in /dev/shm, not used by any of your processes: {names}",
+            f"{count} with {nbytes >> 20} MiB in /dev/shm, not used by any of your processes: {names}",
             "remove them",
         )
     else:
