@@ -186,20 +186,27 @@ def _start(family: str, job: BackendJob) -> StartedMpi:
         else:
             variables = _connect_pmi(job)
     os.environ |= variables
+    code = 0
+    late: CommTimeout | None = None
     try:
         code = call_driving(
             "MPI_Init_thread",
             lambda: library.MPI_Init_thread(None, None, mpi.THREAD_MULTIPLE, ctypes.byref(provided)),
             job.timeout,
         )
-    except CommTimeout:
+    except CommTimeout as error:
         _unfinished.add(family)
-        raise
+        late = error
     finally:
         for name in variables:  # child processes of this rank must not join the job
             os.environ.pop(name, None)
-    job.exchange("")  # all have attached
+    states = job.exchange("late" if late else "")  # all have attached, or given up
     unlink_shared_memory()
+    if late:
+        raise late
+    if any(states):
+        ranks = [rank for rank, state in enumerate(states) if state]
+        raise BackendUnavailable(f"MPI_Init_thread timed out on ranks {ranks}")
     if code != 0:
         raise BackendUnavailable(f"MPI_Init_thread failed with code {code}")
     spans_hosts = job.local_size < job.size
