@@ -124,5 +124,5 @@ class BudgetKeeper:
         terminalreporter.section(f"the {_SLOWEST} slowest tests: wall, CPU")
         for each in sorted(self._spent, key=lambda spent: -spent.wall_s)[:_SLOWEST]:
             write(f"{each.wall_s:8.1f}{each.cpu_s:8.1f}  {each.name}")
-        for line in self.over_budget():
+        for line in self.over_budget() if self._is_enforced else ():
             terminalreporter.write_line(f"over budget: {line}", red=True)

@@ -7,6 +7,7 @@ shown. What cannot be undone is reported, and the rank is not used again.
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import random
 import socket
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+import hocket
 from hocket.session import spawned, world
 
 from ..cpu_time import cpu_seconds
@@ -24,6 +26,7 @@ from .left_behind import first_change, state_of_process, without_those_of_mpi
 from .requests import RankTask, TaskEnd
 
 _TORCH_SEED = 67280421310721  # torch's own, of c10/core/GeneratorImpl.h
+_LOADED_ROOMS = ("boot", "collectives", "comm", "measure", "memory", "pipeline", "session", "sim", "trace", "tune")
 
 
 def main(address: str) -> None:
@@ -33,6 +36,7 @@ def main(address: str) -> None:
     connection = Connection(own.detach())
     connection.send(int(os.environ["RANK"]))
     base = dict(os.environ)
+    _load_modules()
     while True:
         task = _receive(connection)
         if task is None:
@@ -49,6 +53,14 @@ def main(address: str) -> None:
             stream.flush()
         remains = first_change(before, state_of_process())
         connection.send(TaskEnd(cpu_seconds() - before_s, "torch" in sys.modules, remains))
+
+
+def _load_modules() -> None:
+    """Load what tasks would load: a change of a module that a task itself has loaded could not be noticed."""
+    (folder,) = map(Path, hocket.__path__)
+    for room in _LOADED_ROOMS:
+        for path in sorted((folder / room).rglob("[a-z]*.py")):
+            importlib.import_module(".".join(("hocket", *path.relative_to(folder).with_suffix("").parts)))
 
 
 def _receive(connection: Connection) -> RankTask | None:
