@@ -78,6 +78,8 @@ class Failure:
         return list, (self.tensors,)
 
     def __repr__(self) -> str:
+        # C++ that expects a tensor raises "Unable to cast <failed: ...> to Tensor": the program gets the error as text.
+        self.note_raised()
         return f"<failed: {type(self.error).__name__}: {self.error}>"
 
 
