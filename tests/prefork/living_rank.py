@@ -57,7 +57,7 @@ def main(address: str) -> None:
 
 def _load_modules() -> None:
     """Load what tasks would load: a change of a module that a task itself has loaded could not be noticed."""
-    (folder,) = map(Path, hocket.__path__)
+    folder = Path(str(hocket.__file__)).parent
     for room in _LOADED_ROOMS:
         for path in sorted((folder / room).rglob("[a-z]*.py")):
             importlib.import_module(".".join(("hocket", *path.relative_to(folder).with_suffix("").parts)))
