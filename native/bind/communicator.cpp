@@ -344,7 +344,7 @@ void bind_communicator(nb::module_& module) {
              self.mode = PyCommunicator::Mode::run;
              return std::exchange(self.coalesced, nb::list());
            })
-      .def("_records", &records, nb::arg("most") = EventRing::kCapacity)
+      .def("_records", &records, nb::arg("most") = EventRing::kMostEvents)
       .def("_set_turn", &PyCommunicator::set_turn, nb::arg("num_collectives"))
       .def("_abort", &PyCommunicator::abort, nb::arg("reason"))
       .def("_drain", &PyCommunicator::drain, nb::arg("timeout"))

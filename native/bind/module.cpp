@@ -11,6 +11,7 @@
 #include "bind/gil.hpp"
 #include "bind/lanes.hpp"
 #include "bind/memory.hpp"
+#include "bind/program_events.hpp"
 #include "bind/shared_memory.hpp"
 #include "bind/sim.hpp"
 #include "bind/virtual_ranks.hpp"
@@ -18,6 +19,7 @@
 #include "core/process.hpp"
 #include "core/ticker.hpp"
 #include "core/traits.hpp"
+#include "recorder/recorder.hpp"
 #include "reduce/reduce.hpp"
 #include "shm/peer_memory.hpp"
 
@@ -51,6 +53,7 @@ NB_MODULE(_native, module) {
   bind_lanes(module);
   bind_memory(module);
   bind_sim(module);
+  bind_program_events(module);
 
   // The sizes at which the core changes its method; tests use sizes around them.
   nb::dict constants;
@@ -64,9 +67,14 @@ NB_MODULE(_native, module) {
   constants["broadcast_least_chunk_bytes"] = kLeastBroadcastChunkBytes;
   constants["broadcast_most_chunk_bytes"] = kMostBroadcastChunkBytes;
   constants["least_direct_bytes"] = kLeastDirectBytes;
-  constants["events"] = EventRing::kCapacity;
+  constants["events"] = EventRing::kMostEvents;
   module.attr("CONSTANTS") = constants;
   module.attr("OP_NAMES") = name_list(kOpNames);
+  module.attr("FOREIGN_NAMES") = name_list(kForeignNames);
+  module.attr("PROGRAM_NAMES") = name_list(kProgramNames);
+  module.attr("IO_NAMES") = name_list(kIoNames);
+  module.attr("IO_ROUTE_NAMES") = name_list(kIoRouteNames);
+  module.attr("PROCESS_NAMES") = name_list(kProcessNames);
   nb::list reducing;
   for (size_t i = 0; i < kOpNames.size(); ++i)
     if (const auto kind = static_cast<OpKind>(i); reduces(kind)) reducing.append(name(kind));
@@ -100,6 +108,7 @@ NB_MODULE(_native, module) {
   });
   // Exit handlers run in reverse order, so this one is the last of hocket's.
   nb::module_::import_("atexit").attr("register")(nb::cpp_function([] {
+    Recorder::end_process();  // here, too: programs that run Python's exit handlers may then call _exit
     if (g_forked_child.load(std::memory_order_relaxed)) return;
     const nb::gil_scoped_release released;
     Engine::instance().stop_thread_for_good();
@@ -130,6 +139,13 @@ NB_MODULE(_native, module) {
   });
   let_threads_outlive_interpreter();
   module.def("has_progress_thread", [] { return Engine::instance().has_thread(); });
+  module.def("ticks_are_tsc", [] {
+#if defined(__x86_64__)
+    return kTscIsClock;
+#else
+    return false;
+#endif
+  });
   module.def("clock_anchor", [] {
     const ClockAnchor anchor = ClockAnchor::take();
     return nb::make_tuple(anchor.ticks, anchor.ns);

@@ -26,9 +26,16 @@ void never_release(const Work& work) {
 }  // namespace
 
 Communicator::Communicator(int rank_, int size_, uint32_t id_, std::string label_)
-    : rank(rank_), size(size_), id(id_), label(std::move(label_)), events_(id_), send_seq_(size_), recv_seq_(size_) {}
+    : rank(rank_),
+      size(size_),
+      id(id_),
+      label(std::move(label_)),
+      events_(label, rank_),
+      send_seq_(static_cast<size_t>(size_)),
+      recv_seq_(static_cast<size_t>(size_)) {}
 
 void Communicator::add_backend(std::unique_ptr<Lane> collective, std::unique_ptr<Lane> point_to_point) {
+  events_.define(DefinitionKind::backend, collective->backend(), num_backends());
   queues_.push_back({std::move(collective), {}, 0});
   queues_.push_back({std::move(point_to_point), {}, 0});
 }
@@ -75,6 +82,7 @@ uint16_t Communicator::add_program(OpKind kind, std::string name, int num_blocks
   if (programs_.size() == UINT16_MAX)
     throw Failure(ErrorCode::resource_exhausted, label + " has " + std::to_string(UINT16_MAX) + " schedules already");
   const auto number = static_cast<uint16_t>(programs_.size() + 1);
+  events_.define(DefinitionKind::algorithm, name, number);
   programs_.push_back(std::make_unique<const Program>(kind, std::move(name), number, size, num_blocks, num_slots, ports,
                                                       group_size, std::move(rows)));
   return number;
@@ -250,9 +258,9 @@ void Communicator::finish(Work& work) {
       return;
     }
   }
-  events_.end(work.event, EventState::completed);
   if (work.op.is_in_place) events_.set_in_place(work.event);
   if (work.op.program) events_.set_aux(work.event, work.op.sent_nbytes);
+  events_.end(work.event, EventState::completed);
   num_finished_.fetch_add(1, std::memory_order_release);
   work.state.store(Work::State::done, std::memory_order_release);
   Engine::instance().note_finished(work);

@@ -78,7 +78,20 @@ __all__ = [
 ]
 
 _PACKAGES = (
-    *("backends", "bench", "collectives", "keras", "measure", "memory", "pipeline", "sim", "torch", "trace", "train"),
+    *(
+        "backends",
+        "bench",
+        "collectives",
+        "keras",
+        "measure",
+        "memory",
+        "observe",
+        "pipeline",
+        "sim",
+        "torch",
+        "trace",
+        "train",
+    ),
     "tune",
 )
 

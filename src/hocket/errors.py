@@ -383,6 +383,18 @@ class TableError(HocketError, ValueError):
     """
 
 
+class RecorderError(HocketError, ValueError):
+    """The memory or the file of a recorder cannot be read; the message names it and the offset.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> _ = Path("black-box").write_bytes(b"something else")
+        >>> hk.trace.read_recorder("black-box")
+        Traceback (most recent call last):
+        hocket.errors.RecorderError: black-box, offset 14: it ends after 14 bytes; a recorder has a head of 400
+    """
+
+
 class TableMismatch(HocketError, RuntimeError):
     """The ranks of a job have different tuning tables, and would choose different backends.
 

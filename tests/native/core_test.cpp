@@ -250,14 +250,14 @@ void test_wait_for() {
 }
 
 void test_event_ring() {
-  EventRing ring(7);
+  EventRing ring("seven", 0);
   const auto clock = std::make_shared<std::atomic<uint64_t>>(100);
   ring.set_clock(clock);
   const Operation send{.kind = OpKind::send, .dtype = DType::int16, .root = 3, .tag = -2, .seq = 9, .nbytes = 44};
   const uint64_t first = ring.begin(send, kEventAsync);
   Event event = ring.snapshot().at(0);
   CHECK(event.t_begin == 100 && event.t_end == 0 && event.state == EventState::issued && event.flags == kEventAsync);
-  CHECK(event.comm == 7 && event.seq == 9 && event.nbytes == 44 && event.peer == 3 && event.reduce == 0xff);
+  CHECK(event.seq == 9 && event.nbytes == 44 && event.peer == 3 && event.reduce == 0xff);
   CHECK(event.aux == 0xfffffffe && event.kind == 7 && event.dtype == static_cast<uint8_t>(DType::int16));
   ring.mark(first, EventState::started);
   CHECK(ring.snapshot().at(0).state == EventState::started);
@@ -267,13 +267,13 @@ void test_event_ring() {
   CHECK(event.state == EventState::failed && event.t_end == 105);
 
   const uint64_t open = ring.begin(send, 0);
-  for (uint64_t i = 0; i < EventRing::kCapacity; ++i) {
+  for (uint64_t i = 0; i < EventRing::kMostEvents; ++i) {
     *clock = 1000 + i;
     ring.begin({.seq = i}, 0);
   }
   ring.end(open, EventState::completed);  // overwritten meanwhile: has no effect
   const std::vector<Event> held = ring.snapshot();
-  CHECK(held.size() == EventRing::kCapacity && ring.issued() == EventRing::kCapacity + 2);
+  CHECK(held.size() == EventRing::kMostEvents && ring.issued() == EventRing::kMostEvents + 2);
   for (uint64_t i = 0; i < held.size(); ++i) CHECK(held[i].t_begin == 1000 + i && held[i].t_end == 0);
 }
 

@@ -54,7 +54,10 @@ class ForkedRank(RankProcess):
             for fd, own in ((descriptors.stdout, 1), (descriptors.stderr, 2)):
                 if fd is not None:
                     os.dup2(fd, own)
-            become_program(parent, arguments, env, kept=descriptors.mpi)
+            if descriptors.recorder is not None:
+                env = {**env, "HOCKET_RECORDER_FD": str(descriptors.recorder)}
+            kept = [fd for fd in (descriptors.mpi, descriptors.recorder) if fd is not None]
+            become_program(parent, arguments, env, kept)
         if descriptors.ready is not None:
             os.write(descriptors.ready, struct.pack("=I", rank))  # it is up already
         self._process = _Child(pid)  # type: ignore[assignment]
@@ -103,11 +106,11 @@ def start_afresh(parent: int, environment: Mapping[str, str]) -> None:
 
 
 def become_program(
-    parent: int, arguments: Sequence[str], environment: Mapping[str, str], kept: int | None = None
+    parent: int, arguments: Sequence[str], environment: Mapping[str, str], kept: Sequence[int] = ()
 ) -> NoReturn:
     """Run a program as `hocket.boot.runner` does, and end as an interpreter would but for freeing its memory.
 
-    `kept` is the one descriptor that stays open.
+    The descriptors `kept` stay open.
     """
     code = _CODE_OF_FAILED_FLUSH
     try:
@@ -115,9 +118,11 @@ def become_program(
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         # No object that owns one is let go: the frames above this one live on.
-        os.closerange(3, _MOST_DESCRIPTORS if kept is None else kept)
-        if kept is not None:
-            os.closerange(kept + 1, _MOST_DESCRIPTORS)
+        first = 3
+        for fd in sorted(kept):
+            os.closerange(first, fd)
+            first = fd + 1
+        os.closerange(first, _MOST_DESCRIPTORS)
         try:
             runner.main(list(arguments))
             end = 0

@@ -20,7 +20,7 @@ from hocket.boot.mpi_limits import Limits
 from hocket.boot.mpi_sockets import MpiSockets
 from hocket.boot.nodes import Nodes
 from hocket.boot.rank_output import Outputs
-from hocket.boot.rank_process import Descriptors, RankProcess, job_environment, rank_environment
+from hocket.boot.rank_process import Descriptors, RankProcess, job_environment, rank_environment, recorder_memory
 from hocket.boot.record_folder import forget_old_records, record_folder
 from hocket.boot.report import read_reports
 from hocket.boot.signals import SignalInbox
@@ -135,8 +135,11 @@ def run_job(
                         after_start.callback(rank_end.close)
                         own |= of_mpi
                     fd = None if rank_end is None else rank_end.fileno()
+                    recorder = recorder_memory()
+                    if recorder is not None:
+                        cleanup.callback(os.close, recorder)
                     process = RankProcess(
-                        rank, command, own, Descriptors(channels.stdout, channels.stderr, ready_writer, fd)
+                        rank, command, own, Descriptors(channels.stdout, channels.stderr, ready_writer, fd, recorder)
                     )
             except BaseException:
                 channels.close()

@@ -31,12 +31,14 @@ class Descriptors:
         stdout, stderr: its outputs; None: those of the launcher.
         ready: pipe on which it reports that its interpreter has started (`hocket.boot.readiness`); None: no report.
         mpi: socket between its MPI library and the launcher (`hocket.boot.mpi_sockets`); None: no socket.
+        recorder: memory for its recorder, which the launcher keeps, too (`recorder_memory`); None: it makes its own.
     """
 
     stdout: int | None = None
     stderr: int | None = None
     ready: int | None = None
     mpi: int | None = None
+    recorder: int | None = None
 
 
 class RankProcess:
@@ -63,6 +65,8 @@ class RankProcess:
         self.says_ready = ready is not None and command[: len(_RUNNER)] == _RUNNER
         if ready is not None:
             env = {**env, READY_FD: str(ready)}
+        if descriptors.recorder is not None:
+            env = {**env, "HOCKET_RECORDER_FD": str(descriptors.recorder)}
         try:
             self._process = subprocess.Popen(
                 command,
@@ -70,7 +74,7 @@ class RankProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=descriptors.stdout,
                 stderr=descriptors.stderr,
-                pass_fds=[fd for fd in (ready, descriptors.mpi) if fd is not None],
+                pass_fds=[fd for fd in (ready, descriptors.mpi, descriptors.recorder) if fd is not None],
                 # Its own session: Linux divides processor time between sessions (autogroups), and a rank would share
                 # the part of one session with all processes started from the same terminal.
                 start_new_session=True,
@@ -103,6 +107,20 @@ class RankProcess:
         self.signal_group(signal.SIGKILL)
         self._process.wait()
         os.close(self.pidfd)
+
+
+def recorder_memory() -> int | None:
+    """Return a descriptor of new memory for a rank's recorder; None if there can be none, and the rank makes a file.
+
+    The memory exists as long as one process has it: the launcher reads it when the rank hangs or was killed.
+    HOCKET_RECORDER_FOLDER asks for files.
+    """
+    if os.environ.get("HOCKET_RECORDER_FOLDER"):
+        return None
+    try:
+        return os.memfd_create("hocket-recorder", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except OSError:
+        return None
 
 
 class _DieWithLauncher:

@@ -1,15 +1,30 @@
-"""Records of operations, and the files that a failing rank writes."""
+"""Records of operations, of this process and of others, and the files that a failing rank writes."""
 
+from hocket.trace.attach import RecorderPlace, find_recorders
 from hocket.trace.failure import write_failure_record
 from hocket.trace.flight import GroupRecords, write_flight_record
 from hocket.trace.log import logger, start_log
-from hocket.trace.record import Record, decode_events
+from hocket.trace.operations import RecordedOperation, operations_in
+from hocket.trace.record import EVENT_FIELDS, EVENT_STATES, Record, decode_events
+from hocket.trace.region import FIRST_FOREIGN_KIND, Definition, Owner, RecorderSnapshot, Ring, read_recorder
 
 __all__ = [
+    "EVENT_FIELDS",
+    "EVENT_STATES",
+    "FIRST_FOREIGN_KIND",
+    "Definition",
     "GroupRecords",
+    "Owner",
     "Record",
+    "RecordedOperation",
+    "RecorderPlace",
+    "RecorderSnapshot",
+    "Ring",
     "decode_events",
+    "find_recorders",
     "logger",
+    "operations_in",
+    "read_recorder",
     "start_log",
     "write_failure_record",
     "write_flight_record",

@@ -11,19 +11,19 @@ from time import sleep
 from hocket import _native
 
 EVENT_FIELDS = (
-    ("t_begin", "Q"), ("t_end", "Q"), ("seq", "I"), ("comm", "I"), ("nbytes", "Q"), ("peer", "i"), ("weight", "I"),
-    ("aux", "Q"), ("kind", "H"), ("algorithm", "H"), ("backend", "B"), ("dtype", "B"), ("state", "B"), ("flags", "B"),
-    ("blocked_ns", "I"), ("reduce", "I"),
+    ("t_begin", "Q"), ("t_end", "Q"), ("nbytes", "Q"), ("aux", "Q"), ("seq", "I"), ("comm", "I"), ("peer", "i"),
+    ("blocked_ns", "I"), ("thread", "H"), ("algorithm", "H"), ("kind", "B"), ("backend", "B"), ("dtype", "B"),
+    ("reduce", "B"), ("state", "B"), ("flags", "B"), ("layer", "B"), ("weight_log2", "B"), ("version", "I"),
 )  # fmt: skip
-"""Names and types (as in `struct`) of the native Event (native/core/event.hpp)."""
+"""Names and types (as in `struct`) of the native Event (native/recorder/layout.hpp)."""
 _EVENT = struct.Struct("<" + "".join(code for _, code in EVENT_FIELDS))
-STATES = ("issued", "started", "waited", "completed", "failed")
+EVENT_STATES = ("issued", "started", "waited", "completed", "failed")
 """Names of the native EventState, by its numbers."""
 ASYNC = 1
 NAMED = 2
 IN_PLACE = 4
 """Flags of the native Event."""
-_NO_REDUCTION = 0xFF
+NO_REDUCTION = 0xFF
 assert _EVENT.size == 64
 
 
@@ -132,8 +132,9 @@ def decode_events(
 
 def _decode(
     clock: _Clock, backends: Sequence[str], algorithms: Sequence[str],
-    t_begin: int, t_end: int, seq: int, comm: int, nbytes: int, peer: int, weight: int, aux: int,
-    kind: int, algorithm: int, backend: int, dtype: int, state: int, flags: int, blocked_ns: int, reduction: int,
+    t_begin: int, t_end: int, nbytes: int, aux: int, seq: int, comm: int, peer: int, blocked_ns: int,
+    thread: int, algorithm: int, kind: int, backend: int, dtype: int, reduction: int,
+    state: int, flags: int, layer: int, weight_log2: int, version: int,
 ) -> Record:  # fmt: skip
     seconds = (t_end - t_begin) * clock.ns_per_tick * 1e-9 if t_end else None
     is_async = bool(flags & ASYNC)
@@ -142,11 +143,11 @@ def _decode(
         seq=seq,
         nbytes=nbytes,
         dtype=_native.DTYPE_NAMES[dtype],
-        reduction=None if reduction == _NO_REDUCTION else _native.REDUCE_NAMES[reduction],
+        reduction=None if reduction == NO_REDUCTION else _native.REDUCE_NAMES[reduction],
         peer=None if peer < 0 else peer,
         tag=0 if algorithm else aux,
         backend=backends[backend],
-        state=STATES[state],
+        state=EVENT_STATES[state],
         is_async=is_async,
         begin_ns=clock.to_ns(t_begin),
         seconds=seconds,

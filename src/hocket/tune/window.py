@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hocket import _native
 from hocket.comm.policy import dtype_class, join_carrier
-from hocket.trace.record import ASYNC, EVENT_FIELDS, IN_PLACE, NAMED, STATES, seconds_per_tick
+from hocket.trace.record import ASYNC, EVENT_FIELDS, EVENT_STATES, IN_PLACE, NAMED, seconds_per_tick
 
 _EVENT = np.dtype([(name, "<" + code) for name, code in EVENT_FIELDS])
 _MISSING = -np.inf
@@ -98,7 +98,7 @@ class Window:
         seconds = np.where(
             is_async, records["blocked_ns"] * 1e-9, (records["t_end"] - records["t_begin"]) * seconds_per_tick()
         )
-        seconds[records["state"] != STATES.index("completed")] = np.inf
+        seconds[records["state"] != EVENT_STATES.index("completed")] = np.inf
         known = np.zeros(length, bool)
         facts = ("kind", "dtype", "reduce", "nbytes", "backend", "algorithm")
         columns = (records[each].tolist() for each in facts)

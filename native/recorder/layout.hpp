@@ -1,0 +1,211 @@
+// The memory of a recorder: one process writes it, and any other may read it at any moment, also when the writer hangs,
+// is stopped or was killed. src/hocket/trace/region.py reads it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace hocket {
+
+// Raise it when the meaning of a byte changes: readers refuse a higher number than they know.
+inline constexpr uint32_t kRecorderSchema = 1;
+inline constexpr uint64_t kRecorderMagic = 0x31524345524b4348;  // "HCKRECR1"
+
+enum class EventState : uint8_t { issued, started, waited, completed, failed };
+
+enum class Layer : uint8_t { communication, transfer, program, io, process };
+
+// Every ring has its own writers, and many events in one never overwrite the few in another. Only operations have a
+// single writer at a time, the holder of the progress lock, which saves it three locked instructions an event.
+enum class RingId : uint8_t { operations, foreign, transfers, program, io, process };
+inline constexpr std::array kRingNames = {"operations", "foreign", "transfers", "program", "io", "process"};
+inline constexpr size_t kNumRings = kRingNames.size();
+inline constexpr std::array<uint64_t, kNumRings> kRingCapacities = {8192, 8192, 8192, 8192, 16384, 4096};
+
+// Operations are never sampled: the one that hangs must be in its ring.
+inline constexpr std::array<bool, kNumRings> kMayBeSampled = {false, false, true, true, true, true};
+
+// Kinds of events by ring. Those of operations are OpKind; foreign libraries have more of them.
+inline constexpr size_t kFirstForeignKind = 64;
+enum class ForeignKind : uint8_t {
+  exscan = kFirstForeignKind,
+  neighbor_all_gather,
+  neighbor_all_to_all,
+  put,
+  get,
+  accumulate,
+  get_accumulate,
+  other,
+};
+inline constexpr std::array kForeignNames = {
+    "exscan", "neighbor_all_gather", "neighbor_all_to_all", "put", "get", "accumulate", "get_accumulate", "other",
+};
+enum class ProgramKind : uint8_t { region, mark, counter };
+inline constexpr std::array kProgramNames = {"region", "mark", "counter"};
+// `map` is a file mapped into memory: what is read or written through it is no call.
+enum class IoKind : uint8_t { open, close, read, write, copy, sync, map, submit };
+inline constexpr std::array kIoNames = {"open", "close", "read", "write", "copy", "sync", "map", "submit"};
+// Through which interface; the `backend` of an event of I/O.
+enum class IoRoute : uint8_t { posix, vectored, stdio, mpi };
+inline constexpr std::array kIoRouteNames = {"posix", "vectored", "stdio", "mpi"};
+// A copy from file to file is two events, whose `algorithm` says which end `comm` is.
+enum class CopySide : uint16_t { source, target };
+inline constexpr uint64_t kUnknownOffset = ~0ull;
+enum class ProcessKind : uint8_t { counter };
+inline constexpr std::array kProcessNames = {"counter"};
+
+inline constexpr uint8_t kEventAsync = 1;
+inline constexpr uint8_t kEventNamed = 2;    // Operation.is_named
+inline constexpr uint8_t kEventInPlace = 4;  // Operation.is_in_place
+
+// The version is odd while the event is first written. What follows in the ring of operations are single stores: first
+// what the state vouches for (t_end, aux, flags), then the state. So a reader that reads the state first never takes
+// half a change for a whole one.
+struct Event {
+  uint64_t t_begin;  // raw ticks, or nanoseconds of a virtual clock
+  uint64_t t_end;
+  uint64_t nbytes;
+  // Tag of a point-to-point operation; with a schedule: bytes that this rank sent; of I/O: offset in the file, or
+  // kUnknownOffset; of a collective of torch: ticks when it was started, after it was issued; of a region: the user's
+  // step; of a counter: bits of its double.
+  uint64_t aux;
+  uint32_t seq;         // modulo 2^32
+  uint32_t comm;        // id of the definition of its communicator; of its file, region or counter in other rings
+  int32_t peer;         // rank; -1 for a collective without root; of failed I/O: errno, else 0
+  uint32_t blocked_ns;  // time that callers waited for an asynchronous operation, at most 4.29 s
+  uint16_t thread;      // id of its thread's definition
+  uint16_t algorithm;   // number of the program; 0: the library's own algorithm
+  uint8_t kind;
+  uint8_t backend;
+  uint8_t dtype;
+  uint8_t reduce;
+  EventState state;
+  uint8_t flags;
+  Layer layer;
+  uint8_t weight_log2;  // it stands for 2^weight_log2 events
+  uint32_t version;     // 2 * (lap of the ring, from 1), plus 1 while it is written; 0: never written
+};
+static_assert(sizeof(Event) == 64);
+
+inline constexpr size_t kLineNbytes = 64;
+
+// Invariant at rest: issued == recorded + sampled_out + dropped.
+struct alignas(kLineNbytes) RingHeader {
+  uint64_t offset;         // of the first event, from the start of the region
+  uint64_t capacity;       // events; a power of two
+  uint64_t sampling_log2;  // one of 2^sampling_log2 events is recorded
+  uint64_t cost_ticks;     // estimate of the time spent on recording
+  uint64_t most_cost_ppm;  // of the time that passes; above it fewer events are recorded. 0: all events are recorded
+  uint64_t window_begin;   // ticks: when the present sampling began to be judged,
+  uint64_t window_cost;    // and the cost by then
+  uint64_t unused;
+  // Written with every event: a line of its own.
+  uint64_t next;  // index of the next event; the ring has the latest `capacity` of them
+  uint64_t issued;
+  uint64_t recorded;
+  uint64_t sampled_out;
+  uint64_t dropped;  // another writer was inside the slot
+  uint64_t unused_too[3];
+};
+static_assert(sizeof(RingHeader) == 2 * kLineNbytes);
+
+struct RecorderAnchor {  // two clocks and the calendar at one moment
+  uint64_t ticks;
+  int64_t monotonic_ns;
+  int64_t realtime_ns;
+};
+
+inline constexpr size_t kTimeBins = 40;
+inline constexpr int kFirstTimeBin = 4;  // bin b counts times from 2^(b+4) ticks to less than twice that; ends are open
+
+// Exact totals of one kind of operation. The version is odd while they change.
+struct Histogram {
+  uint32_t version;
+  uint32_t comm;
+  int32_t peer;
+  uint16_t algorithm;
+  uint8_t kind;
+  uint8_t backend;
+  Layer layer;
+  uint8_t size_class;  // 0: no bytes; n: 2^(n-1) to 2^n - 1 bytes
+  uint8_t is_used;
+  uint8_t unused[5];
+  uint64_t count;   // completed and failed ones
+  uint64_t failed;  // of these
+  uint64_t nbytes;
+  uint64_t ticks;  // from begin to end
+  uint64_t least_ticks;
+  uint64_t most_ticks;
+  std::array<uint64_t, kTimeBins> bins;
+  uint64_t reserved;
+};
+static_assert(sizeof(Histogram) == 400);
+inline constexpr uint64_t kNumHistograms = 1024;  // of each table; the last one counts what finds no room
+
+// One table has the writer of the ring of operations, the other one all other writers.
+struct alignas(kLineNbytes) HistogramTable {
+  uint64_t offset;
+  uint64_t capacity;  // a power of two
+  uint64_t used;
+  uint64_t overflowed;  // operations counted in the last histogram because the table was full
+};
+inline constexpr size_t kNumTables = 2;
+
+// `members` of communicator `id`: their ranks in the job, such as "0-3,7"; -1 for members of another job. Between two
+// groups: of the other group, whose ranks `peer` means.
+enum class DefinitionKind : uint16_t { communicator, backend, algorithm, thread, region, file, counter, members };
+
+// Followed by `nbytes` bytes of UTF-8, padded to a multiple of 8.
+struct DefinitionHeader {
+  uint32_t nbytes;
+  uint16_t kind;    // DefinitionKind
+  uint16_t number;  // of a backend or an algorithm, in the communicator `id`
+  uint32_t id;
+  int32_t extra;  // of a communicator: this process's rank; of a thread: its id in the kernel
+};
+static_assert(sizeof(DefinitionHeader) == 16);
+inline constexpr uint64_t kDefinitionsNbytes = 256 << 10;
+
+struct RegionHeader {
+  uint64_t magic;  // written last
+  uint32_t schema;
+  uint32_t header_nbytes;
+  uint64_t region_nbytes;
+  uint32_t event_nbytes;
+  uint32_t num_rings;
+  uint32_t histogram_nbytes;
+  uint32_t num_tables;
+  uint64_t owner_started;  // field 22 of /proc/PID/stat, because numbers of processes are given away again
+  uint64_t owner_image;    // random; another one after exec()
+  uint32_t owner_pid;
+  uint32_t ticks_are_tsc;  // 0: ticks are nanoseconds of CLOCK_MONOTONIC
+  std::array<char, 40> boot_id;
+  int32_t rank;  // in its job; -1: unknown
+  int32_t world_size;
+  uint32_t has_ended;  // normally
+  uint32_t unused;
+  std::array<char, 64> host;
+  std::array<char, 192> program;
+  RecorderAnchor anchor;  // when the recorder began
+  alignas(kLineNbytes) uint64_t definitions_offset;
+  uint64_t definitions_capacity;
+  uint64_t definitions_nbytes;   // in use
+  uint64_t definitions_dropped;  // found no room
+  std::array<HistogramTable, kNumTables> tables;
+  std::array<RingHeader, kNumRings> rings;
+};
+inline constexpr size_t kHeaderNbytes = 4096;
+static_assert(sizeof(RegionHeader) <= kHeaderNbytes);
+// Readers have these numbers, too.
+static_assert(offsetof(RegionHeader, anchor) == 376 && offsetof(RegionHeader, definitions_offset) == 448);
+static_assert(offsetof(RegionHeader, tables) == 512 && offsetof(RegionHeader, rings) == 640);
+
+constexpr uint64_t recorder_nbytes() {
+  uint64_t nbytes = kHeaderNbytes + kDefinitionsNbytes + kNumTables * kNumHistograms * sizeof(Histogram);
+  for (const uint64_t capacity : kRingCapacities) nbytes += capacity * sizeof(Event);
+  return nbytes;
+}
+static_assert(recorder_nbytes() <= 8 << 20);
+
+}  // namespace hocket

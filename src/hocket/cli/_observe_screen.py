@@ -1,0 +1,135 @@
+"""The live view of a job in a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hocket.cli._tables import table_of
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from hocket.observe import InFlight, JobView, RankView
+
+_HEADINGS = (
+    "rank",
+    "process",
+    "state",
+    "CPU",
+    "doing",
+    "since",
+    "waits for",
+    "op/s",
+    "comm/s",
+    "in comm",
+    "I/O/s",
+    "memory",
+)
+_LEFT = ("process", "state", "doing", "waits for")
+_LONG_S = 1.0
+"""An operation that takes longer stands out."""
+_MOST_RANKS_NAMED = 6
+
+
+def screen(view: JobView, title: str) -> Group:
+    """Return one picture of a job.
+
+    Args:
+        view: the job.
+        title: first line.
+    """
+    from rich.console import Group
+    from rich.text import Text
+
+    table = table_of(title, _HEADINGS, _LEFT, no_wrap=True)
+    for rank in view.ranks:
+        table.add_row(*_row(rank), style=_style(rank))
+    late = sorted({each for rank in view.ranks for each in rank.waits_for})
+    notes = [Text(problem, style="yellow") for problem in view.problems]
+    if late:
+        stuck = sum(bool(rank.waits_for) for rank in view.ranks)
+        text = f"{stuck} {'rank waits' if stuck == 1 else 'ranks wait'} for {_ranks(tuple(late))}"
+        notes.insert(0, Text(text, style="bold red" if _is_long(view) else ""))
+    return Group(table, *notes)
+
+
+def _row(rank: RankView) -> list[str]:
+    owner, status, doing = rank.owner, rank.status, rank.doing
+    return [
+        "-" if owner.rank is None else str(owner.rank),
+        str(owner.pid),
+        _state(rank),
+        f"{rank.cpu:.0%}" if status else "",
+        _doing(rank),
+        _seconds(doing.since_s) if doing else _seconds(rank.activity.idle_s),
+        _ranks(rank.waits_for),
+        _count(rank.operations_per_s),
+        format_bytes(rank.communicated_per_s),
+        f"{min(rank.communicating, 1):.0%}",
+        format_bytes(rank.io_per_s),
+        format_bytes(status.resident_nbytes) if status else "",
+    ]
+
+
+def _state(rank: RankView) -> str:
+    if rank.status:
+        return rank.status.state
+    return "ended" if rank.owner.has_ended else "was killed"
+
+
+def _doing(rank: RankView) -> str:
+    if rank.doing:
+        return describe(rank.doing)
+    return "no operation" if rank.status else ""
+
+
+def describe(doing: InFlight) -> str:
+    """Return an operation in flight in a few words."""
+    if doing.ring == "program":
+        return f"region {doing.name}"
+    size = f" {format_bytes(doing.nbytes)}" if doing.nbytes else ""
+    if doing.ring == "io":
+        return f"{doing.name}{size} {doing.target}"
+    peer = "" if doing.peer is None else f" with rank {doing.peer}"
+    return f"{doing.name}{size}{peer} on {doing.target}, number {doing.number}"
+
+
+def _style(rank: RankView) -> str:
+    if rank.status is None or rank.status.state.startswith("stopped"):
+        return "red"
+    doing = rank.doing
+    return "yellow" if doing and doing.ring != "program" and doing.since_s > _LONG_S else ""
+
+
+def _is_long(view: JobView) -> bool:
+    return any(rank.waits_for and rank.doing and rank.doing.since_s > _LONG_S for rank in view.ranks)
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    if not ranks:
+        return ""
+    rest = f" and {len(ranks) - _MOST_RANKS_NAMED} more" if len(ranks) > _MOST_RANKS_NAMED else ""
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks[:_MOST_RANKS_NAMED])) + rest
+
+
+def _seconds(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} us"
+    return (
+        f"{seconds * 1e3:.0f} ms" if seconds < 1 else f"{seconds:.1f} s" if seconds < 600 else f"{seconds / 60:.0f} min"
+    )
+
+
+def _count(value: float) -> str:
+    return f"{value:.0f}" if value < 10_000 else f"{value / 1e3:.0f}k" if value < 1e7 else f"{value / 1e6:.0f}M"
+
+
+def format_bytes(nbytes: float) -> str:
+    """Return a number of bytes with two or three digits and a unit."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if nbytes < 1000:
+            return f"{nbytes:.0f} {unit}" if unit == "B" or nbytes >= 10 else f"{nbytes:.1f} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:.1f} TiB"

@@ -1,0 +1,227 @@
+"""`hocket observe`: record programs, and see what the processes of a job do, also while they hang."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from time import sleep, strftime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hocket.cli._output import AsJson
+
+if TYPE_CHECKING:
+    from hocket.observe import JobView, RunRecording
+
+_HELP = """Record a program, or look at one that runs, hangs or was killed.
+
+Programs that use hocket can be looked at without preparation. Others, with torch.distributed over gloo or with MPI, are
+started by `hocket observe run`."""
+_RUN_HELP = """Run a command, and record the communication and the file I/O of all processes that it starts.
+
+The programs need not import hocket, and are not changed. Start the launcher under this command: torchrun, mpirun, srun
+or hocket run. The exit code is that of the command."""
+_RUN_EXAMPLES = """\b
+Examples:
+  hocket observe run -- python train.py
+  hocket observe run --output run-1 -- torchrun --nproc-per-node 2 train.py
+  hocket observe run --layers comm -- mpirun -n 4 python stencil.py"""
+_TOP_HELP = """Show what all processes of a job do: the operation in flight and since when, whom it waits for, rates.
+
+Needs nothing of the processes: they may hang, be stopped, or be dead while their launcher lives. Ends with Ctrl-C, or
+when the job has ended."""
+_TOP_EXAMPLES = """\b
+Examples:
+  hocket observe top 4711                  the job of this launcher, or one rank
+  hocket observe top 4711 --once --json    one look, for scripts"""
+_ATTACH_HELP = """Show what one process does, and its latest operations."""
+_ATTACH_EXAMPLES = """\b
+Examples:
+  hocket observe attach 4711
+  hocket observe attach 4711 --last 50 --json"""
+_DUMP_HELP = """Copy the recorders of a job into a folder, to read them later or elsewhere.
+
+Works while the processes run, hang or are stopped, and for ranks that were killed, while their launcher lives."""
+_DUMP_EXAMPLES = """\b
+Examples:
+  hocket observe dump 4711 --output hang
+  python -c 'import hocket as hk; print(hk.trace.read_recorder("hang/rank-0-4712.recorder").owner)'"""
+_DOCTOR_HELP = """Say what can be observed on this machine, and why the rest is unavailable."""
+_DOCTOR_EXAMPLES = """\b
+Examples:
+  hocket observe doctor
+  hocket observe doctor --json"""
+
+_Pid = Annotated[int, typer.Argument(metavar="PID", min=1, help="Number of the launcher, or of one process.")]
+
+
+def register(application: typer.Typer) -> None:
+    """Add the verb to the command."""
+    verbs = typer.Typer(help=_HELP, no_args_is_help=True, rich_markup_mode=None)
+    verbs.command("run", help=_RUN_HELP, epilog=_RUN_EXAMPLES, context_settings={"allow_interspersed_args": False})(run)
+    verbs.command("top", help=_TOP_HELP, epilog=_TOP_EXAMPLES)(top)
+    verbs.command("attach", help=_ATTACH_HELP, epilog=_ATTACH_EXAMPLES)(attach)
+    verbs.command("dump", help=_DUMP_HELP, epilog=_DUMP_EXAMPLES)(dump)
+    verbs.command("doctor", help=_DOCTOR_HELP, epilog=_DOCTOR_EXAMPLES)(doctor)
+    application.add_typer(verbs, name="observe")
+
+
+def run(
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="Program and arguments, after --.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", help="Folder for the run; by default hocket-run-DATE-TIME.")
+    ] = None,
+    layers: Annotated[str, typer.Option("--layers", help="What to record: comm, io or both.")] = "comm,io",
+    as_json: AsJson = False,
+) -> int:
+    """Run a command and record it."""
+    from hocket.observe import record_run
+
+    folder = output or Path(strftime("hocket-run-%Y%m%d-%H%M%S"))
+    recording = record_run(command, folder, layers=[each.strip() for each in layers.split(",") if each.strip()])
+    if as_json:
+        print(json.dumps({**asdict(recording), "folder": str(recording.folder)}))
+    else:
+        _print_recording(recording)
+    return recording.exit_code if recording.exit_code >= 0 else 128 - recording.exit_code
+
+
+def _print_recording(recording: RunRecording) -> None:
+    lost = f"; {recording.num_lost} were overwritten before they could be saved" if recording.num_lost else ""
+    text = f"{recording.num_events} events of {recording.num_processes} processes in {recording.folder}{lost}"
+    for line in (*recording.problems, text):
+        print(f"hocket observe: {line}", file=sys.stderr)
+
+
+def top(
+    pid: _Pid,
+    interval: Annotated[float, typer.Option("--interval", min=0.1, help="Seconds between two looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once, half a second long, and end.")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Show a job until it ends."""
+    from hocket.observe import JobWatcher, find_job
+
+    watcher = JobWatcher(lambda: find_job(pid))
+    if once or as_json or not sys.stdout.isatty():
+        watcher.look()
+        sleep(min(interval, 0.5))
+        view = watcher.look()
+        if as_json:
+            print(json.dumps(_as_json(view)))
+        else:
+            _print_view(view, pid)
+        return 0
+    return _show_live(watcher.look, pid, interval)
+
+
+def _show_live(look: Callable[[], JobView], pid: int, interval_s: float) -> int:
+    from rich.live import Live
+
+    from hocket.cli._observe_screen import screen
+    from hocket.cli._tables import console_of
+    from hocket.errors import RecorderError
+
+    view = look()
+    try:
+        with Live(console=console_of(160), screen=True, auto_refresh=False) as live:
+            while True:
+                live.update(screen(view, _title(pid, view)), refresh=True)
+                sleep(interval_s)
+                try:
+                    view = look()
+                except RecorderError:
+                    break  # the job has ended
+    except KeyboardInterrupt:
+        pass
+    _print_view(view, pid)
+    return 0
+
+
+def _print_view(view: JobView, pid: int) -> None:
+    from hocket.cli._observe_screen import screen
+    from hocket.cli._tables import console_of
+
+    console_of(160).print(screen(view, _title(pid, view)))
+
+
+def _title(pid: int, view: JobView) -> str:
+    return f"process {pid}: {len(view.ranks)} recorded processes, {strftime('%H:%M:%S')}"
+
+
+def _as_json(view: JobView) -> dict[str, Any]:
+    content = asdict(view)
+    for rank, shown in zip(view.ranks, content["ranks"], strict=True):
+        shown["doing"] = asdict(rank.doing) if rank.doing else None
+    return content
+
+
+def attach(
+    pid: _Pid,
+    last: Annotated[int, typer.Option("--last", min=1, max=4096, help="How many of the latest operations.")] = 20,
+    as_json: AsJson = False,
+) -> int:
+    """Print what one process does."""
+    from hocket.cli._observe_screen import describe
+    from hocket.cli._tables import print_table
+    from hocket.observe import activity_of, events_in
+    from hocket.trace import find_recorders
+
+    shown = []
+    for place in find_recorders(pid):
+        snapshot = place.read()
+        activity, events = activity_of(snapshot), events_in(snapshot, last)
+        shown.append({"owner": asdict(snapshot.owner), "activity": asdict(activity),
+                      "events": [asdict(event) for event in events], "problems": snapshot.problems})  # fmt: skip
+        if as_json:
+            continue
+        owner = snapshot.owner
+        print(f"process {owner.pid}, rank {'unknown' if owner.rank is None else owner.rank}: {owner.program}")
+        for each in activity.in_flight:
+            print(f"  in flight for {each.since_s:.3g} s: {describe(each)}")
+        rows = [
+            [f"{event.ago_s:.6f}", event.ring, event.name, event.target, str(event.number), str(event.nbytes),
+             "" if event.seconds is None else f"{event.seconds * 1e6:.1f}", event.state]
+            for event in events
+        ]  # fmt: skip
+        print_table("latest events", ("s ago", "ring", "what", "where", "number", "bytes", "us", "state"), rows)
+        for problem in snapshot.problems:
+            print(problem, file=sys.stderr)
+    if as_json:
+        print(json.dumps(shown))
+    return 0
+
+
+def dump(
+    pid: _Pid,
+    output: Annotated[Path, typer.Option("--output", help="Folder for the copies; a new or an empty one.")],
+    as_json: AsJson = False,
+) -> int:
+    """Copy the recorders of a job."""
+    from hocket.observe import copy_recorders
+
+    copies = copy_recorders(pid, output)
+    if as_json:
+        print(json.dumps([str(path) for path in copies]))
+    else:
+        for path in copies:
+            print(path)
+    return 0
+
+
+def doctor(as_json: AsJson = False) -> int:
+    """Print all sources."""
+    from hocket.observe import find_sources
+
+    sources = find_sources()
+    if as_json:
+        print(json.dumps([asdict(source) for source in sources]))
+        return 0
+    width = max(len(source.name) for source in sources)
+    for source in sources:
+        print(f"{source.name:<{width}}  {'' if source.is_available else 'unavailable: '}{source.reason}")
+    return 0

@@ -1,0 +1,124 @@
+"""Saves the events of one recorder while its process writes them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hocket.errors import RecorderError
+from hocket.observe.processes import process_status
+from hocket.observe.saved import RECORDER_SUFFIX, events_path, saved_layout
+from hocket.trace import EVENT_STATES, Owner, Ring, read_recorder
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_COMPLETED = [EVENT_STATES.index(state) for state in ("completed", "failed")]
+_REACH = 64
+"""Events that are read again at every look, since one that is being written is left out."""
+
+
+class Drain:
+    """Appends the completed events of each ring to a file; what is in flight is saved when it completes or at the end.
+
+    Args:
+        path: the recorder.
+        target: folder for the files.
+    """
+
+    def __init__(self, path: Path, target: Path) -> None:
+        self.path = path
+        self.target = target
+        self.num_saved = 0
+        self.lost: dict[str, int] = {}
+        self.problems: list[str] = []
+        self._begin: dict[str, int] = {}
+        """Of each ring: every event before this place was saved or is lost."""
+        self._saved: dict[str, set[int]] = {}
+        """Places from there on that were saved."""
+        self.is_over = False
+
+    @property
+    def name(self) -> str:
+        """Name of the process's files in a saved run."""
+        return self.path.name.removeprefix("hocket-recorder-")
+
+    def look(self) -> float:
+        """Save what is new; return the largest share of a ring that was new."""
+        if self.is_over:
+            return 0.0
+        try:
+            head = read_recorder(self.path, 0)
+            if not _is_running(head.owner):
+                self.finish()
+                return 0.0
+            new = {name: ring.next_place - self._begin.get(name, 0) for name, ring in head.rings.items()}
+            if not any(new.values()):
+                return 0.0
+            snapshot = read_recorder(self.path, max(new.values()) + _REACH)
+        except RecorderError:
+            return 0.0  # it is being made; what stays unreadable is told at the end
+        for ring in snapshot.rings.values():
+            self._save_ring(ring, takes_open=False)
+        return max(new[name] / max(ring.capacity, 1) for name, ring in head.rings.items())
+
+    def finish(self) -> None:
+        """Save all that is left, in flight or not, and a copy of the recorder; then remove the recorder."""
+        if self.is_over:
+            return
+        self.is_over = True
+        try:
+            snapshot = read_recorder(self.path)
+        except RecorderError as error:
+            self.problems.append(str(error))
+            return
+        self.problems += snapshot.problems
+        for ring in snapshot.rings.values():
+            self._save_ring(ring, takes_open=True)
+        shutil.copyfile(self.path, self.target / (self.name + RECORDER_SUFFIX))
+        self.path.unlink(missing_ok=True)
+
+    def _save_ring(self, ring: Ring, takes_open: bool) -> None:
+        import numpy as np
+
+        begin, saved = self._begin.get(ring.name, 0), self._saved.setdefault(ring.name, set())
+        oldest = max(ring.next_place - ring.capacity, 0)
+        if oldest > begin:  # overwritten meanwhile
+            self.lost[ring.name] = self.lost.get(ring.name, 0) + sum(
+                place not in saved for place in range(begin, oldest)
+            )
+            saved.difference_update(range(begin, oldest))
+            begin = oldest
+        is_wanted = ring.places >= begin
+        if saved:
+            is_wanted &= ~np.isin(ring.places, list(saved))
+        if not takes_open:
+            is_wanted &= np.isin(ring.events["state"], _COMPLETED)
+        places = ring.places[is_wanted]
+        if len(places):
+            self._append(ring.name, places, ring.events[is_wanted])
+            saved.update(places.tolist())
+        while begin in saved:
+            saved.remove(begin)
+            begin += 1
+        self._begin[ring.name] = begin
+
+    def _append(self, ring: str, places: np.ndarray, events: np.ndarray) -> None:
+        import numpy as np
+
+        rows = np.zeros(len(places), saved_layout())
+        rows["place"] = places
+        for field in events.dtype.names or ():
+            rows[field] = events[field]
+        with events_path(self.target, self.name, ring).open("ab") as file:
+            file.write(rows.tobytes())
+        self.num_saved += len(places)
+
+
+def _is_running(owner: Owner) -> bool:
+    try:
+        status = process_status(owner.pid)
+    except RecorderError:
+        return False
+    return status.started == owner.started and status.state != "ended"

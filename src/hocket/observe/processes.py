@@ -1,0 +1,126 @@
+"""What the kernel says of a process: state, CPU, memory, switches, page faults and I/O."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+from hocket.errors import RecorderError
+
+_STATES = {
+    "R": "running", "S": "sleeping", "D": "in the kernel", "T": "stopped", "t": "stopped by a debugger",
+    "Z": "ended", "X": "ended", "I": "idle",
+}  # fmt: skip
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_NBYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True)
+class ProcessStatus:
+    """A process at one moment. Counts are since its start.
+
+    Args:
+        pid: its number.
+        started: its start, in clock ticks since boot.
+        state: "running", "sleeping", "in the kernel", "stopped", "stopped by a debugger" or "ended".
+        time_s: when this was read, in seconds of the monotonic clock.
+        cpu_s: seconds of CPU of all its threads.
+        num_threads: number of threads.
+        resident_nbytes: bytes of its memory that are in RAM.
+        minor_faults, major_faults: page faults without and with I/O.
+        voluntary_switches, forced_switches: context switches of its main thread; None: not readable.
+        read_nbytes, written_nbytes: bytes of all read and write calls, sockets and pipes included; None: not readable,
+            because the process belongs to another user.
+        device_read_nbytes, device_written_nbytes: bytes that went from and to devices; None: as above.
+
+    Examples:
+        >>> import os
+        >>> from hocket import observe
+        >>> status = observe.process_status(os.getpid())
+        >>> status.state, status.num_threads >= 1
+        ('running', True)
+    """
+
+    pid: int
+    started: int
+    state: str
+    time_s: float
+    cpu_s: float
+    num_threads: int
+    resident_nbytes: int
+    minor_faults: int
+    major_faults: int
+    voluntary_switches: int | None
+    forced_switches: int | None
+    read_nbytes: int | None
+    written_nbytes: int | None
+    device_read_nbytes: int | None
+    device_written_nbytes: int | None
+
+
+def process_status(pid: int) -> ProcessStatus:
+    """Return what the kernel says of a process.
+
+    Args:
+        pid: its number.
+
+    Raises:
+        RecorderError: there is no such process.
+
+    Examples:
+        >>> from hocket import observe
+        >>> observe.process_status(1).pid
+        1
+    """
+    folder = Path(f"/proc/{pid}")
+    try:
+        fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        raise RecorderError(f"there is no process {pid}") from None
+    switches = _numbers(folder / "status", ("voluntary_ctxt_switches", "nonvoluntary_ctxt_switches"))
+    moved = _numbers(folder / "io", ("rchar", "wchar", "read_bytes", "write_bytes"))
+    return ProcessStatus(
+        pid=pid,
+        started=int(fields[19]),
+        state=_STATES.get(fields[0], fields[0]),
+        time_s=monotonic(),
+        cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS_PER_S,
+        num_threads=int(fields[17]),
+        resident_nbytes=int(fields[21]) * _PAGE_NBYTES,
+        minor_faults=int(fields[7]),
+        major_faults=int(fields[9]),
+        voluntary_switches=switches[0],
+        forced_switches=switches[1],
+        read_nbytes=moved[0],
+        written_nbytes=moved[1],
+        device_read_nbytes=moved[2],
+        device_written_nbytes=moved[3],
+    )
+
+
+def descendants_of(pid: int) -> list[int]:
+    """Return a process and those that it, its children and so on have started and that run."""
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            parent = int(Path(f"/proc/{entry}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+        except (OSError, IndexError):
+            continue  # it has ended
+        children.setdefault(parent, []).append(int(entry))
+    found = [pid]
+    for each in found:  # grows meanwhile
+        found += children.get(each, [])
+    return found
+
+
+def _numbers(path: Path, names: tuple[str, ...]) -> tuple[int | None, ...]:
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError:
+        return (None,) * len(names)
+    values = dict(line.split(":", 1) for line in lines if ":" in line)
+    return tuple(int(values[name]) if values.get(name, "").strip().isdigit() else None for name in names)

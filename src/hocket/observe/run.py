@@ -1,0 +1,70 @@
+"""The environment in which a program, and all programs that it starts, are recorded."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from hocket.errors import InvalidArgument, RecorderError
+
+LAYERS = ("comm", "io")
+"""What can be recorded of programs that do not import hocket: communication of torch and MPI, and file I/O."""
+
+_HOOKS = "hocket_hooks.so"
+
+
+def hooks_library() -> Path:
+    """Return the path of the library that a recorded program loads first.
+
+    Raises:
+        RecorderError: this build of hocket has none.
+    """
+    paths = [folder / _HOOKS for folder in _package_folders()]
+    for path in paths:
+        if path.is_file():
+            return path
+    raise RecorderError(f"{paths[0]} is missing: this hocket was built without the hooks; install it again")
+
+
+def recording_environment(
+    environment: Mapping[str, str], folder: Path, layers: Collection[str] = LAYERS
+) -> dict[str, str]:
+    """Return an environment in which programs are recorded.
+
+    Args:
+        environment: the environment to start from.
+        folder: where each process leaves its recorder; an existing folder on a file system in memory.
+        layers: some of `LAYERS`.
+
+    Raises:
+        InvalidArgument: an unknown layer.
+        RecorderError: this build of hocket has no hooks.
+    """
+    unknown = [layer for layer in layers if layer not in LAYERS]
+    if unknown or not layers:
+        raise InvalidArgument(f"layers must be some of {', '.join(LAYERS)}, not {', '.join(unknown) or 'nothing'}")
+    preloaded = environment.get("LD_PRELOAD", "")
+    library = str(hooks_library())
+    return {
+        **environment,
+        "LD_PRELOAD": library if not preloaded else preloaded if library in preloaded else f"{library}:{preloaded}",
+        "HOCKET_OBSERVE": ",".join(layers),
+        "HOCKET_RECORDER_FOLDER": str(folder),
+        "HOCKET_RECORDER_KEEP": "1",
+        "HOCKET_RECORDER": environment.get("HOCKET_RECORDER", "1"),
+    }
+
+
+def _package_folders() -> list[Path]:
+    package = sys.modules[__name__.partition(".")[0]]  # an editable installation has two folders
+    return [Path(folder) for folder in package.__path__]
+
+
+def memory_folder() -> Path:
+    """Return a folder on a file system in memory in which this user may write."""
+    for name in (os.environ.get("XDG_RUNTIME_DIR", ""), "/dev/shm", "/tmp"):
+        if name and os.access(name, os.W_OK | os.X_OK):
+            return Path(name)
+    raise RecorderError("neither $XDG_RUNTIME_DIR nor /dev/shm nor /tmp can be written")

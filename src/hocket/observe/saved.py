@@ -1,0 +1,187 @@
+"""A recorded run on disk: for each process its recorder as it was at the end, and all events that were saved."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hocket.errors import InvalidArgument, RecorderError
+from hocket.trace import EVENT_FIELDS, RecorderSnapshot, read_recorder
+from hocket.versioned_json import Head
+from hocket.whole_file import write_whole
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+RUN_FILE = "run.json"
+RECORDER_SUFFIX = ".recorder"
+HEAD = Head("hocket recorded run, version ", 1, RecorderError, title="a recorded run", most_nbytes=16 << 20)
+
+
+def saved_layout() -> np.dtype[np.void]:
+    """Return the layout of a saved event: its place in its ring, and the event."""
+    import numpy as np
+
+    return np.dtype([("place", "<i8"), *((field, "<" + code) for field, code in EVENT_FIELDS)])
+
+
+def events_path(folder: Path, process: str, ring: str) -> Path:
+    """Return the file of a process's events of one ring."""
+    return folder / f"{process}.{ring}"
+
+
+@dataclass(frozen=True)
+class RunDescription:
+    """What was run.
+
+    Args:
+        command: program and arguments.
+        host: name of the host.
+        began_s, ended_s: seconds since 1970.
+        exit_code: of the command; negative: minus the number of the signal that ended it.
+        lost: of each process and ring, how many events were overwritten before they could be saved.
+    """
+
+    command: tuple[str, ...]
+    host: str
+    began_s: float
+    ended_s: float
+    exit_code: int
+    lost: dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True)
+class SavedProcess:
+    """A process of a recorded run.
+
+    Args:
+        name: of its files.
+        snapshot: its recorder at its end, with exact totals.
+        events: by ring, structured arrays with "place" and `hocket.trace.EVENT_FIELDS`, by place.
+        lost: by ring, how many events are missing in `events`.
+        problems: what could not be read, each with the file and the offset.
+    """
+
+    name: str
+    snapshot: RecorderSnapshot
+    events: dict[str, NDArray[np.void]]
+    lost: dict[str, int]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ObservedRun:
+    """A recorded run.
+
+    Args:
+        folder: where it is.
+        description: what was run.
+        processes: by rank; processes without a rank come last, by their start.
+
+    Examples:
+        >>> from hocket import observe
+        >>> _ = observe.record_run(["cat", "/etc/hostname"], "run-to-open")
+        >>> observe.open_run("run-to-open").description.command
+        ('cat', '/etc/hostname')
+    """
+
+    folder: Path
+    description: RunDescription
+    processes: tuple[SavedProcess, ...]
+
+
+def empty_folder(folder: Path) -> Path:
+    """Make a folder, or take an empty one.
+
+    Raises:
+        InvalidArgument: it is not empty, or cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        is_empty = not any(folder.iterdir())
+    except OSError as error:
+        raise InvalidArgument(f"{folder} cannot be used: {error.strerror}") from None
+    if not is_empty:
+        raise InvalidArgument(f"the folder {folder} is not empty: name a new one")
+    return folder
+
+
+def save_run(folder: Path, description: RunDescription) -> None:
+    """Write the description of a run beside the files of its processes."""
+    text = json.dumps({HEAD.key: HEAD.text, **asdict(description)}, indent=1)
+    write_whole(folder / RUN_FILE, lambda path: path.write_text(text))
+
+
+def open_run(folder: str | Path) -> ObservedRun:
+    """Read a run that `hocket observe run` or `record_run` has saved.
+
+    Args:
+        folder: of the run.
+
+    Raises:
+        RecorderError: the folder has no run, or one of a newer version; names the file.
+
+    Examples:
+        >>> from hocket import observe
+        >>> _ = observe.record_run(["cat", "/etc/hostname"], "run-of-one")
+        >>> len(observe.open_run("run-of-one").processes)
+        1
+    """
+    path = Path(folder)
+    _, content = HEAD.load(path / RUN_FILE)
+    description = _description(content, str(path / RUN_FILE))
+    processes = [
+        _process(path, file.name.removesuffix(RECORDER_SUFFIX), description)
+        for file in sorted(path.glob("*" + RECORDER_SUFFIX))
+    ]
+    processes.sort(key=_order)
+    return ObservedRun(path, description, tuple(processes))
+
+
+def _order(process: SavedProcess) -> tuple[bool, int, int]:
+    owner = process.snapshot.owner
+    return owner.rank is None, owner.rank or 0, owner.started
+
+
+def _process(folder: Path, name: str, description: RunDescription) -> SavedProcess:
+    snapshot = read_recorder(folder / (name + RECORDER_SUFFIX))
+    problems = list(snapshot.problems)
+    events = {ring: _events(events_path(folder, name, ring), problems) for ring in snapshot.rings}
+    return SavedProcess(name, snapshot, events, dict(description.lost.get(name, {})), tuple(problems))
+
+
+def _events(path: Path, problems: list[str]) -> NDArray[np.void]:
+    import numpy as np
+
+    layout = saved_layout()
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return np.zeros(0, layout)
+    whole = len(content) // layout.itemsize * layout.itemsize
+    if whole < len(content):
+        problems.append(f"{path}, offset {whole}: it ends in the middle of an event")
+    events = np.frombuffer(content[:whole], layout)
+    return events[np.argsort(events["place"], kind="stable")]
+
+
+def _description(content: dict[str, Any], place: str) -> RunDescription:
+    try:
+        command, lost = content["command"], content["lost"]
+        if not isinstance(command, list) or not all(isinstance(each, str) for each in command):
+            raise TypeError("its command is not a list of strings")
+        return RunDescription(
+            command=tuple(command),
+            host=str(content["host"]),
+            began_s=float(content["began_s"]),
+            ended_s=float(content["ended_s"]),
+            exit_code=int(content["exit_code"]),
+            lost={str(name): {str(ring): int(count) for ring, count in rings.items()} for name, rings in lost.items()},
+        )
+    except KeyError as error:
+        raise RecorderError(f"{place}: the key {error} is missing") from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise RecorderError(f"{place}: {error}") from None

@@ -1,0 +1,401 @@
+// The recorder: rings with one and with many writers, exact totals, names, and its memory in forked children.
+#include "recorder/recorder.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "check.hpp"
+
+namespace {
+
+using namespace hocket;
+
+struct PrivateRing {
+  explicit PrivateRing(uint64_t capacity) : events(capacity) { header.capacity = capacity; }
+
+  RingHeader header{};
+  std::vector<Event> events;
+};
+
+void test_one_writer_overwrites_the_oldest() {
+  PrivateRing memory(8);
+  SerialRing ring(&memory.header, memory.events.data());
+  for (uint64_t number = 0; number < 20; ++number) {
+    Event& event = ring.claim();
+    CHECK((event.version & 1) == 1);
+    event.nbytes = number;
+    CHECK(ring.publish(event) == number);
+    CHECK(event.version == 2 * (number / 8 + 1));
+  }
+  CHECK(ring.find(11) == nullptr && ring.find(12)->nbytes == 12 && ring.find(19)->nbytes == 19);
+  CHECK(memory.header.issued == 20 && memory.header.recorded == 20);
+}
+
+// The ring is so small that writers lap each other. Each event says which thread wrote it, and all of its fields follow
+// from its number.
+void test_many_writers() {
+  constexpr int kThreads = 4;
+  constexpr uint64_t kEvents = 50'000;
+  PrivateRing memory(16);
+  SharedRing ring(&memory.header, memory.events.data());
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < kThreads; ++thread)
+    threads.emplace_back([&, thread] {
+      for (uint64_t number = 1; number <= kEvents; ++number) {
+        Event event{};
+        event.thread = static_cast<uint16_t>(thread);
+        event.nbytes = number;
+        event.aux = number * 3 + static_cast<uint64_t>(thread);
+        const uint64_t index = ring.add(event);
+        ring.update(index, [&](Event& own) {
+          CHECK(own.thread == thread && own.nbytes == number);
+          own.t_end = own.aux;
+          own.state = EventState::completed;
+        });
+      }
+    });
+  for (std::thread& each : threads) each.join();
+  const RingHeader& header = memory.header;
+  CHECK(header.issued == kThreads * kEvents && header.sampled_out == 0);
+  CHECK(header.recorded + header.dropped == header.issued && header.next == header.issued);
+  for (const Event& event : memory.events) {
+    CHECK((event.version & 1) == 0 && event.aux == event.nbytes * 3 + event.thread);
+    CHECK(event.state == EventState::issued || event.t_end == event.aux);
+  }
+}
+
+void test_a_slot_that_a_writer_never_left() {
+  PrivateRing memory(4);
+  SharedRing ring(&memory.header, memory.events.data());
+  memory.events[1].version = 1;  // interrupted inside
+  for (int i = 0; i < 8; ++i) ring.add(Event{});
+  CHECK(memory.header.dropped == 2 && memory.header.recorded == 6 && memory.events[1].version == 1);
+}
+
+void test_an_event_that_was_overwritten_is_not_changed() {
+  PrivateRing memory(4);
+  SharedRing ring(&memory.header, memory.events.data());
+  const uint64_t first = ring.add(Event{});
+  for (int i = 0; i < 4; ++i) ring.add(Event{});
+  ring.update(first, [](Event&) { CHECK(false); });
+  ring.update(SharedRing::kNone, [](Event&) { CHECK(false); });
+}
+
+void test_sampling_counts_what_it_leaves_out() {
+  PrivateRing memory(1024);
+  memory.header.sampling_log2 = 3;
+  SharedRing ring(&memory.header, memory.events.data());
+  for (int i = 0; i < 800; ++i) ring.add(Event{});
+  CHECK(memory.header.recorded == 100 && memory.header.sampled_out == 700 && memory.header.issued == 800);
+  CHECK(memory.events[99].weight_log2 == 3);
+}
+
+void test_histograms_are_exact() {
+  HistogramTable table{};
+  table.capacity = 64;
+  const auto entries = std::make_unique<Histogram[]>(table.capacity);
+  SerialHistograms histograms(&table, entries.get());
+  std::map<std::tuple<uint32_t, int32_t, uint8_t>, std::vector<uint64_t>> expected;
+  std::mt19937_64 random(7);
+  for (int i = 0; i < 5000; ++i) {
+    const HistogramKey key{
+        static_cast<uint32_t>(random() % 3), static_cast<int32_t>(random() % 4) - 1, 0, 1, 0, Layer::communication,
+        static_cast<uint8_t>(random() % 3)};
+    const uint64_t ticks = random() >> (random() % 60);
+    histograms.add(key, ticks, 100, ticks % 7 == 0);
+    expected[{key.comm, key.peer, key.size_class}].push_back(ticks);
+  }
+  CHECK(table.used == expected.size() && table.overflowed == 0);
+  uint64_t found = 0;
+  for (uint64_t i = 0; i < table.capacity; ++i) {
+    const Histogram& entry = entries[i];
+    if (!entry.is_used) continue;
+    ++found;
+    const std::vector<uint64_t>& times = expected.at({entry.comm, entry.peer, entry.size_class});
+    uint64_t sum = 0;
+    uint64_t failed = 0;
+    std::array<uint64_t, kTimeBins> bins{};
+    for (const uint64_t each : times) {
+      sum += each;
+      failed += each % 7 == 0;
+      ++bins[time_bin_of(each)];
+    }
+    CHECK(entry.count == times.size() && entry.ticks == sum && entry.failed == failed && entry.bins == bins);
+    CHECK(entry.nbytes == 100 * times.size() && entry.version % 2 == 0);
+    CHECK(entry.least_ticks == *std::min_element(times.begin(), times.end()));
+    CHECK(entry.most_ticks == *std::max_element(times.begin(), times.end()));
+  }
+  CHECK(found == expected.size());
+}
+
+void test_a_full_table_counts_the_rest_together() {
+  HistogramTable table{};
+  table.capacity = 4;
+  const auto entries = std::make_unique<Histogram[]>(table.capacity);
+  SerialHistograms histograms(&table, entries.get());
+  for (uint32_t comm = 0; comm < 100; ++comm) histograms.add({comm, -1, 0, 1, 0, Layer::communication, 1}, 5, 8, false);
+  CHECK(table.used == 3 && table.overflowed == 97 && entries[3].count == 97 && entries[3].nbytes == 97 * 8);
+}
+
+struct PrivateTable {
+  explicit PrivateTable(uint64_t capacity) : entries(std::make_unique<Histogram[]>(capacity)) {
+    table.capacity = capacity;
+    SharedHistograms::prepare(&table, entries.get());
+  }
+  // Several entries may have one key.
+  Histogram sum_of(uint32_t comm) const {
+    Histogram sum{};
+    sum.least_ticks = UINT64_MAX;
+    for (uint64_t i = 0; i < table.capacity; ++i) {
+      const Histogram& entry = entries[i];
+      if (!entry.is_used || entry.comm != comm) continue;
+      sum.count += entry.count;
+      sum.failed += entry.failed;
+      sum.nbytes += entry.nbytes;
+      sum.ticks += entry.ticks;
+      sum.least_ticks = std::min(sum.least_ticks, entry.least_ticks);
+      sum.most_ticks = std::max(sum.most_ticks, entry.most_ticks);
+      for (size_t bin = 0; bin < kTimeBins; ++bin) sum.bins[bin] += entry.bins[bin];
+    }
+    return sum;
+  }
+
+  HistogramTable table{};
+  std::unique_ptr<Histogram[]> entries;
+};
+
+// All threads meet the same new keys at one time.
+void test_histograms_of_many_writers_are_exact() {
+  constexpr uint32_t kThreads = 4;
+  constexpr uint32_t kComms = 40;
+  constexpr uint64_t kRounds = 200;
+  PrivateTable memory(512);
+  SharedHistograms histograms(&memory.table, memory.entries.get());
+  std::vector<std::thread> threads;
+  for (uint32_t thread = 0; thread < kThreads; ++thread)
+    threads.emplace_back([&histograms, thread] {
+      for (uint64_t round = 1; round <= kRounds; ++round)
+        for (uint32_t comm = 1; comm <= kComms; ++comm)
+          histograms.add({comm, 0, 0, 2, 0, Layer::io, 3}, 0, round * 100 + thread, comm, round % 10 == 0);
+    });
+  for (std::thread& each : threads) each.join();
+  CHECK(memory.table.overflowed == 0 && memory.table.used >= kComms);
+  for (uint32_t comm = 1; comm <= kComms; ++comm) {
+    const Histogram sum = memory.sum_of(comm);
+    CHECK(sum.count == kThreads * kRounds && sum.failed == sum.count / 10 && sum.nbytes == sum.count * comm);
+    CHECK(sum.ticks == kThreads * 100 * kRounds * (kRounds + 1) / 2 + kRounds * (0 + 1 + 2 + 3));
+    CHECK(sum.least_ticks == 100 && sum.most_ticks == kRounds * 100 + kThreads - 1);
+    CHECK(std::accumulate(sum.bins.begin(), sum.bins.end(), uint64_t{0}) == sum.count);
+  }
+}
+
+// The last quarter of the table is for keys without their own `comm`; what finds no room there is in the last entry.
+void test_a_shared_table_that_is_full() {
+  PrivateTable memory(16);
+  SharedHistograms histograms(&memory.table, memory.entries.get());
+  constexpr uint32_t kRest = 7777;
+  for (uint32_t comm = 1; comm <= 100; ++comm) histograms.add({comm, 0, 0, 1, 0, Layer::io, 1}, kRest, 5, 8, false);
+  CHECK(memory.table.used == 13 && memory.table.overflowed == 0);
+  CHECK(memory.sum_of(kRest).count == 100 - 12 && memory.sum_of(kRest).nbytes == 8 * (100 - 12));
+  for (uint8_t kind = 2; kind < 12; ++kind) histograms.add({1, 0, 0, kind, 0, Layer::io, 1}, kRest, 5, 8, false);
+  CHECK(memory.table.used == 15 && memory.table.overflowed == 8);
+  CHECK(memory.entries[15].count == 8 && memory.entries[15].nbytes == 64 && memory.entries[15].least_ticks == 5);
+}
+
+void test_time_bins() {
+  CHECK(time_bin_of(0) == 0 && time_bin_of(31) == 0 && time_bin_of(32) == 1 && time_bin_of(63) == 1);
+  CHECK(time_bin_of(64) == 2 && time_bin_of(UINT64_MAX) == kTimeBins - 1);
+  CHECK(size_class_of(0) == 0 && size_class_of(1) == 1 && size_class_of(8) == 4 && size_class_of(15) == 4);
+}
+
+std::string folder;
+
+std::vector<std::string> files() {
+  std::vector<std::string> names;
+  DIR* entries = opendir(folder.c_str());
+  while (const dirent* entry = readdir(entries))
+    if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
+  closedir(entries);
+  return names;
+}
+
+// Runs a function in a child, which ends as a process does; returns its status.
+template <typename Function>
+int in_child(Function function) {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    function();
+    std::exit(0);
+  }
+  int status = 0;
+  CHECK(waitpid(pid, &status, 0) == pid);
+  return status;
+}
+
+const RegionHeader& header() { return *static_cast<const RegionHeader*>(Recorder::instance().memory().base); }
+
+void test_a_file_is_removed_at_a_normal_end() {
+  CHECK(in_child([] {
+          CHECK(Recorder::instance().memory().residence == Residence::file && files().size() == 1);
+          struct stat info{};
+          CHECK(stat(Recorder::instance().memory().path.c_str(), &info) == 0 && (info.st_mode & 0777) == 0600);
+          CHECK(header().magic == kRecorderMagic && header().owner_pid == static_cast<uint32_t>(getpid()));
+          CHECK(header().owner_started == start_of_process(getpid()) && header().owner_started > 0);
+        }) == 0);
+  CHECK(files().empty());
+}
+
+void test_the_next_start_removes_the_file_of_a_killed_process() {
+  const int status = in_child([] {
+    Recorder::instance();
+    raise(SIGKILL);
+  });
+  CHECK(WIFSIGNALED(status) && files().size() == 1);
+  const std::string other = folder + "/hocket-recorder-1-elsewhere";
+  close(open(other.c_str(), O_CREAT | O_WRONLY, 0600));
+  CHECK(in_child([] { Recorder::instance(); }) == 0);
+  CHECK(files() == std::vector<std::string>{"hocket-recorder-1-elsewhere"});
+  unlink(other.c_str());
+}
+
+void test_a_forked_child_has_memory_of_its_own() {
+  CHECK(in_child([] {
+          Recorder& recorder = Recorder::instance();
+          recorder.define(DefinitionKind::region, "of the parent");
+          const uint64_t nbytes = header().definitions_nbytes;
+          CHECK(nbytes > 0);
+          Event& of_parent = recorder.operations().claim();
+          of_parent.nbytes = 77;
+          recorder.operations().publish(of_parent);
+          CHECK(in_child([] {
+                  CHECK(Recorder::instance().memory().residence == Residence::own);
+                  CHECK(header().owner_pid == static_cast<uint32_t>(getpid()) && header().definitions_nbytes == 0);
+                  Recorder& own = Recorder::instance();
+                  CHECK(own.operations().next() == 0 && own.next_at_fork() == 1 && own.num_forks() == 1);
+                  CHECK(own.operations_of_parent().find(0)->nbytes == 77);
+                  own.operations().publish(own.operations().claim());
+                }) == 0);
+          CHECK(header().owner_pid == static_cast<uint32_t>(getpid()) && header().definitions_nbytes == nbytes);
+          CHECK(recorder.operations().next() == 1 && files().size() == 1);
+        }) == 0);
+}
+
+void test_the_memory_of_a_forked_child_can_outlive_it() {
+  setenv(kRecorderKeepVariable, "1", 1);
+  CHECK(in_child([] {
+          Recorder::instance();
+          CHECK(in_child([] {
+                  CHECK(Recorder::instance().memory().residence == Residence::file && files().size() == 2);
+                  CHECK(header().owner_pid == static_cast<uint32_t>(getpid()));
+                }) == 0);
+          CHECK(header().owner_pid == static_cast<uint32_t>(getpid()));
+        }) == 0);
+  unsetenv(kRecorderKeepVariable);
+  CHECK(files().size() == 2);
+  for (const std::string& name : files()) unlink((folder + "/" + name).c_str());
+}
+
+// The recorder's descriptor must not become the program's standard input.
+void test_closed_standard_streams() {
+  CHECK(in_child([] {
+          for (int fd = 0; fd < 3; ++fd) close(fd);
+          Recorder::instance();
+          for (int fd = 0; fd < 3; ++fd) CHECK(fcntl(fd, F_GETFD) == -1);
+          CHECK(in_child([] { CHECK(fcntl(0, F_GETFD) == -1 && fcntl(1, F_GETFD) == -1); }) == 0);
+        }) == 0);
+}
+
+void test_memory_of_a_launcher() {
+  const int fd = memfd_create("hocket-recorder", 0);
+  setenv(kRecorderFdVariable, std::to_string(fd).c_str(), 1);
+  for (int program = 0; program < 2; ++program)  // the second takes it over from the first, which has ended
+    CHECK(in_child([program] {
+            CHECK(Recorder::instance().memory().residence == Residence::inherited && files().empty());
+            CHECK(header().definitions_nbytes == 0);
+            Recorder::instance().define(DefinitionKind::region, program == 0 ? "first" : "second");
+          }) == 0);
+  void* base = mmap(nullptr, recorder_nbytes(), PROT_READ, MAP_SHARED, fd, 0);
+  const auto* left = static_cast<const RegionHeader*>(base);
+  const char* text = static_cast<const char*>(base) + left->definitions_offset + sizeof(DefinitionHeader);
+  CHECK(left->has_ended == 1 && std::strcmp(text, "second") == 0);
+  munmap(base, recorder_nbytes());
+
+  for (const char* foreign : {"0", "999", "-1", "x", ""}) {  // standard input, and descriptors that there are not
+    setenv(kRecorderFdVariable, foreign, 1);
+    CHECK(in_child([] { CHECK(Recorder::instance().memory().residence == Residence::file); }) == 0);
+  }
+  unsetenv(kRecorderFdVariable);
+  close(fd);
+}
+
+void test_a_folder_that_cannot_have_a_file() {
+  setenv(kRecorderFolderVariable, "/no/such/folder", 1);
+  CHECK(in_child([] {
+          const RecorderMemory& memory = Recorder::instance().memory();
+          CHECK(memory.residence == Residence::own && memory.reason.find("/no/such/folder") != std::string::npos);
+        }) == 0);
+  setenv(kRecorderFolderVariable, folder.c_str(), 1);
+}
+
+void test_off() {
+  setenv(kRecorderVariable, "0", 1);
+  CHECK(in_child([] {
+          CHECK(!Recorder::instance().is_on() && files().empty());
+          CHECK(Recorder::instance().define(DefinitionKind::region, "none") > 0);
+        }) == 0);
+  unsetenv(kRecorderVariable);
+}
+
+void test_names_that_find_no_room_are_counted() {
+  CHECK(in_child([] {
+          Recorder& recorder = Recorder::instance();
+          const std::string name(1000, 'x');
+          for (int i = 0; i < 300; ++i) recorder.define(DefinitionKind::file, name);
+          CHECK(header().definitions_dropped > 0 && header().definitions_nbytes <= header().definitions_capacity);
+          CHECK(header().definitions_nbytes + 2000 > header().definitions_capacity);
+        }) == 0);
+}
+
+}  // namespace
+
+int main() {
+  std::string name = "/tmp/hocket-recorder-test-XXXXXX";
+  CHECK(mkdtemp(name.data()) != nullptr);
+  folder = name;
+  setenv(kRecorderFolderVariable, folder.c_str(), 1);
+  test_one_writer_overwrites_the_oldest();
+  test_many_writers();
+  test_a_slot_that_a_writer_never_left();
+  test_an_event_that_was_overwritten_is_not_changed();
+  test_sampling_counts_what_it_leaves_out();
+  test_histograms_are_exact();
+  test_a_full_table_counts_the_rest_together();
+  test_histograms_of_many_writers_are_exact();
+  test_a_shared_table_that_is_full();
+  test_time_bins();
+  test_a_file_is_removed_at_a_normal_end();
+  test_the_next_start_removes_the_file_of_a_killed_process();
+  test_a_forked_child_has_memory_of_its_own();
+  test_the_memory_of_a_forked_child_can_outlive_it();
+  test_closed_standard_streams();
+  test_memory_of_a_launcher();
+  test_a_folder_that_cannot_have_a_file();
+  test_off();
+  test_names_that_find_no_room_are_counted();
+  rmdir(folder.c_str());
+}
