@@ -169,7 +169,8 @@ class Jobs:
         while left := [name for name in set(os.listdir("/dev/shm")) - self._shared_memory if not _is_in_use(name)]:
             # Open MPI leaves the segments of killed ranks. UCX unlinks a name right after creation, but leaves it if
             # the rank is killed in between.
-            foreign = ("ucx_shm_posix_", *(["sm_segment."] if self._uses_open_mpi else []))
+            # The recorder of a rank that was killed stays until the next start of a program with hocket.
+            foreign = ("ucx_shm_posix_", "hocket-recorder-", *(["sm_segment."] if self._uses_open_mpi else []))
             for name in left:
                 if name.startswith(foreign):
                     Path("/dev/shm", name).unlink(missing_ok=True)

@@ -30,6 +30,7 @@ REMEDIES = {
     "RemoteError": "read the traceback of the rank: it is the cause of the exception",
     "MissingPackage": "run the command that the message names",
     "ResourceExhausted": "free shared memory or file descriptors; `hocket doctor` shows the limits",
+    "RecorderError": "name a process that has called `hk.init`, or whose launcher runs; or copy the file again",
     "TableError": "measure a new table: `hocket tune run`",
     "TableMismatch": "copy one table to all hosts, or set the same `HOCKET_TABLE` on all",
     "WrongResult": "the library computes wrong results: do not use it, and report it",

@@ -56,7 +56,7 @@ def _job(tmp_path: Path, script: str, num_ranks: int) -> Iterator[int]:
 def _top(pid: int) -> list[dict[str, Any]]:
     done = hocket("observe", "top", str(pid), "--json", "--interval", "0.2")
     if done.returncode != 0:
-        assert "no recorder" in done.stderr, done.stderr  # not yet
+        assert done.returncode == 1 and str(pid) in done.stderr, done.stderr  # no recorder yet
         return []
     return json.loads(done.stdout)["ranks"]
 
@@ -94,7 +94,7 @@ def test_a_job_with_a_frozen_rank_and_one_that_computes(tmp_path: Path) -> None:
         done = hocket("observe", "dump", str(pid), "--output", str(copies))
         assert done.returncode == 0 and len(done.stdout.split()) == 4
         again = hocket("observe", "dump", str(pid), "--output", str(copies))
-        assert again.returncode == 2 and "not empty" in again.stderr
+        assert again.returncode == 2 and str(copies) in again.stderr
         os.kill(stopped, signal.SIGCONT)
     snapshots = [read_recorder(path) for path in copies.iterdir()]
     assert {snapshot.owner.rank for snapshot in snapshots} == {0, 1, 2, 3}
@@ -126,7 +126,7 @@ def test_a_killed_rank_is_read_through_its_launcher(tmp_path: Path) -> None:
             time.sleep(0.1)
         assert ranks[1]["status"] is None and not ranks[1]["owner"]["has_ended"]
         assert ranks[1]["activity"]["latest"]["world"] == 99
-        assert "was killed" in hocket("observe", "top", str(pid), "--once").stdout
+        assert "killed" in hocket("observe", "top", str(pid), "--once").stdout
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_killed_rank_is_read_through_its_launcher(tmp_path: Path) -> None:
         (("top", "x"), 2, ["PID"]),
         (("attach", "1"), 1, ["1", "recorder"]),
         (("attach", "1", "--last", "0"), 2, ["--last"]),
-        (("dump", "1", "--output", "/proc/none"), 1, ["recorder"]),
+        (("dump", "999999999", "--output", "copies"), 1, ["999999999"]),
         (("run",), 2, ["COMMAND"]),
         (("run", "--layers", "disk", "--output", "run", "--", "true"), 2, ["disk", "comm, io"]),
         (("run", "--layers", "", "--output", "run", "--", "true"), 2, ["comm, io"]),
