@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -65,13 +66,20 @@ COMMANDS = {
     "notebook": "python notebook.py",
     "commands": "sh commands.sh",
 }
+_GLOO_ABORTED = 128 + signal.SIGABRT
+"""torch's gloo, alone, too: a thread of its process group releases a tensor of Python while the interpreter ends, and
+is ended inside of a destructor ("terminate called without an active exception"): in 2 of 15 runs of two ranks."""
+_MOST_RUNS = 10
 
 
 def run(command: str, environment: dict[str, str], folder: Path) -> str:
     for each in PROGRAMS.iterdir():
         if each.is_file():
             (folder / each.name).write_bytes(each.read_bytes())
-    done = subprocess.run(command.split(), env=environment, cwd=folder, capture_output=True, text=True, timeout=60)
+    for _ in range(_MOST_RUNS if command.endswith(" gloo") else 1):
+        done = subprocess.run(command.split(), env=environment, cwd=folder, capture_output=True, text=True, timeout=60)
+        if done.returncode != _GLOO_ABORTED:
+            break
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr and "Warning" not in done.stderr, done.stderr
     return done.stdout
