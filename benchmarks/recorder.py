@@ -45,7 +45,7 @@ def recorded_by_torch(iterations: int) -> None:
 
 def recorded_by_opentelemetry() -> Loop | None:
     """Return a loop of spans that a batch processor takes; None: opentelemetry-sdk is not installed."""
-    if find_spec("opentelemetry.sdk") is None:
+    if find_spec("opentelemetry") is None:
         return None
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
