@@ -31,7 +31,7 @@ struct PlannedOperation {
   std::shared_ptr<NarrowArrays> arrays;
 };
 
-// Writes the end of an operation; `status` is null if there is none.
+// Writes the end of an operation; `status` may be null.
 void finish_operation(const OpenOperation& operation, const HookedMpi& mpi, const void* status, int code);
 void number_operation(Event& event, KnownGroup* group, bool is_message);
 

@@ -28,7 +28,7 @@ struct RecorderMemory {
   unsigned long long inode = 0;  // of fd, because a program may close descriptors that it did not open
   void* of_parent = nullptr;     // in a forked child: the parent's memory, to read
   std::string path;              // of the file
-  std::string reason;            // why it is no memory that outlives the process
+  std::string reason;            // why the memory ends with the process
 };
 
 // Maps memory for a recorder, filled with zeros; never throws.

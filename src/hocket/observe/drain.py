@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hocket.errors import RecorderError
-from hocket.observe.processes import process_status
+from hocket.observe.processes import status_of
 from hocket.observe.saved import RECORDER_SUFFIX, events_path, saved_layout
-from hocket.trace import EVENT_STATES, Owner, Ring, read_recorder
+from hocket.trace import EVENT_STATES, Ring, read_recorder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,7 +50,7 @@ class Drain:
             return 0.0
         try:
             head = read_recorder(self.path, 0)
-            if not _is_running(head.owner):
+            if status_of(head.owner) is None:
                 self.finish()
                 return 0.0
             new = {name: ring.next_place - self._begin.get(name, 0) for name, ring in head.rings.items()}
@@ -114,11 +114,3 @@ class Drain:
         with events_path(self.target, self.name, ring).open("ab") as file:
             file.write(rows.tobytes())
         self.num_saved += len(places)
-
-
-def _is_running(owner: Owner) -> bool:
-    try:
-        status = process_status(owner.pid)
-    except RecorderError:
-        return False
-    return status.started == owner.started and status.state != "ended"

@@ -24,7 +24,7 @@ class RecordedEvent:
         ring: "operations" of hocket, "foreign" ones of torch or MPI, "transfers", "program", "io" or "process".
         name: of the operation, the kind of I/O, the region or the counter.
         target: its communicator or file; "" in the program.
-        number: of an operation in its communicator; step of a region; 0 where there is none.
+        number: of an operation in its communicator; of a region or mark its step; otherwise 0.
         peer: rank that it exchanges data with, or root; None: neither.
         nbytes: bytes that it moved.
         offset: in the file; None: unknown, or no I/O.

@@ -8,7 +8,7 @@ from time import monotonic
 
 from hocket.errors import RecorderError
 from hocket.observe.activity import Activity, InFlight, activity_of
-from hocket.observe.processes import ProcessStatus, process_status
+from hocket.observe.processes import ProcessStatus, status_of
 from hocket.trace import Owner, RecorderPlace
 
 _LATEST_EVENTS = 256
@@ -120,7 +120,7 @@ class JobWatcher:
                 continue
             problems += snapshot.problems
             owner = snapshot.owner
-            looks[owner.pid, owner.started, owner.image] = owner, _status(owner), activity_of(snapshot)
+            looks[owner.pid, owner.started, owner.image] = owner, status_of(owner), activity_of(snapshot)
         latest = [(owner.rank, activity.latest) for owner, _, activity in looks.values()]
         ranks = [
             self._view(owner, status, activity, self._before.get(key), interval_s, latest)
@@ -155,14 +155,6 @@ class JobWatcher:
             cpu=(status.cpu_s - cpu_s) * per_s if status else 0.0,
             waits_for=_late_ranks(activity, latest),
         )
-
-
-def _status(owner: Owner) -> ProcessStatus | None:
-    try:
-        status = process_status(owner.pid)
-    except RecorderError:
-        return None
-    return status if status.started == owner.started and status.state != "ended" else None
 
 
 def _late_ranks(activity: Activity, latest: list[tuple[int | None, dict[str, int]]]) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from time import monotonic
 
 from hocket.errors import RecorderError
+from hocket.trace import Owner
 
 _STATES = {
     "R": "running", "S": "sleeping", "D": "in the kernel", "T": "stopped", "t": "stopped by a debugger",
@@ -98,6 +99,15 @@ def process_status(pid: int) -> ProcessStatus:
         device_read_nbytes=moved[2],
         device_written_nbytes=moved[3],
     )
+
+
+def status_of(owner: Owner) -> ProcessStatus | None:
+    """Return what the kernel says of a recorder's process; None: it has ended, whoever has its number."""
+    try:
+        status = process_status(owner.pid)
+    except RecorderError:
+        return None
+    return status if status.started == owner.started and status.state != "ended" else None
 
 
 def descendants_of(pid: int) -> list[int]:

@@ -217,8 +217,8 @@ def read_recorder(path: str | Path, latest: int | None = None) -> RecorderSnapsh
         latest: read at most so many of the latest events of each ring; None: all.
 
     Raises:
-        RecorderError: it cannot be read, or is no recorder of this version or an older one; names the file and the
-            offset.
+        RecorderError: the file cannot be read, is not a recorder, or has a newer layout; the message names the file
+            and the offset.
 
     Examples:
         >>> import os
@@ -263,7 +263,10 @@ class _Reader:
         if found != expected:
             raise self._error(8, f"its sizes are {found}; those of layout 1 are {expected}")
         if not _HEADER_NBYTES <= region_nbytes <= MOST_NBYTES:
-            raise self._error(16, f"its size is said to be {region_nbytes}; a recorder has at most {MOST_NBYTES} bytes")
+            raise self._error(
+                16,
+                f"the header gives {region_nbytes} bytes; it must be {_HEADER_NBYTES} to {MOST_NBYTES}",
+            )
         self._end = region_nbytes
         rest = self._read(_DEFINITIONS_AT, _RINGS_AT + len(RINGS) * _RING.size - _DEFINITIONS_AT)
         rest = rest.ljust(_RINGS_AT + len(RINGS) * _RING.size - _DEFINITIONS_AT, b"\0")
@@ -315,7 +318,7 @@ class _Reader:
 
     def _definitions(self, offset: int, capacity: int, used: int, dropped: int) -> tuple[Definition, ...]:
         if used > capacity:
-            self._note(_DEFINITIONS_AT + 16, f"{used} bytes of names are said to be in {capacity}")
+            self._note(_DEFINITIONS_AT + 16, f"the header gives {used} bytes of names, but has room for {capacity}")
             return ()
         if not self._is_within(_DEFINITIONS_AT, "the names", offset, used):
             return ()
@@ -371,7 +374,7 @@ class _Reader:
         layout = np.dtype([(field, "<" + code) for field, code in EVENT_FIELDS])
         at = _RINGS_AT + number * _RING.size
         if capacity & (capacity - 1):
-            self._note(at + 8, f"ring {name} has a capacity of {capacity}, which is no power of two")
+            self._note(at + 8, f"the capacity of ring {name} must be a power of two, not {capacity}")
             capacity = 0
         elif not self._is_within(at, f"ring {name}", offset, capacity * layout.itemsize):
             capacity = 0
