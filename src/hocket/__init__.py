@@ -78,21 +78,8 @@ __all__ = [
 ]
 
 _PACKAGES = (
-    *(
-        "backends",
-        "bench",
-        "collectives",
-        "keras",
-        "measure",
-        "memory",
-        "observe",
-        "pipeline",
-        "sim",
-        "torch",
-        "trace",
-        "train",
-    ),
-    "tune",
+    *("backends", "bench", "clock", "collectives", "keras", "measure", "memory", "observe", "pipeline", "sim"),
+    *("torch", "trace", "train", "tune"),
 )
 
 

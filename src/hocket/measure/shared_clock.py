@@ -1,10 +1,8 @@
 """One clock for ranks on several hosts: an estimate of rank 0's clock on every host.
 
 Processes of one host share its monotonic clock. On each other host, one rank asks rank 0 for the time, several times.
-The fastest answer counts: its error is at most half of its round trip.
-
-Reference: Cristian, Probabilistic Clock Synchronization (Distributed Computing 3, 1989). Clocks of hosts drift by some
-microseconds a second. `settle` runs before each sample, which takes milliseconds, so the drift needs no model.
+The fastest answer counts (`hocket.clock.best_reading`). Clocks of hosts drift by some microseconds a second. `settle`
+runs before each sample, which takes milliseconds, so the drift needs no model.
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from hocket.clock import ClockReading, best_reading
 from hocket.measure.team import Gather
 
 _QUESTIONS = 16
@@ -69,12 +68,11 @@ class SharedClock:
 
     def _ask(self) -> tuple[float, float]:
         """Return by how many seconds rank 0's clock is ahead of this one, and the largest error of that."""
-        answers = []
+        readings = []
         for _ in range(_QUESTIONS):
             asked_s = self._clock()
             self._send(0.0, 0)
             theirs_s = self._recv(0)
-            answered_s = self._clock()
-            answers.append(((answered_s - asked_s) / 2, theirs_s - (asked_s + answered_s) / 2))
-        error_s, offset_s = min(answers)
-        return offset_s, error_s
+            readings.append(ClockReading(asked_s, theirs_s, self._clock()))
+        best = best_reading(readings)
+        return best.ahead, best.error
