@@ -220,7 +220,8 @@ def _check(command: Sequence[str]) -> None:
 
 def _started(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     try:
-        return subprocess.Popen(list(command), env=environment)
+        # Inherited descriptors stay open: a launcher that started this process may speak to its ranks through one.
+        return subprocess.Popen(list(command), env=environment, close_fds=False)
     except OSError as error:
         raise InvalidArgument(f"{command[0]} cannot be started: {error.strerror}") from None
 
