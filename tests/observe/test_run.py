@@ -212,3 +212,24 @@ time.sleep(0.5)
     recording = record_run(_python(program), tmp_path / "run")
     assert recording.num_processes == 2 and time.monotonic() - began_s < scaled(15)
     assert all(len(process.events["program"]) == 1 for process in open_run(tmp_path / "run").processes)
+
+
+def test_a_later_run_removes_what_a_killed_agent_left(tmp_path: Path) -> None:
+    before = _left_in_memory()
+    ready = tmp_path / "ready"
+    program = f"import os, time\nopen({str(ready)!r}, 'w').close()\nparent = os.getppid()\n"
+    program += "while os.getppid() == parent: time.sleep(0.05)"
+    command = [sys.executable, "-m", "hocket.cli", "observe", "run", "--output", str(tmp_path / "killed"), "--"]
+    with subprocess.Popen([*command, *_python(program)]) as agent:
+        while not ready.exists():
+            assert agent.poll() is None
+            time.sleep(0.02)
+        (left,) = _left_in_memory() - before
+        os.utime(f"/dev/shm/{left}", (0, 0))
+        record_run(["true"], tmp_path / "beside")
+        assert _left_in_memory() - before == {left}, "an agent that runs keeps its folder"
+        agent.kill()
+        agent.wait(scaled(30))
+        os.utime(f"/dev/shm/{left}", (0, 0))
+    record_run(["true"], tmp_path / "later")
+    assert _left_in_memory() == before

@@ -18,7 +18,7 @@ from hocket.errors import InvalidArgument, RecorderError
 from hocket.observe.drain import Drain
 from hocket.observe.host_collector import HostCollector, parse_address
 from hocket.observe.host_joiner import HostJoiner
-from hocket.observe.one_agent import AgentLease, lease_or_folder
+from hocket.observe.one_agent import AgentLease, lease_or_folder, locked
 from hocket.observe.run import LAYERS, memory_folder, recording_environment
 from hocket.observe.run_clock import AnchorSeries
 from hocket.observe.saved import RunDescription, empty_folder, save_run
@@ -27,6 +27,8 @@ FOLDER_PREFIX = "hocket-observe-"
 """Of the folders in memory in which the processes of recorded runs leave their recorders."""
 JOIN_VARIABLE = "HOCKET_OBSERVE_JOIN"
 """Environment variable of a recorded command: where agents of other hosts join the run."""
+_LOCK = "agent"
+_BEGINNING_S = 10.0
 _FILES = "hocket-recorder-*"
 _LONGEST_WAIT_S = 0.25
 _SHORTEST_WAIT_S = 0.01
@@ -168,11 +170,26 @@ def _recorded_by_another(command: Sequence[str], variables: Mapping[str, str]) -
 
 @contextmanager
 def _agent_of(target: Path) -> Iterator[Agent]:
-    memory = Path(mkdtemp(prefix=FOLDER_PREFIX, dir=memory_folder()))
+    folder = memory_folder()
+    remove_abandoned(folder)
+    memory = Path(mkdtemp(prefix=FOLDER_PREFIX, dir=folder))
     try:
-        yield Agent(memory, target)
+        with locked(memory / _LOCK):
+            yield Agent(memory, target)
     finally:
         rmtree(memory, ignore_errors=True)
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove what agents of this user that were killed have left in memory."""
+    for each in folder.glob(FOLDER_PREFIX + "*"):
+        try:
+            if time() - each.stat().st_mtime < _BEGINNING_S:
+                continue  # its agent may not have the lock yet
+            with locked(each / _LOCK):
+                rmtree(each, ignore_errors=True)
+        except (OSError, RecorderError):
+            continue  # its agent runs, or it belongs to another user
 
 
 def _record(
