@@ -116,8 +116,8 @@ import signal, time
 from hocket import observe
 signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
 observe.mark("begun")
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     time.sleep(100)
 except KeyboardInterrupt:
     raise SystemExit(7)
@@ -233,3 +233,23 @@ def test_a_later_run_removes_what_a_killed_agent_left(tmp_path: Path) -> None:
         os.utime(f"/dev/shm/{left}", (0, 0))
     record_run(["true"], tmp_path / "later")
     assert _left_in_memory() == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_signals_to_the_agent_reach_the_command(tmp_path: Path, number: signal.Signals) -> None:
+    program = f"""
+import signal, time
+def end(*_): raise SystemExit(9)
+signal.signal({int(number)}, end)
+print("ready", flush=True)
+time.sleep(100)
+"""
+    command = [sys.executable, "-m", "hocket.cli", "observe", "run", "--output", str(tmp_path / "run"), "--"]
+    with subprocess.Popen([*command, *_python(program)], stdout=subprocess.PIPE, text=True) as agent:
+        try:
+            assert agent.stdout is not None and agent.stdout.readline() == "ready\n"
+            agent.send_signal(number)
+            assert agent.wait(scaled(30)) == 9
+        finally:
+            agent.kill()
+    assert open_run(tmp_path / "run").description.exit_code == 9

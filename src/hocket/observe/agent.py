@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +13,8 @@ from shutil import rmtree
 from tempfile import mkdtemp
 from time import time
 
-from hocket.errors import InvalidArgument, RecorderError
+from hocket.errors import RecorderError
+from hocket.observe.command import check_command, running
 from hocket.observe.drain import Drain
 from hocket.observe.host_collector import HostCollector, parse_address
 from hocket.observe.host_joiner import HostJoiner
@@ -91,7 +91,7 @@ def record_run(
         >>> observe.record_run(["cat", "/etc/hostname"], "run-of-cat").exit_code
         0
     """
-    _check(command)
+    check_command(command)
     target = empty_folder(Path(folder))
     variables = dict(os.environ if environment is None else environment)
     if listen is None:
@@ -133,7 +133,7 @@ def join_run(
         Traceback (most recent call last):
         hocket.errors.RecorderError: no `hocket observe run --listen` answers at 127.0.0.1:9 within 0.2 s: ...
     """
-    _check(command)
+    check_command(command)
     place = parse_address(address, needs_port=True)
     variables = dict(os.environ if environment is None else environment)
     with lease_or_folder(address) as lease:
@@ -165,7 +165,8 @@ def follow_run(command: Sequence[str]) -> RunRecording | None:
 
 
 def _recorded_by_another(command: Sequence[str], variables: Mapping[str, str]) -> RunRecording:
-    return RunRecording(None, _wait(_started(command, variables)), 0, 0, 0, (), 0)
+    with running(command, variables) as process:
+        return RunRecording(None, process.wait(), 0, 0, 0, (), 0)
 
 
 @contextmanager
@@ -197,14 +198,14 @@ def _record(
     lease: AgentLease | None = None, joiner: HostJoiner | None = None,
 ) -> RunRecording:  # fmt: skip
     began_s = time()
-    process = _started(command, recording_environment(environment, agent.memory, layers))
-    agent.start()
-    try:
-        exit_code = _wait(process)
-        if lease is not None:
-            lease.wait_for_others()
-    finally:
-        agent.stop()
+    with running(command, recording_environment(environment, agent.memory, layers)) as process:
+        agent.start()
+        try:
+            exit_code = process.wait()
+            if lease is not None:
+                lease.wait_for_others()
+        finally:
+            agent.stop()
     if joiner is not None:
         joiner.stop_comparing()
     drains = agent.drains
@@ -228,19 +229,6 @@ def _record(
         problems=tuple(problem for drain in drains for problem in drain.problems),
         num_hosts=1,
     )
-
-
-def _check(command: Sequence[str]) -> None:
-    if not command:
-        raise InvalidArgument("a command is needed, such as python train.py")
-
-
-def _started(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    try:
-        # Inherited descriptors stay open: a launcher that started this process may speak to its ranks through one.
-        return subprocess.Popen(list(command), env=environment, close_fds=False)
-    except OSError as error:
-        raise InvalidArgument(f"{command[0]} cannot be started: {error.strerror}") from None
 
 
 class Agent:
@@ -306,12 +294,3 @@ class Agent:
                 drain = self._drains[path.name] = Drain(path, self.target)
             largest = max(largest, drain.look())
         return largest
-
-
-def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Wait for the command; Ctrl-C goes to it from the terminal, and it decides when to end."""
-    while True:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            continue
