@@ -84,7 +84,7 @@ uint16_t Communicator::add_program(OpKind kind, std::string name, int num_blocks
   const auto number = static_cast<uint16_t>(programs_.size() + 1);
   events_.define(DefinitionKind::algorithm, name, number);
   programs_.push_back(std::make_unique<const Program>(kind, std::move(name), number, size, num_blocks, num_slots, ports,
-                                                      group_size, std::move(rows)));
+                                                      group_size, std::move(rows), events_.recorded_comm()));
   return number;
 }
 

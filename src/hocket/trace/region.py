@@ -435,7 +435,12 @@ def _kinds(ring: str) -> list[int]:
     operations = range(len(_native.OP_NAMES))
     if ring == "foreign":
         return [*operations, *range(FIRST_FOREIGN_KIND, FIRST_FOREIGN_KIND + len(_native.FOREIGN_NAMES))]
-    other = {"program": _native.PROGRAM_NAMES, "io": _native.IO_NAMES, "process": _native.PROCESS_NAMES}
+    other = {
+        "transfers": _native.TRANSFER_NAMES,
+        "program": _native.PROGRAM_NAMES,
+        "io": _native.IO_NAMES,
+        "process": _native.PROCESS_NAMES,
+    }
     return list(range(len(other[ring]))) if ring in other else list(operations)
 
 

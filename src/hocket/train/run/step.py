@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from hocket import _native
 from hocket.errors import InvalidArgument
 from hocket.pipeline.action import Action
 from hocket.train.data.micro_batches import MicroBatch
@@ -29,6 +30,7 @@ from hocket.train.run.layout import Layout
 from hocket.train.run.loss import CheckedLoss
 from hocket.train.run.messages import with_strides
 from hocket.train.run.probe import Specs
+from hocket.train.run.regions import name_of, name_of_message
 
 
 @dataclass
@@ -124,9 +126,10 @@ class Step:
         for number, action in enumerate(actions):
             self._where = f"action {number} of the step, {action},"
             self._has_computed = False
-            self._begin_s = time.perf_counter()
-            handlers[action.kind](self, action)
-            self.times[:, number] = self._begin_s, time.perf_counter()
+            with _native.region(name_of(action), self._options.number):
+                self._begin_s = time.perf_counter()
+                handlers[action.kind](self, action)
+                self.times[:, number] = self._begin_s, time.perf_counter()
         # The loss of some micro-batches may be a constant, if all their items are masked.
         if self._are_detached and all(self._are_detached):
             raise InvalidArgument(
@@ -195,8 +198,7 @@ class Step:
         for micro_batch in action.micro_batches:
             for number in self._between(action, is_gradient, inwards=False):
                 parcel = Parcel(number, action.pipe, micro_batch, is_gradient)
-                spec = self._spec(number, micro_batch)
-                self._channels.send(parcel, spec, self._to_send.pop(parcel), self._where)
+                self._send_now(parcel, self._to_send.pop(parcel))
 
     def _collect(self, action: Action, micro_batch: int) -> tuple[dict[str, Any], dict[int, Leaves]]:
         """Return all values that a stage may take, and for each incoming hop the leaves that need gradients."""
@@ -295,10 +297,22 @@ class Step:
         ):
             self._to_send[parcel] = leaves
         else:
+            self._send_now(parcel, leaves)
+
+    def _send_now(self, parcel: Parcel, leaves: Gradients) -> None:
+        with self._region_of(parcel, is_sent=True):
             self._channels.send(parcel, self._spec(parcel.hop, parcel.micro_batch), leaves, self._where)
 
+    def _region_of(self, parcel: Parcel, *, is_sent: bool) -> AbstractContextManager[Any]:
+        """Return the region of a message; a parcel that stays on this rank is none."""
+        other = self._channels.destination(parcel) if is_sent else self._channels.source(parcel)
+        if other == self._channels.rank:
+            return nullcontext()
+        return _native.region(name_of_message(is_sent, parcel.is_gradient), self._options.number)
+
     def _take(self, parcel: Parcel) -> Gradients:
-        leaves = self._channels.take(parcel, self._where)
+        with self._region_of(parcel, is_sent=False):
+            leaves = self._channels.take(parcel, self._where)
         if not self._has_computed:
             self._begin_s = time.perf_counter()
         return leaves
