@@ -57,6 +57,7 @@ class Names {
 
 Names g_regions(DefinitionKind::region);
 Names g_counters(DefinitionKind::counter);
+Names g_messages(DefinitionKind::region);  // of control; they take none of the program's names
 
 Event named_event(Layer layer, uint8_t kind, uint32_t name, uint64_t value) {
   Event event{};
@@ -180,7 +181,7 @@ bool read_name_and_step(const char* function, PyObject* const* args, Py_ssize_t 
 
 // A region that has not begun; null with a Python error.
 PyObject* make_region(PyObject* name, int64_t step, bool is_control, uint64_t nbytes) {
-  const uint32_t number = g_regions.number_of(name);
+  const uint32_t number = (is_control ? g_messages : g_regions).number_of(name);
   if (number == 0) return nullptr;
   auto* made = PyObject_New(RegionObject, g_region_type);
   if (!made) return nullptr;
