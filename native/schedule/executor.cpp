@@ -103,7 +103,7 @@ bool Executor::test(Flights& flights) {
       ++i;
       continue;
     }
-    log_.end(flight.transfer, EventState::completed);
+    log_.end(flight.transfer);
     if (flight.op.kind == OpKind::recv && flight.buffer) {
       flight.has_arrived = true;
       ++i;
@@ -135,24 +135,24 @@ bool Executor::write_arrived() {
 
 // Copies the blocks that a step sends to contiguous memory.
 void Executor::pack(uint32_t number, std::byte* to, uint64_t nbytes) {
-  const Transfer transfer = log_.begin(TransferKind::copy, number, -1, nbytes);
+  const Transfer transfer = log_.begin_work(TransferKind::copy, number, nbytes);
   for (const Segment& segment : segments_of(program_->steps[number])) {
     copy_bytes(to, slots_->content(segment), slots_->nbytes(segment.block));
     to += slots_->nbytes(segment.block);
   }
-  log_.end(transfer, EventState::completed);
+  log_.end(transfer);
 }
 
 // Writes the blocks that a step received to their slots.
 void Executor::write(uint32_t number, const std::byte* from, uint64_t nbytes) {
   const Step& step = program_->steps[number];
   const bool is_from_lower = peer_of(step) < rank_;
-  const Transfer transfer = log_.begin(kind_of(segments_of(step)), number, -1, nbytes);
+  const Transfer transfer = log_.begin_work(kind_of(segments_of(step)), number, nbytes);
   for (const Segment& segment : segments_of(step)) {
     write_segment(segment, from, is_from_lower);
     from += slots_->nbytes(segment.block);
   }
-  log_.end(transfer, EventState::completed);
+  log_.end(transfer);
 }
 
 void Executor::write_segment(const Segment& segment, const std::byte* from, bool is_from_lower) {
@@ -240,7 +240,7 @@ bool Executor::make_moves() {
     if (!may_run(step)) break;
     const std::span<const Segment> pairs = segments_of(step);
     const uint64_t nbytes = log_.is_on() ? moved_nbytes(step) : 0;
-    const Transfer transfer = log_.begin(kind_of(pairs), moves_[next_move_], -1, nbytes);
+    const Transfer transfer = log_.begin_work(kind_of(pairs), moves_[next_move_], nbytes);
     Buffer buffer;
     if (!step.is_direct) {
       buffer = take_buffer(nbytes_of(step));
@@ -255,7 +255,7 @@ bool Executor::make_moves() {
       write_segment(pairs[i + 1], step.is_direct ? slots_->content(pairs[i]) : from, false);
       if (from) from += slots_->nbytes(pairs[i].block);
     }
-    log_.end(transfer, EventState::completed);
+    log_.end(transfer);
     set_done(moves_[next_move_]);
     moved = true;
   }
@@ -280,7 +280,7 @@ void Executor::post(Flights& flights, uint32_t number, OpKind kind, std::byte* m
                .shares = op_.shares};
   if (kind == OpKind::send) sent_nbytes_ += nbytes;
   const TransferKind as = kind == OpKind::send ? TransferKind::send : TransferKind::receive;
-  flight.transfer = log_.begin(as, number, flight.op.root, nbytes);
+  flight.transfer = log_.begin_message(as, number, flight.op.root, nbytes);
   try {
     messages_->post(flight.op);
   } catch (...) {

@@ -22,7 +22,7 @@ void TransferLog::start(const Operation& op) {
 }
 
 Transfer TransferLog::add(TransferKind kind, uint32_t step, int32_t peer, uint64_t nbytes) {
-  Transfer transfer{kind, peer, nbytes, ticks(), SharedRing::kNone};
+  Transfer transfer{true, kind, peer, nbytes, ticks(), SharedRing::kNone};
   Event event = event_;
   event.t_begin = transfer.t_begin;
   event.nbytes = nbytes;

@@ -12,6 +12,7 @@
 namespace hocket {
 
 struct Transfer {
+  bool is_recorded = false;
   TransferKind kind = TransferKind::copy;
   int32_t peer = -1;
   uint64_t nbytes = 0;
@@ -26,11 +27,15 @@ class TransferLog {
   bool is_on() const { return static_cast<bool>(ring_); }
 
   // step: its number in the rank's program. The event is in flight until end().
-  Transfer begin(TransferKind kind, uint32_t step, int32_t peer, uint64_t nbytes) {
+  Transfer begin_message(TransferKind kind, uint32_t step, int32_t peer, uint64_t nbytes) {
     return is_on() ? add(kind, step, peer, nbytes) : Transfer{};
   }
-  void end(const Transfer& transfer, EventState state) {
-    if (is_on()) finish(transfer, state);
+  // Work on this rank's memory; without bytes it is none.
+  Transfer begin_work(TransferKind kind, uint32_t step, uint64_t nbytes) {
+    return is_on() && nbytes != 0 ? add(kind, step, -1, nbytes) : Transfer{};
+  }
+  void end(const Transfer& transfer, EventState state = EventState::completed) {
+    if (transfer.is_recorded) finish(transfer, state);
   }
 
  private:

@@ -27,6 +27,7 @@ MAGIC = b"HCKRECR1"
 SCHEMA = 1
 """The newest layout that this version reads."""
 RINGS = ("operations", "foreign", "transfers", "program", "io", "process")
+"""Names of a recorder's rings, by the native RingId."""
 DEFINITION_KINDS = ("communicator", "backend", "algorithm", "thread", "region", "file", "counter", "members")
 NUM_TIME_BINS = 40
 FIRST_TIME_BIN = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -30,7 +30,7 @@ from hocket.train.run.layout import Layout
 from hocket.train.run.loss import CheckedLoss
 from hocket.train.run.messages import with_strides
 from hocket.train.run.probe import Specs
-from hocket.train.run.regions import name_of, name_of_message
+from hocket.train.run.regions import name_of
 
 
 @dataclass
@@ -122,7 +122,7 @@ class Step:
             actions: actions of this rank.
             handlers: functions that execute actions, by kind.
         """
-        self._channels.expect(self._parcels_of(actions))
+        self._channels.expect(self._parcels_of(actions), self._options.number)
         for number, action in enumerate(actions):
             self._where = f"action {number} of the step, {action},"
             self._has_computed = False
@@ -198,7 +198,8 @@ class Step:
         for micro_batch in action.micro_batches:
             for number in self._between(action, is_gradient, inwards=False):
                 parcel = Parcel(number, action.pipe, micro_batch, is_gradient)
-                self._send_now(parcel, self._to_send.pop(parcel))
+                spec = self._spec(number, micro_batch)
+                self._channels.send(parcel, spec, self._to_send.pop(parcel), self._where)
 
     def _collect(self, action: Action, micro_batch: int) -> tuple[dict[str, Any], dict[int, Leaves]]:
         """Return all values that a stage may take, and for each incoming hop the leaves that need gradients."""
@@ -297,22 +298,10 @@ class Step:
         ):
             self._to_send[parcel] = leaves
         else:
-            self._send_now(parcel, leaves)
-
-    def _send_now(self, parcel: Parcel, leaves: Gradients) -> None:
-        with self._region_of(parcel, is_sent=True):
             self._channels.send(parcel, self._spec(parcel.hop, parcel.micro_batch), leaves, self._where)
 
-    def _region_of(self, parcel: Parcel, *, is_sent: bool) -> AbstractContextManager[Any]:
-        """Return the region of a message; a parcel that stays on this rank is none."""
-        other = self._channels.destination(parcel) if is_sent else self._channels.source(parcel)
-        if other == self._channels.rank:
-            return nullcontext()
-        return _native.region(name_of_message(is_sent, parcel.is_gradient), self._options.number)
-
     def _take(self, parcel: Parcel) -> Gradients:
-        with self._region_of(parcel, is_sent=False):
-            leaves = self._channels.take(parcel, self._where)
+        leaves = self._channels.take(parcel, self._where)
         if not self._has_computed:
             self._begin_s = time.perf_counter()
         return leaves
