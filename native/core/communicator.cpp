@@ -287,7 +287,9 @@ void Communicator::check_health() {
     // All that the peers published before they died is visible now: complete the operations that need no more.
     while (progress()) {
     }
-    if (!failure_) fail(*error);
+    // A member that left may have been missing only until then.
+    if (!failure_) error = queue.lane->health();
+    if (!failure_ && error) fail(*error);
     return;
   }
 }
