@@ -36,6 +36,8 @@ Communicator::Communicator(int rank_, int size_, uint32_t id_, std::string label
 
 void Communicator::add_backend(std::unique_ptr<Lane> collective, std::unique_ptr<Lane> point_to_point) {
   events_.define(DefinitionKind::backend, collective->backend(), num_backends());
+  if (const uint32_t comm = events_.recorded_comm())
+    for (Lane* lane : {collective.get(), point_to_point.get()}) lane->record_as(comm);
   queues_.push_back({std::move(collective), {}, 0});
   queues_.push_back({std::move(point_to_point), {}, 0});
 }

@@ -52,9 +52,10 @@ inline constexpr std::array kIoRouteNames = {"posix", "vectored", "stdio", "mpi"
 // A copy from file to file is two events, whose `algorithm` says which end `comm` is.
 enum class CopySide : uint16_t { source, target };
 inline constexpr uint64_t kUnknownOffset = ~0ull;
-// What one step of a schedule does: messages, and work on this rank's memory, which has no peer.
-enum class TransferKind : uint8_t { send, receive, copy, reduce };
-inline constexpr std::array kTransferNames = {"send", "receive", "copy", "reduce"};
+// What carries an operation out. Steps of a schedule: messages, and work on this rank's memory, which has no peer.
+// `part`: what one of two libraries carries.
+enum class TransferKind : uint8_t { send, receive, copy, reduce, part };
+inline constexpr std::array kTransferNames = {"send", "receive", "copy", "reduce", "part"};
 // `sampling`: a ring records more or fewer of its events from now on. `control`: a message to or from the server of the
 // job's control connections, or a wait for one.
 enum class ProcessKind : uint8_t { counter, sampling, control };
@@ -73,8 +74,8 @@ struct Event {
   uint64_t nbytes;
   // Tag of a point-to-point operation; with a schedule: bytes that this rank sent; of I/O: offset in the file, or
   // kUnknownOffset; of a collective of torch: ticks when it was started, after it was issued; of a region: the user's
-  // step; of a counter: bits of its double; of a transfer: number of the step in the rank's program; of a change of
-  // sampling: the new sampling_log2.
+  // step; of a counter: bits of its double; of a transfer: number of the step in the rank's program; of a part: 0 or
+  // 1, the first or the second library; of a change of sampling: the new sampling_log2.
   uint64_t aux;
   uint32_t seq;         // modulo 2^32; of a transfer: of its operation
   uint32_t comm;        // id of the definition of its communicator; of its file, region or counter in other rings; of a

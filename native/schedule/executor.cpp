@@ -38,7 +38,7 @@ void Executor::start(const Operation& op) {
   done_.assign(program_->steps.size(), false);
   num_done_ = 0;
   sent_nbytes_ = 0;
-  log_.start(op_);
+  log_.start(op_, program.comm);
   slots_.emplace(op_, program, rank_);
   slots_->copy_own_input();
 }
@@ -135,7 +135,7 @@ bool Executor::write_arrived() {
 
 // Copies the blocks that a step sends to contiguous memory.
 void Executor::pack(uint32_t number, std::byte* to, uint64_t nbytes) {
-  const Transfer transfer = log_.begin_work(TransferKind::copy, number, nbytes);
+  Transfer transfer = log_.begin_work(TransferKind::copy, number, nbytes);
   for (const Segment& segment : segments_of(program_->steps[number])) {
     copy_bytes(to, slots_->content(segment), slots_->nbytes(segment.block));
     to += slots_->nbytes(segment.block);
@@ -147,7 +147,7 @@ void Executor::pack(uint32_t number, std::byte* to, uint64_t nbytes) {
 void Executor::write(uint32_t number, const std::byte* from, uint64_t nbytes) {
   const Step& step = program_->steps[number];
   const bool is_from_lower = peer_of(step) < rank_;
-  const Transfer transfer = log_.begin_work(kind_of(segments_of(step)), number, nbytes);
+  Transfer transfer = log_.begin_work(kind_of(segments_of(step)), number, nbytes);
   for (const Segment& segment : segments_of(step)) {
     write_segment(segment, from, is_from_lower);
     from += slots_->nbytes(segment.block);
@@ -240,7 +240,7 @@ bool Executor::make_moves() {
     if (!may_run(step)) break;
     const std::span<const Segment> pairs = segments_of(step);
     const uint64_t nbytes = log_.is_on() ? moved_nbytes(step) : 0;
-    const Transfer transfer = log_.begin_work(kind_of(pairs), moves_[next_move_], nbytes);
+    Transfer transfer = log_.begin_work(kind_of(pairs), moves_[next_move_], nbytes);
     Buffer buffer;
     if (!step.is_direct) {
       buffer = take_buffer(nbytes_of(step));
@@ -280,7 +280,7 @@ void Executor::post(Flights& flights, uint32_t number, OpKind kind, std::byte* m
                .shares = op_.shares};
   if (kind == OpKind::send) sent_nbytes_ += nbytes;
   const TransferKind as = kind == OpKind::send ? TransferKind::send : TransferKind::receive;
-  flight.transfer = log_.begin_message(as, number, flight.op.root, nbytes);
+  flight.transfer = log_.begin(as, number, flight.op.root, nbytes);
   try {
     messages_->post(flight.op);
   } catch (...) {
@@ -311,7 +311,7 @@ void Executor::cancel() noexcept {
   bool is_in_use = false;  // whether a library that cannot cancel still uses the arrays
   for (Flights* flights : {&sending_, &receiving_}) {
     for (Flight& flight : *flights) {
-      if (!flight.has_arrived) log_.end(flight.transfer, EventState::failed);
+      log_.end(flight.transfer, EventState::failed);
       if (flight.has_arrived || !flight.op.token) continue;
       if (messages_->cancel(flight.op) || !messages_->keeps_arrays()) continue;
       is_in_use = true;

@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "core/lane.hpp"
+#include "core/transfer_log.hpp"
 #include "reduce/reduce.hpp"
 #include "schedule/slots.hpp"
-#include "schedule/transfer_log.hpp"
 
 namespace hocket {
 
