@@ -271,10 +271,13 @@ class _Reader:
         self._end = region_nbytes
         rest = self._read(_DEFINITIONS_AT, _RINGS_AT + len(RINGS) * _RING.size - _DEFINITIONS_AT)
         rest = rest.ljust(_RINGS_AT + len(RINGS) * _RING.size - _DEFINITIONS_AT, b"\0")
-        definitions = self._definitions(*_DEFINITIONS.unpack_from(rest))
         tables = [_TABLE.unpack_from(rest, _TABLES_AT - _DEFINITIONS_AT + i * _TABLE.size) for i in range(_NUM_TABLES)]
         rings = [_RING.unpack_from(rest, _RINGS_AT - _DEFINITIONS_AT + i * _RING.size) for i in range(len(RINGS))]
         histograms, num_overflowed = self._histograms(tables)
+        events = {name: self._ring(i, name, *ring) for i, (name, ring) in enumerate(zip(RINGS, rings, strict=True))}
+        # Names come before the events that refer to them, so they are read after these.
+        names = self._read(_DEFINITIONS_AT, _DEFINITIONS.size).ljust(_DEFINITIONS.size, b"\0")
+        definitions = self._definitions(*_DEFINITIONS.unpack(names))
         return RecorderSnapshot(
             source=self._source,
             owner=Owner(
@@ -283,7 +286,7 @@ class _Reader:
             ),
             ticks_are_tsc=bool(is_tsc),
             anchor=tuple(anchor),
-            rings={name: self._ring(i, name, *ring) for i, (name, ring) in enumerate(zip(RINGS, rings, strict=True))},
+            rings=events,
             histograms=histograms,
             num_overflowed=num_overflowed,
             definitions=definitions,
