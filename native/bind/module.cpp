@@ -71,6 +71,7 @@ NB_MODULE(_native, module) {
   module.attr("CONSTANTS") = constants;
   module.attr("OP_NAMES") = name_list(kOpNames);
   module.attr("FOREIGN_NAMES") = name_list(kForeignNames);
+  module.attr("TRANSFER_NAMES") = name_list(kTransferNames);
   module.attr("PROGRAM_NAMES") = name_list(kProgramNames);
   module.attr("IO_NAMES") = name_list(kIoNames);
   module.attr("IO_ROUTE_NAMES") = name_list(kIoRouteNames);

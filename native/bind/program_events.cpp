@@ -57,19 +57,24 @@ class Names {
 
 Names g_regions(DefinitionKind::region);
 Names g_counters(DefinitionKind::counter);
+Names g_messages(DefinitionKind::region);  // of control; they take none of the program's names
 
-Event program_event(ProgramKind kind, uint32_t name, uint64_t value) {
+Event named_event(Layer layer, uint8_t kind, uint32_t name, uint64_t value) {
   Event event{};
   event.comm = name;
   event.aux = value;
   event.peer = -1;
   event.thread = thread_number();
-  event.kind = static_cast<uint8_t>(kind);
+  event.kind = kind;
   event.reduce = 0xff;
-  event.layer = Layer::program;
+  event.layer = layer;
   event.state = EventState::completed;
   event.t_begin = ticks();
   return event;
+}
+
+Event program_event(ProgramKind kind, uint32_t name, uint64_t value) {
+  return named_event(Layer::program, static_cast<uint8_t>(kind), name, value);
 }
 
 SharedRing program_ring() {
@@ -77,18 +82,31 @@ SharedRing program_ring() {
   return ring;
 }
 
+SharedRing process_ring() {
+  static const SharedRing ring = Recorder::instance().ring(RingId::process);
+  return ring;
+}
+
 struct RegionObject {
   PyObject ob_base;
   uint64_t index;
   uint32_t name;
+  bool is_control;  // of hocket itself, and not of the program
   int64_t step;
+  uint64_t nbytes;
 };
+
+SharedRing ring_of(const RegionObject& region) { return region.is_control ? process_ring() : program_ring(); }
 
 PyObject* enter(PyObject* self, PyObject*) {
   auto* region = reinterpret_cast<RegionObject*>(self);
-  SharedRing ring = program_ring();
+  SharedRing ring = ring_of(*region);
   if (ring) {
-    Event event = program_event(ProgramKind::region, region->name, static_cast<uint64_t>(region->step));
+    const auto step = static_cast<uint64_t>(region->step);
+    Event event = region->is_control
+                      ? named_event(Layer::process, static_cast<uint8_t>(ProcessKind::control), region->name, step)
+                      : program_event(ProgramKind::region, region->name, step);
+    event.nbytes = region->nbytes;
     event.state = EventState::started;
     region->index = ring.add(event);
   }
@@ -98,7 +116,7 @@ PyObject* enter(PyObject* self, PyObject*) {
 PyObject* leave(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
   auto* region = reinterpret_cast<RegionObject*>(self);
   const bool has_failed = nargs > 0 && args[0] != Py_None;
-  if (SharedRing ring = program_ring())
+  if (SharedRing ring = ring_of(*region))
     ring.update(region->index, [has_failed](Event& event) {
       event.t_end = ticks();
       event.state = has_failed ? EventState::failed : EventState::completed;
@@ -161,18 +179,35 @@ bool read_name_and_step(const char* function, PyObject* const* args, Py_ssize_t 
   return true;
 }
 
-PyObject* region(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  PyObject* name = nullptr;
-  int64_t step = kNoStep;
-  if (!read_name_and_step("region", args, nargs, kwnames, &name, &step)) return nullptr;
-  const uint32_t number = g_regions.number_of(name);
+// A region that has not begun; null with a Python error.
+PyObject* make_region(PyObject* name, int64_t step, bool is_control, uint64_t nbytes) {
+  const uint32_t number = (is_control ? g_messages : g_regions).number_of(name);
   if (number == 0) return nullptr;
   auto* made = PyObject_New(RegionObject, g_region_type);
   if (!made) return nullptr;
   made->index = SharedRing::kNone;
   made->name = number;
+  made->is_control = is_control;
   made->step = step;
+  made->nbytes = nbytes;
   return reinterpret_cast<PyObject*>(made);
+}
+
+PyObject* region(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  PyObject* name = nullptr;
+  int64_t step = kNoStep;
+  if (!read_name_and_step("region", args, nargs, kwnames, &name, &step)) return nullptr;
+  return make_region(name, step, false, 0);
+}
+
+PyObject* control_event(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
+  if (nargs != 2 || !PyUnicode_Check(args[0]) || !PyLong_Check(args[1])) {
+    PyErr_SetString(PyExc_TypeError, "control_event() takes a name and a number of bytes");
+    return nullptr;
+  }
+  const size_t nbytes = PyLong_AsSize_t(args[1]);
+  if (PyErr_Occurred()) return nullptr;
+  return make_region(args[0], kNoStep, true, nbytes);
 }
 
 PyObject* mark(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
@@ -224,6 +259,7 @@ PyCFunction as_c_function(Function* function) {
 
 PyMethodDef g_functions[] = {
     {"region", as_c_function(&region), METH_FASTCALL | METH_KEYWORDS, "See hocket.observe.region."},
+    {"control_event", as_c_function(&control_event), METH_FASTCALL, "A message between a rank and the job's server."},
     {"mark", as_c_function(&mark), METH_FASTCALL | METH_KEYWORDS, "See hocket.observe.mark."},
     {"counter", as_c_function(&counter), METH_FASTCALL, "See hocket.observe.counter."},
     {nullptr, nullptr, 0, nullptr},

@@ -36,6 +36,8 @@ Communicator::Communicator(int rank_, int size_, uint32_t id_, std::string label
 
 void Communicator::add_backend(std::unique_ptr<Lane> collective, std::unique_ptr<Lane> point_to_point) {
   events_.define(DefinitionKind::backend, collective->backend(), num_backends());
+  if (const uint32_t comm = events_.recorded_comm())
+    for (Lane* lane : {collective.get(), point_to_point.get()}) lane->record_as(comm);
   queues_.push_back({std::move(collective), {}, 0});
   queues_.push_back({std::move(point_to_point), {}, 0});
 }
@@ -84,7 +86,7 @@ uint16_t Communicator::add_program(OpKind kind, std::string name, int num_blocks
   const auto number = static_cast<uint16_t>(programs_.size() + 1);
   events_.define(DefinitionKind::algorithm, name, number);
   programs_.push_back(std::make_unique<const Program>(kind, std::move(name), number, size, num_blocks, num_slots, ports,
-                                                      group_size, std::move(rows)));
+                                                      group_size, std::move(rows), events_.recorded_comm()));
   return number;
 }
 
@@ -287,7 +289,9 @@ void Communicator::check_health() {
     // All that the peers published before they died is visible now: complete the operations that need no more.
     while (progress()) {
     }
-    if (!failure_) fail(*error);
+    // A member that left may have been missing only until then.
+    if (!failure_) error = queue.lane->health();
+    if (!failure_ && error) fail(*error);
     return;
   }
 }

@@ -40,6 +40,9 @@ class EventRing {
 
   bool has_clock() const { return clock_ns_ != nullptr; }
 
+  // Id of the communicator's definition; 0 if the recorder does not get its operations.
+  uint32_t recorded_comm() const { return histograms_ ? comm_ : 0; }
+
   uint64_t begin(const Operation& op, uint8_t flags) {
     ++issued_;
     if (!ring_) return 0;

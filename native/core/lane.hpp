@@ -48,6 +48,8 @@ struct InFlight {
 //  - hint() adds a possible cause to the report, such as messages with other tags.
 //  - health() checks for dead peers and reads the abort word; called a few times a second while a thread waits.
 //  - cancel() forgets a posted operation; true if no other member can have noticed it.
+//  - record_as() is called once before the first operation, if the recorder gets the communicator's operations: `comm`
+//    is the id of its definition there.
 //  - abandon() notifies the other members, as far as possible, that this member can use the communicator no more.
 class Lane {
  public:
@@ -61,6 +63,7 @@ class Lane {
   virtual std::string hint(const Operation&) { return ""; }
   virtual bool cancel(Operation& op) noexcept = 0;
   virtual std::optional<Error> health() { return std::nullopt; }
+  virtual void record_as(uint32_t) {}
   virtual void abandon(const Error&) noexcept {}
   // Whether post() and a few test() calls usually complete the operation: then try them before a Work is made.
   virtual bool is_short(const Operation&) const { return false; }

@@ -19,6 +19,7 @@ class LibraryLane : public Lane {
   std::optional<std::string> refuses(const Operation& op) const override { return library_->refuses(op); }
   bool takes_memory(const Operation& op) const override { return library_->takes_memory(op); }
   void note_issue(Operation& op) override { library_->note_issue(op); }
+  void record_as(uint32_t comm) override { library_->record_as(comm); }
   std::string hint(const Operation& op) override { return library_->hint(op); }
   Polling polling() const override { return library_->polling(); }
   bool has_threads() const override { return library_->has_threads(); }

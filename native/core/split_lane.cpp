@@ -35,6 +35,7 @@ Progress SplitLane::post(Operation& op) {
   const uint64_t first = shares_->first_nbytes(op);
   Flight& flight = flights_.emplace_back();
   op.token = &flight;
+  log_.start(op, comm_);
   const uint64_t offsets[] = {0, first}, sizes[] = {first, op.nbytes - first};
   for (size_t i = 0; i < 2; ++i) {
     Part& part = flight.parts[i];
@@ -44,7 +45,9 @@ Progress SplitLane::post(Operation& op) {
     if (op.in) part.op.in = op.in + offsets[i];
     if (op.out) part.op.out = op.out + offsets[i];
     part.is_done = !sizes[i] && (i == 1 || op.nbytes);  // the first library carries empty operations
-    if (!part.is_done) part.lane = lanes_[i].get();
+    if (part.is_done) continue;
+    part.lane = lanes_[i].get();
+    part.transfer = log_.begin(TransferKind::part, static_cast<uint32_t>(i), op.root, sizes[i]);
   }
   Progress state = Progress::waiting;
   for (Part& part : flight.parts)
@@ -68,10 +71,12 @@ Progress SplitLane::call(Operation& op, Part& part, Progress (Lane::*call)(Opera
   try {
     const Progress state = (part.lane->*call)(part.op);
     part.is_done = state == Progress::done;
+    if (part.is_done) log_.end(part.transfer);
     return state;
   } catch (const Failure& failure) {
     part.lane = nullptr;
     part.is_done = true;
+    log_.end(part.transfer, EventState::failed);
     cancel_parts(flight_of(op));
     forget(op);
     Error error = failure.error();
@@ -83,11 +88,13 @@ Progress SplitLane::call(Operation& op, Part& part, Progress (Lane::*call)(Opera
 
 bool SplitLane::cancel_parts(Flight& flight) noexcept {
   bool is_unnoticed = true;
-  for (Part& part : flight.parts)
+  for (Part& part : flight.parts) {
+    log_.end(part.transfer, EventState::failed);
     if (part.lane && !part.is_done && part.op.token)
       is_unnoticed &= part.lane->cancel(part.op);
     else if (part.is_done)
       is_unnoticed = false;
+  }
   return is_unnoticed;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/lane.hpp"
+#include "core/transfer_log.hpp"
 
 namespace hocket {
 
@@ -40,6 +41,7 @@ class SplitLane final : public Lane {
   const char* backend() const override { return backend_.c_str(); }
   size_t depth() const override { return std::min(lanes_[0]->depth(), lanes_[1]->depth()); }
   void note_issue(Operation& op) override { op.shares = shares_->version(); }
+  void record_as(uint32_t comm) override { comm_ = comm; }
   Progress post(Operation& op) override;
   Progress test(Operation& op) override;
   std::vector<int> missing(const Operation& op) const override;
@@ -60,6 +62,7 @@ class SplitLane final : public Lane {
     Lane* lane = nullptr;
     Operation op = {};
     bool is_done = false;
+    Transfer transfer = {};
   };
   struct Flight {
     Part parts[2];
@@ -75,6 +78,8 @@ class SplitLane final : public Lane {
   std::vector<std::unique_ptr<Lane>> lanes_;
   const std::shared_ptr<const Shares> shares_;
   std::list<Flight> flights_;
+  uint32_t comm_ = 0;
+  TransferLog log_;
 };
 
 }  // namespace hocket

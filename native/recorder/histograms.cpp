@@ -32,23 +32,40 @@ constexpr uint8_t kBeingMade = 2;  // its key is not written yet
 
 }  // namespace
 
-Histogram& SerialHistograms::find(const HistogramKey& key) {
+Histogram* SerialHistograms::find(const HistogramKey& key, uint64_t most_used) {
   const uint64_t hash = hash_of(key);
-  Histogram& last = entries_[table_->capacity - 1];
+  const Histogram& last = entries_[table_->capacity - 1];
   for (uint64_t probe = 0; probe < kMostProbes; ++probe) {
     Histogram& entry = entries_[(hash + probe) & (table_->capacity - 1)];
     if (&entry == &last) continue;
-    if (entry.is_used && is_of(entry, key)) return *(last_ = &entry);
+    if (entry.is_used && is_of(entry, key)) return last_ = &entry;
     if (entry.is_used) continue;
+    if (table_->used >= most_used) return nullptr;
     set_key(entry, key);
     std::atomic_ref(entry.is_used).store(kUsed, std::memory_order_release);
     ++table_->used;
-    return *(last_ = &entry);
+    return last_ = &entry;
   }
+  return nullptr;
+}
+
+Histogram& SerialHistograms::find(const HistogramKey& key) {
+  if (Histogram* entry = find(key, table_->capacity)) return *entry;
+  Histogram& last = entries_[table_->capacity - 1];
   ++table_->overflowed;
   if (!last.is_used) last.least_ticks = UINT64_MAX;
-  last.is_used = 1;
+  last.is_used = kUsed;
   return last;
+}
+
+Histogram& SerialHistograms::find_for_transfer(const HistogramKey& key) {
+  if (Histogram* entry = find(key, table_->capacity / 2)) return *entry;
+  HistogramKey of_peer = key;
+  of_peer.algorithm = 0;
+  of_peer.size_class = kAnySize;
+  if (Histogram* entry = find(of_peer, table_->capacity / 4 * 3)) return *entry;
+  of_peer.peer = -1;
+  return find(of_peer);
 }
 
 // Null: the table has no room for a new key.

@@ -40,8 +40,16 @@ class SerialHistograms {  // one writer at a time
   SerialHistograms(HistogramTable* table, Histogram* entries) : table_(table), entries_(entries) {}
 
   void add(const HistogramKey& key, uint64_t ticks, uint64_t nbytes, bool has_failed) {
-    if (!table_) return;
-    Histogram& entry = last_ && is_of(*last_, key) ? *last_ : find(key);
+    if (table_) count(last_ && is_of(*last_, key) ? *last_ : find(key), ticks, nbytes, has_failed);
+  }
+  // The same for transfers, whose keys may be many: new ones take at most half of the table, then one for each peer up
+  // to three quarters, then one for all peers, so that operations find room.
+  void add_transfer(const HistogramKey& key, uint64_t ticks, uint64_t nbytes, bool has_failed) {
+    if (table_) count(last_ && is_of(*last_, key) ? *last_ : find_for_transfer(key), ticks, nbytes, has_failed);
+  }
+
+ private:
+  static void count(Histogram& entry, uint64_t ticks, uint64_t nbytes, bool has_failed) {
     const uint32_t version = entry.version;
     std::atomic_ref(entry.version).store(version + 1, std::memory_order_relaxed);
     keep_store_order();
@@ -55,8 +63,10 @@ class SerialHistograms {  // one writer at a time
     std::atomic_ref(entry.version).store(version + 2, std::memory_order_release);
   }
 
- private:
   Histogram& find(const HistogramKey& key);
+  Histogram& find_for_transfer(const HistogramKey& key);
+  // Null: it is new, and the table has no room for it or has `most_used` entries.
+  Histogram* find(const HistogramKey& key, uint64_t most_used);
 
   HistogramTable* table_ = nullptr;
   Histogram* entries_ = nullptr;

@@ -52,8 +52,14 @@ inline constexpr std::array kIoRouteNames = {"posix", "vectored", "stdio", "mpi"
 // A copy from file to file is two events, whose `algorithm` says which end `comm` is.
 enum class CopySide : uint16_t { source, target };
 inline constexpr uint64_t kUnknownOffset = ~0ull;
-enum class ProcessKind : uint8_t { counter };
-inline constexpr std::array kProcessNames = {"counter"};
+// What carries an operation out. Steps of a schedule: messages, and work on this rank's memory, which has no peer.
+// `part`: what one of two libraries carries.
+enum class TransferKind : uint8_t { send, receive, copy, reduce, part };
+inline constexpr std::array kTransferNames = {"send", "receive", "copy", "reduce", "part"};
+// `sampling`: a ring records more or fewer of its events from now on. `control`: a message to or from the server of the
+// job's control connections, or a wait for one.
+enum class ProcessKind : uint8_t { counter, sampling, control };
+inline constexpr std::array kProcessNames = {"counter", "sampling", "control"};
 
 inline constexpr uint8_t kEventAsync = 1;
 inline constexpr uint8_t kEventNamed = 2;    // Operation.is_named
@@ -68,10 +74,12 @@ struct Event {
   uint64_t nbytes;
   // Tag of a point-to-point operation; with a schedule: bytes that this rank sent; of I/O: offset in the file, or
   // kUnknownOffset; of a collective of torch: ticks when it was started, after it was issued; of a region: the user's
-  // step; of a counter: bits of its double.
+  // step; of a counter: bits of its double; of a transfer: number of the step in the rank's program; of a part: 0 or
+  // 1, the first or the second library; of a change of sampling: the new sampling_log2.
   uint64_t aux;
-  uint32_t seq;         // modulo 2^32
-  uint32_t comm;        // id of the definition of its communicator; of its file, region or counter in other rings
+  uint32_t seq;         // modulo 2^32; of a transfer: of its operation
+  uint32_t comm;        // id of the definition of its communicator; of its file, region or counter in other rings; of a
+                        // change of sampling: the ring's RingId
   int32_t peer;         // rank; -1 for a collective without root; of failed I/O: errno, else 0
   uint32_t blocked_ns;  // time that callers waited for an asynchronous operation, at most 4.29 s
   uint16_t thread;      // id of its thread's definition
@@ -128,7 +136,7 @@ struct Histogram {
   uint8_t kind;
   uint8_t backend;
   Layer layer;
-  uint8_t size_class;  // 0: no bytes; n: 2^(n-1) to 2^n - 1 bytes
+  uint8_t size_class;  // 0: no bytes; n: 2^(n-1) to 2^n - 1 bytes; kAnySize
   uint8_t is_used;
   uint8_t unused[5];
   uint64_t count;   // completed and failed ones
@@ -141,9 +149,11 @@ struct Histogram {
   uint64_t reserved;
 };
 static_assert(sizeof(Histogram) == 400);
+// Transfers of all sizes and algorithms; of one peer, or with peer -1 of all of them.
+inline constexpr uint8_t kAnySize = 0xff;
 inline constexpr uint64_t kNumHistograms = 1024;  // of each table; the last one counts what finds no room
 
-// One table has the writer of the ring of operations, the other one all other writers.
+// One table has the holder of the progress lock, for operations and transfers, the other one all other writers.
 struct alignas(kLineNbytes) HistogramTable {
   uint64_t offset;
   uint64_t capacity;  // a power of two

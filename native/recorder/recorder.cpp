@@ -144,7 +144,12 @@ void Recorder::lay_out() {
 SharedRing Recorder::ring(RingId id) const {
   if (!header_) return {};
   RingHeader& ring = header_->rings[static_cast<size_t>(id)];
-  return {&ring, reinterpret_cast<Event*>(static_cast<std::byte*>(memory_.base) + ring.offset)};
+  RingHeader& of_process = header_->rings[static_cast<size_t>(RingId::process)];
+  return SharedRing(&ring, events_of(ring), {&of_process, events_of(of_process), id});
+}
+
+Event* Recorder::events_of(const RingHeader& ring) const {
+  return reinterpret_cast<Event*>(static_cast<std::byte*>(memory_.base) + ring.offset);
 }
 
 SharedHistograms Recorder::shared_histograms() const {

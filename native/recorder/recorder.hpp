@@ -48,6 +48,7 @@ class Recorder {
  private:
   Recorder();
   void lay_out();
+  Event* events_of(const RingHeader& ring) const;
   void start_in_child();
   void end();
 

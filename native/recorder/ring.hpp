@@ -64,6 +64,13 @@ class SerialRing {
   uint64_t mask_ = 0;
 };
 
+// Where a ring notes that it records more or fewer events: the ring of events of the process.
+struct SamplingLog {
+  RingHeader* header = nullptr;  // null: nowhere
+  Event* events = nullptr;
+  RingId of = RingId::process;  // the ring that notes it
+};
+
 // Any number of writers. A slot belongs to the writer that made its version odd; a writer that finds it odd drops its
 // event, because another one was interrupted inside for a whole lap of the ring.
 class SharedRing {
@@ -71,7 +78,8 @@ class SharedRing {
   static constexpr uint64_t kNone = ~0ull;
 
   SharedRing() = default;
-  SharedRing(RingHeader* header, Event* events) : header_(header), events_(events), mask_(header->capacity - 1) {}
+  explicit SharedRing(RingHeader* header, Event* events, SamplingLog log = {})
+      : header_(header), events_(events), mask_(header->capacity - 1), log_(log) {}
 
   explicit operator bool() const { return header_ != nullptr; }
 
@@ -79,24 +87,23 @@ class SharedRing {
   uint64_t add(Event event) {
     const uint64_t number = std::atomic_ref(header_->issued).fetch_add(1, std::memory_order_relaxed);
     const uint64_t sampling = std::atomic_ref(header_->sampling_log2).load(std::memory_order_relaxed);
-    if (sampling != 0 && (number & ((1ull << sampling) - 1)) != 0) {
+    if (sampling != 0 && !is_chosen(number, sampling)) {
       std::atomic_ref(header_->sampled_out).fetch_add(1, std::memory_order_relaxed);
       return kNone;
     }
-    const bool measures_cost = number % kCostInterval == 0 && number != 0;  // the first ones find cold memory
+    const uint64_t block = number >> sampling;  // the first ones find cold memory
+    const bool measures_cost = block % (kCostInterval >> sampling) == 0 && block != 0;
     const uint64_t cost_begin = measures_cost ? ticks() : 0;
-    const uint64_t index = std::atomic_ref(header_->next).fetch_add(1, std::memory_order_relaxed);
-    Event& slot = events_[index & mask_];
-    if (!enter(slot, std::atomic_ref(slot.version).load(std::memory_order_relaxed), index)) {
-      std::atomic_ref(header_->dropped).fetch_add(1, std::memory_order_relaxed);
-      return kNone;
-    }
     event.weight_log2 = static_cast<uint8_t>(sampling);
-    std::memcpy(&slot, &event, offsetof(Event, version));
-    leave(slot, index);
-    std::atomic_ref(header_->recorded).fetch_add(1, std::memory_order_relaxed);
-    if (measures_cost) govern(cost_begin, sampling);
+    const uint64_t index = write(event);
+    if (measures_cost && index != kNone) govern(cost_begin, sampling, event.thread);
     return index;
+  }
+
+  // Records an event that must not be left out.
+  uint64_t add_always(const Event& event) {
+    std::atomic_ref(header_->issued).fetch_add(1, std::memory_order_relaxed);
+    return write(event);
   }
 
   // Changes an event with `change(Event&)`; does nothing if it was overwritten meanwhile.
@@ -110,8 +117,28 @@ class SharedRing {
   }
 
  private:
+  // One of each 2^sampling events that follow each other, each time at another place among them: programs repeat
+  // themselves, and every second event may be a receive.
+  static bool is_chosen(uint64_t number, uint64_t sampling) {
+    const uint64_t place = (number >> sampling) * 0x9E3779B97F4A7C15ull >> (64 - sampling);
+    return (number & ((1ull << sampling) - 1)) == place;
+  }
+
+  uint64_t write(const Event& event) {
+    const uint64_t index = std::atomic_ref(header_->next).fetch_add(1, std::memory_order_relaxed);
+    Event& slot = events_[index & mask_];
+    if (!enter(slot, std::atomic_ref(slot.version).load(std::memory_order_relaxed), index)) {
+      std::atomic_ref(header_->dropped).fetch_add(1, std::memory_order_relaxed);
+      return kNone;
+    }
+    std::memcpy(&slot, &event, offsetof(Event, version));
+    leave(slot, index);
+    std::atomic_ref(header_->recorded).fetch_add(1, std::memory_order_relaxed);
+    return index;
+  }
+
   // Adds the cost of the last kCostInterval events, and records more or fewer of the next ones by their cost.
-  void govern(uint64_t cost_begin, uint64_t sampling) {
+  void govern(uint64_t cost_begin, uint64_t sampling, uint16_t thread) {
     const uint64_t now = ticks();
     constexpr uint64_t kWithUpdate = 2;  // most events are changed once more when they end
     constexpr uint64_t kMostCost = 500;  // ticks; what takes longer was interrupted
@@ -126,9 +153,24 @@ class SharedRing {
       return;
     const uint64_t before = std::atomic_ref(header_->window_cost).exchange(total, std::memory_order_relaxed);
     const uint64_t ppm = (total - before) * 1'000'000 / passed;
-    std::atomic_ref wanted(header_->sampling_log2);
-    if (ppm > budget_ppm && sampling < kMostSamplingLog2) wanted.store(sampling + 1, std::memory_order_relaxed);
-    if (ppm < budget_ppm / 4 && sampling > 0) wanted.store(sampling - 1, std::memory_order_relaxed);
+    if (ppm > budget_ppm && sampling < kMostSamplingLog2) set_sampling(sampling + 1, now, thread);
+    if (ppm < budget_ppm / 4 && sampling > 0) set_sampling(sampling - 1, now, thread);
+  }
+
+  void set_sampling(uint64_t sampling, uint64_t now, uint16_t thread) {
+    std::atomic_ref(header_->sampling_log2).store(sampling, std::memory_order_relaxed);
+    if (!log_.header) return;
+    Event event{};
+    event.t_begin = event.t_end = now;
+    event.aux = sampling;
+    event.comm = static_cast<uint32_t>(log_.of);
+    event.peer = -1;
+    event.thread = thread;
+    event.kind = static_cast<uint8_t>(ProcessKind::sampling);
+    event.reduce = 0xff;
+    event.state = EventState::completed;
+    event.layer = Layer::process;
+    SharedRing(log_.header, log_.events).add_always(event);
   }
 
   bool enter(Event& slot, uint32_t found, uint64_t index) {
@@ -146,6 +188,7 @@ class SharedRing {
   RingHeader* header_ = nullptr;
   Event* events_ = nullptr;
   uint64_t mask_ = 0;
+  SamplingLog log_;
 };
 
 }  // namespace hocket

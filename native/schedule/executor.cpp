@@ -12,6 +12,12 @@ constexpr size_t kLeastWindow = 4;
 // Limit of one drive(), so that other lanes run too.
 constexpr int kMostPasses = 8;
 constexpr uint64_t kMostSpareBytes = 4 << 20;
+
+TransferKind kind_of(std::span<const Segment> segments) {
+  const bool reduces = std::any_of(segments.begin(), segments.end(), [](const Segment& each) { return each.reduces; });
+  return reduces ? TransferKind::reduce : TransferKind::copy;
+}
+
 }  // namespace
 
 void Executor::start(const Operation& op) {
@@ -32,6 +38,7 @@ void Executor::start(const Operation& op) {
   done_.assign(program_->steps.size(), false);
   num_done_ = 0;
   sent_nbytes_ = 0;
+  log_.start(op_, program.comm);
   slots_.emplace(op_, program, rank_);
   slots_->copy_own_input();
 }
@@ -70,6 +77,13 @@ uint64_t Executor::nbytes_of(const Step& step) const {
   return nbytes;
 }
 
+uint64_t Executor::moved_nbytes(const Step& move) const {
+  uint64_t nbytes = 0;
+  const std::span<const Segment> pairs = segments_of(move);
+  for (size_t i = 0; i < pairs.size(); i += 2) nbytes += slots_->nbytes(pairs[i].block);
+  return nbytes;
+}
+
 void Executor::set_done(uint32_t step) {
   done_[step] = true;
   ++num_done_;
@@ -89,6 +103,7 @@ bool Executor::test(Flights& flights) {
       ++i;
       continue;
     }
+    log_.end(flight.transfer);
     if (flight.op.kind == OpKind::recv && flight.buffer) {
       flight.has_arrived = true;
       ++i;
@@ -105,12 +120,11 @@ bool Executor::write_arrived() {
   bool moved = false;
   for (size_t i = 0; i < receiving_.size();) {
     Flight& flight = receiving_[i];
-    const Step& step = program_->steps[flight.step];
-    if (!flight.has_arrived || !may_run(step)) {
+    if (!flight.has_arrived || !may_run(program_->steps[flight.step])) {
       ++i;
       continue;
     }
-    write(step, flight.buffer->memory.get());
+    write(flight.step, flight.buffer->memory.get(), flight.op.nbytes);
     set_done(flight.step);
     return_buffer(flight.buffer);
     receiving_.erase(receiving_.begin() + static_cast<std::ptrdiff_t>(i));
@@ -119,12 +133,26 @@ bool Executor::write_arrived() {
   return moved;
 }
 
-void Executor::write(const Step& step, const std::byte* from) {
+// Copies the blocks that a step sends to contiguous memory.
+void Executor::pack(uint32_t number, std::byte* to, uint64_t nbytes) {
+  Transfer transfer = log_.begin_work(TransferKind::copy, number, nbytes);
+  for (const Segment& segment : segments_of(program_->steps[number])) {
+    copy_bytes(to, slots_->content(segment), slots_->nbytes(segment.block));
+    to += slots_->nbytes(segment.block);
+  }
+  log_.end(transfer);
+}
+
+// Writes the blocks that a step received to their slots.
+void Executor::write(uint32_t number, const std::byte* from, uint64_t nbytes) {
+  const Step& step = program_->steps[number];
   const bool is_from_lower = peer_of(step) < rank_;
+  Transfer transfer = log_.begin_work(kind_of(segments_of(step)), number, nbytes);
   for (const Segment& segment : segments_of(step)) {
     write_segment(segment, from, is_from_lower);
     from += slots_->nbytes(segment.block);
   }
+  log_.end(transfer);
 }
 
 void Executor::write_segment(const Segment& segment, const std::byte* from, bool is_from_lower) {
@@ -173,12 +201,8 @@ bool Executor::post_sends() {
       continue;
     }
     Buffer buffer = take_buffer(nbytes);
-    std::byte* to = buffer.memory.get();
-    for (const Segment& segment : segments_of(step)) {
-      copy_bytes(to, slots_->content(segment), slots_->nbytes(segment.block));
-      to += slots_->nbytes(segment.block);
-    }
     std::byte* const memory = buffer.memory.get();
+    pack(number, memory, nbytes);
     post(sending_, number, OpKind::send, memory, std::move(buffer), nbytes);
   }
   return moved;
@@ -215,6 +239,8 @@ bool Executor::make_moves() {
     const Step& step = program_->steps[moves_[next_move_]];
     if (!may_run(step)) break;
     const std::span<const Segment> pairs = segments_of(step);
+    const uint64_t nbytes = log_.is_on() ? moved_nbytes(step) : 0;
+    Transfer transfer = log_.begin_work(kind_of(pairs), moves_[next_move_], nbytes);
     Buffer buffer;
     if (!step.is_direct) {
       buffer = take_buffer(nbytes_of(step));
@@ -229,6 +255,7 @@ bool Executor::make_moves() {
       write_segment(pairs[i + 1], step.is_direct ? slots_->content(pairs[i]) : from, false);
       if (from) from += slots_->nbytes(pairs[i].block);
     }
+    log_.end(transfer);
     set_done(moves_[next_move_]);
     moved = true;
   }
@@ -252,9 +279,12 @@ void Executor::post(Flights& flights, uint32_t number, OpKind kind, std::byte* m
                .site = op_.site,
                .shares = op_.shares};
   if (kind == OpKind::send) sent_nbytes_ += nbytes;
+  const TransferKind as = kind == OpKind::send ? TransferKind::send : TransferKind::receive;
+  flight.transfer = log_.begin(as, number, flight.op.root, nbytes);
   try {
     messages_->post(flight.op);
   } catch (...) {
+    log_.end(flight.transfer, EventState::failed);
     flights.pop_back();
     throw;
   }
@@ -281,6 +311,7 @@ void Executor::cancel() noexcept {
   bool is_in_use = false;  // whether a library that cannot cancel still uses the arrays
   for (Flights* flights : {&sending_, &receiving_}) {
     for (Flight& flight : *flights) {
+      log_.end(flight.transfer, EventState::failed);
       if (flight.has_arrived || !flight.op.token) continue;
       if (messages_->cancel(flight.op) || !messages_->keeps_arrays()) continue;
       is_in_use = true;

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/lane.hpp"
+#include "core/transfer_log.hpp"
 #include "reduce/reduce.hpp"
 #include "schedule/slots.hpp"
 
@@ -51,6 +52,7 @@ class Executor {
     uint32_t step;
     Operation op;
     std::optional<Buffer> buffer;
+    Transfer transfer = {};
     bool has_arrived = false;
   };
   using Flights = std::deque<Flight>;
@@ -60,6 +62,7 @@ class Executor {
   }
   bool may_run(const Step& step) const;
   uint64_t nbytes_of(const Step& step) const;
+  uint64_t moved_nbytes(const Step& move) const;
   int peer_of(const Step& step) const { return op_.program->rank_at(step.peer, root_); }
   bool test(Flights& flights);
   bool write_arrived();
@@ -68,7 +71,8 @@ class Executor {
   bool make_moves();
   void post(Flights& flights, uint32_t number, OpKind kind, std::byte* memory, std::optional<Buffer> buffer,
             uint64_t nbytes);
-  void write(const Step& step, const std::byte* from);
+  void pack(uint32_t number, std::byte* to, uint64_t nbytes);
+  void write(uint32_t number, const std::byte* from, uint64_t nbytes);
   void write_segment(const Segment& segment, const std::byte* from, bool is_from_lower);
   // The begin of a message's segments if they are contiguous in memory, else null.
   const std::byte* contiguous(const Step& step) const;
@@ -94,6 +98,7 @@ class Executor {
   size_t num_done_ = 0;
   uint64_t sent_nbytes_ = 0;
   Flights sending_, receiving_;
+  TransferLog log_;
   std::vector<Buffer> spare_;
 };
 

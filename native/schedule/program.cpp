@@ -36,7 +36,7 @@ void add_unique(std::vector<uint32_t>& values, uint32_t value) {
 }  // namespace
 
 Program::Program(OpKind kind_, std::string name_, uint16_t number_, int num_ranks_, int num_blocks_, int num_slots_,
-                 int ports_, int group_size_, std::vector<Row> rows)
+                 int ports_, int group_size_, std::vector<Row> rows, uint32_t comm_)
     : kind(kind_),
       name(std::move(name_)),
       number(number_),
@@ -46,6 +46,7 @@ Program::Program(OpKind kind_, std::string name_, uint16_t number_, int num_rank
       ports(ports_),
       group_size(group_size_),
       hash(hash_of(kind_, num_ranks_, num_blocks_, group_size_, rows)),
+      comm(comm_),
       rows_(std::move(rows)) {
   if (group_size < 1 || num_ranks % group_size)
     throw Failure(ErrorCode::invalid_argument, name + ": groups of " + std::to_string(group_size) +

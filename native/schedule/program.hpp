@@ -51,7 +51,7 @@ class Program {
 
   // Rows are sorted by round. Throws Failure if a number is out of range.
   Program(OpKind kind, std::string name, uint16_t number, int num_ranks, int num_blocks, int num_slots, int ports,
-          int group_size, std::vector<Row> rows);
+          int group_size, std::vector<Row> rows, uint32_t comm = 0);
 
   const OpKind kind;       // without counts
   const std::string name;  // "chain(num_blocks=8)"
@@ -62,6 +62,7 @@ class Program {
   const int ports;
   const int group_size;  // consecutive ranks that stay together for every root
   const uint64_t hash;   // of all that the members must agree on
+  const uint32_t comm;   // id of its communicator's definition in the recorder; 0: transfers are not recorded
 
   // Why it cannot execute an operation; nothing if it can. A function of the operation alone (rule R8).
   std::optional<std::string> refuses(const Operation& op) const;

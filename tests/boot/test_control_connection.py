@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -14,9 +15,12 @@ import pytest
 from hocket import _native
 from hocket.boot.connecting import Place
 from hocket.boot.control import ControlConnection, ControlMessages, Member
+from hocket.boot.messages import encode
 from hocket.boot.sealed import RankEnd, ServerEnd
 from hocket.boot.secret import Secret
 from hocket.errors import CommTimeout, HocketError, InvalidArgument, PeerFailure, ResourceExhausted
+from hocket.observe import RecordedEvent, events_in
+from hocket.trace import find_recorders
 
 from ..naming import raises
 
@@ -134,6 +138,29 @@ def test_why_another_rank_cannot_start_is_heard(ends: tuple[ControlConnection, S
     with raises(PeerFailure, names=("rank 2", "place 2", "memory")) as caught:
         connection.exchange("text", DEADLINE_S)
     assert caught.value.ranks == (2,)
+
+
+def test_messages_are_recorded(ends: tuple[ControlConnection, Server]) -> None:
+    connection, server = ends
+    text = "recorded " * 5
+    answer = json.dumps({"exchange": [text, "", ""]}).encode()
+    server.send(answer)
+    assert connection.exchange(text, DEADLINE_S) == [text, "", ""]
+    assert server.read() == {"exchange": text}
+    events = [each for each in _control_events() if each.name.endswith(" exchange")][-3:]
+    assert {(each.name, each.nbytes, each.state) for each in events} == {
+        ("send exchange", len(encode("exchange", text)), "completed"),
+        ("receive exchange", len(answer), "completed"),
+        ("wait for exchange", 0, "completed"),
+    }
+    with raises(CommTimeout):
+        connection.exchange(text, 0.01)
+    assert [each.state for each in _control_events() if each.name == "wait for exchange"][-1] == "failed"
+
+
+def _control_events() -> list[RecordedEvent]:
+    (place,) = find_recorders(os.getpid())
+    return [each for each in events_in(place.read(), 4096) if each.ring == "process"]
 
 
 @pytest.mark.parametrize("failure", [None, OSError("no memory \udcff"), PeerFailure("rank 2 died", (2,))])

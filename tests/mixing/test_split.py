@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import hocket as hk
+from hocket import _native
 from hocket.comm.policy import DefaultPolicy, Group
 from hocket.tune.policy import SPLITTABLE, TablePolicy
 from hocket.tune.sweep import Sweep, measure_table
@@ -90,6 +91,38 @@ def _results(comm: hk.Communicator) -> set[str]:
 @pytest.mark.parametrize("num_ranks", [2, 3])
 def test_results(num_ranks: int) -> None:
     assert hk.spawn(_results, num_ranks, timeout=90) == [{BOTH}] * num_ranks
+
+
+def _parts(comm: hk.Communicator) -> None:
+    """The recorder has what each library carries of an operation."""
+    comm = _start(comm)
+    comm.policy = _Halves(0.25)
+    for count in (100, 4000, 100_000):
+        comm.all_reduce(np.ones(count), backend=BOTH)
+    comm.broadcast(np.ones(3000), 1, backend=BOTH)
+    snapshot = hk.trace.find_recorders(os.getpid())[0].read()
+    # This process may have had communicators before. Shares are 0.25 up to 4 KiB, else 0.75; the first part ends with a
+    # cache line.
+    world = max(each.id for each in snapshot.definitions if each.kind == "backend" and each.text == BOTH)
+    expected = {(-1, part, size) for number in ((192, 608), (24_000, 8000), (600_000, 200_000))
+                for part, size in enumerate(number)}  # fmt: skip
+    expected |= {(1, 0, 17_984), (1, 1, 6016)}  # with the root
+    kind = _native.TRANSFER_NAMES.index("part")
+    events = snapshot.rings["transfers"].events
+    parts = events[(events["kind"] == kind) & (events["comm"] == world)]  # some may be left out
+    assert {(int(each["peer"]), int(each["aux"]), int(each["nbytes"])) for each in parts} <= expected
+    assert set(parts["state"]) <= {hk.trace.EVENT_STATES.index("completed")} and (parts["t_end"] > 0).all()
+    totals = snapshot.histograms
+    totals = totals[(totals["layer"] == 1) & (totals["kind"] == kind) & (totals["comm"] == world)]
+    assert int(totals["count"].sum()) == len(expected)
+    for peer in (-1, 1):
+        nbytes = sum(size for other, _, size in expected if other == peer)
+        assert int(totals["nbytes"][totals["peer"] == peer].sum()) == nbytes
+
+
+@pytest.mark.timeout(60)
+def test_parts_are_recorded() -> None:
+    hk.spawn(_parts, 2, timeout=50)
 
 
 def _errors(comm: hk.Communicator) -> tuple[str, str, str]:

@@ -185,6 +185,20 @@ void test_bad_health() {
   CHECK(is_done(satisfied) && pending->error->ranks == std::vector<int>{2} && comm.is_broken());
 }
 
+// The operation still needs a member that has left, until it sees what that member published before.
+void test_bad_health_that_passes() {
+  TestCommunicator comm;
+  TestLane& lane = *comm.collective;
+  lane.health_error = Error{ErrorCode::peer_failure, "rank 2 left", {2}};
+  lane.plans[1].ready = [&] {
+    if (lane.num_health_checks == 0) return false;
+    lane.health_error.reset();
+    return true;
+  };
+  const WorkPtr work = comm.issue();
+  CHECK(wait(work) == WaitResult::finished && is_done(work) && !comm.is_broken());
+}
+
 void test_short_operations() {
   TestCommunicator comm;
   comm.collective->all_short = true;
@@ -307,6 +321,7 @@ int main() {
     test_endless_timeout();
     test_interrupted_wait();
     test_bad_health();
+    test_bad_health_that_passes();
     test_short_operations();
     test_wait_for();
   }

@@ -105,6 +105,48 @@ void test_sampling_counts_what_it_leaves_out() {
   CHECK(memory.events[99].weight_log2 == 3);
 }
 
+// A program repeats itself: every second event may be a receive, and neither kind is always left out.
+void test_sampling_does_not_follow_a_pattern() {
+  for (const uint64_t sampling : {1, 2, 5, 8}) {
+    PrivateRing memory(1 << 14);
+    memory.header.sampling_log2 = sampling;
+    SharedRing ring(&memory.header, memory.events.data());
+    const uint64_t num_events = 256ull << sampling;
+    for (uint64_t number = 0; number < num_events; ++number) {
+      Event event{};
+      event.nbytes = number % 2;
+      ring.add(event);
+    }
+    uint64_t num_odd = 0;
+    for (uint64_t i = 0; i < 256; ++i) num_odd += memory.events[i].nbytes;
+    CHECK(memory.header.recorded == 256 && num_odd > 96 && num_odd < 160);
+  }
+}
+
+// The first measurement of the cost is above the budget, which is the least one.
+void test_a_change_of_sampling_is_an_event() {
+  for (const uint64_t sampling_of_process : {0, 8}) {
+    PrivateRing memory(1024);
+    PrivateRing process(16);
+    memory.header.most_cost_ppm = 1;
+    memory.header.window_begin = ticks() - 2 * kLeastWindowTicks;
+    process.header.sampling_log2 = sampling_of_process;  // such an event is never left out
+    process.header.issued = 1;
+    SharedRing ring(&memory.header, memory.events.data(), {&process.header, process.events.data(), RingId::io});
+    Event event{};
+    event.thread = 9;
+    for (uint64_t number = 0; number < kCostInterval; ++number) ring.add(event);
+    CHECK(memory.header.sampling_log2 == 0 && process.header.recorded == 0);
+    ring.add(event);
+    CHECK(memory.header.sampling_log2 == 1 && process.header.issued == 2 && process.header.recorded == 1);
+    const Event& change = process.events[0];
+    CHECK(change.kind == static_cast<uint8_t>(ProcessKind::sampling) && change.layer == Layer::process);
+    CHECK(change.aux == 1 && change.comm == static_cast<uint32_t>(RingId::io) && change.thread == 9);
+    CHECK(change.state == EventState::completed && change.t_begin == change.t_end && change.t_end > 0);
+    CHECK(change.weight_log2 == 0 && change.version == 2);
+  }
+}
+
 void test_histograms_are_exact() {
   HistogramTable table{};
   table.capacity = 64;
@@ -150,6 +192,33 @@ void test_a_full_table_counts_the_rest_together() {
   SerialHistograms histograms(&table, entries.get());
   for (uint32_t comm = 0; comm < 100; ++comm) histograms.add({comm, -1, 0, 1, 0, Layer::communication, 1}, 5, 8, false);
   CHECK(table.used == 3 && table.overflowed == 97 && entries[3].count == 97 && entries[3].nbytes == 97 * 8);
+}
+
+// Transfers with many peers: their totals stay exact, the later ones not by size, then not by peer.
+void test_transfers_leave_room_for_operations() {
+  HistogramTable table{};
+  table.capacity = 64;
+  const auto entries = std::make_unique<Histogram[]>(table.capacity);
+  SerialHistograms histograms(&table, entries.get());
+  for (int32_t peer = 0; peer < 500; ++peer)
+    for (uint8_t size = 1; size < 4; ++size)
+      histograms.add_transfer({1, peer, 2, 0, 0, Layer::transfer, size}, 5, 8, size == 3);
+  CHECK(table.used <= 49 && table.overflowed == 0);
+  uint64_t count = 0, num_whole = 0, of_some_peer = 0, of_any_peer = 0;
+  for (uint64_t i = 0; i < table.capacity; ++i) {
+    const Histogram& entry = entries[i];
+    count += entry.count;
+    CHECK(entry.nbytes == 8 * entry.count);
+    if (entry.size_class != kAnySize)
+      num_whole += entry.count;
+    else if (entry.peer >= 0)
+      of_some_peer += entry.count;
+    else
+      of_any_peer += entry.count;
+  }
+  CHECK(count == 1500 && num_whole >= 16 && of_some_peer > 0 && of_any_peer > 1000);
+  histograms.add({1, -1, 0, 1, 0, Layer::communication, 1}, 5, 8, false);
+  CHECK(table.overflowed == 0);
 }
 
 struct PrivateTable {
@@ -383,8 +452,11 @@ int main() {
   test_a_slot_that_a_writer_never_left();
   test_an_event_that_was_overwritten_is_not_changed();
   test_sampling_counts_what_it_leaves_out();
+  test_sampling_does_not_follow_a_pattern();
+  test_a_change_of_sampling_is_an_event();
   test_histograms_are_exact();
   test_a_full_table_counts_the_rest_together();
+  test_transfers_leave_room_for_operations();
   test_histograms_of_many_writers_are_exact();
   test_a_shared_table_that_is_full();
   test_time_bins();

@@ -115,20 +115,43 @@ void test_exchange_in_place() {
   });
 }
 
-// A rank starts alone and cancels: no state is left, and it can start again.
+// The transfers that the recorder of this process has, from its memory.
+std::vector<Event> recorded_transfers() {
+  const auto* base = static_cast<const std::byte*>(Recorder::instance().memory().base);
+  const RingHeader& ring = reinterpret_cast<const RegionHeader*>(base)->rings[static_cast<size_t>(RingId::transfers)];
+  const auto* events = reinterpret_cast<const Event*>(base + ring.offset);
+  return {events, events + ring.next};
+}
+
+// A rank starts alone and cancels: no state is left, and it can start again. Its transfers are recorded: in flight
+// while the other rank does not answer, and failed after that.
 void test_cancel_and_restart() {
+  CHECK(recorded_transfers().empty());  // of programs that belong to no communicator of the recorder
   ThreadJob job(2);
   Rank& rank = *job.ranks[0];
   rank.region().need_controls(Channel::schedules);
   Executor executor(std::make_unique<PointToPointLane>(rank.shared_region(), Channel::schedules), 0, 2, 0);
-  const auto by = program(OpKind::all_reduce, 2, 2, ring(2));
+  constexpr uint32_t kComm = 77;
+  constexpr size_t kInFlight = 2;  // the send and the receive of the first round
+  const auto by = std::make_unique<Program>(OpKind::all_reduce, "test", 3, 2, 2, 2, 1, 2, ring(2), kComm);
   std::vector<int32_t> x = numbers(50'000, 0);
   for (int turn = 0; turn < 2; ++turn) {
     executor.start(operation(OpKind::all_reduce, *by, x));
     for (int i = 0; i < 10; ++i) CHECK(executor.drive() != Progress::done);
     CHECK(executor.missing() == std::vector<int>{1});
+    const std::vector<Event> in_flight = recorded_transfers();
+    CHECK(in_flight.size() == static_cast<size_t>(turn + 1) * kInFlight);
     executor.cancel();
     CHECK(!executor.is_running());
+    const std::vector<Event> over = recorded_transfers();
+    for (size_t i = static_cast<size_t>(turn) * kInFlight; i < over.size(); ++i) {
+      CHECK(in_flight[i].state == EventState::started && in_flight[i].t_end == 0);
+      CHECK(over[i].state == EventState::failed && over[i].t_end >= over[i].t_begin);
+      CHECK(over[i].comm == kComm && over[i].algorithm == 3 && over[i].layer == Layer::transfer);
+      CHECK(over[i].peer == 1 && over[i].nbytes == 50'000 / 2 * sizeof(int32_t));
+      const bool is_send = over[i].kind == static_cast<uint8_t>(TransferKind::send);
+      CHECK(is_send == (over[i].aux == 0));  // the steps of a round begin with its sends
+    }
   }
 }
 

@@ -30,6 +30,7 @@ class TestLane final : public Lane {
 
   std::map<uint64_t, Plan> plans;
   std::optional<Error> health_error;
+  int64_t num_health_checks = 0;
   bool all_short = false;
   std::vector<uint64_t> posted;
   std::vector<uint64_t> done;
@@ -78,7 +79,10 @@ class TestLane final : public Lane {
     return plans[op.seq].unnoticed;
   }
 
-  std::optional<Error> health() override { return health_error; }
+  std::optional<Error> health() override {
+    ++num_health_checks;
+    return health_error;
+  }
   void abandon(const Error& error) noexcept override { abandoned.push_back(error); }
 
  private:

@@ -84,7 +84,8 @@ class ControlConnection:
         """
         text = _checked(text)
         self._send("exchange", text)
-        return self._await(self._exchanged, range(len(self.members)), timeout)
+        with _native.control_event("wait for exchange", 0):
+            return self._await(self._exchanged, range(len(self.members)), timeout)
 
     def gather(self, members: Sequence[int], name: str, text: str, timeout: float) -> list[str]:
         """Gather a text from some ranks; called by all of these ranks.
@@ -107,7 +108,8 @@ class ControlConnection:
         gathered = self._gathered[key] = queue.SimpleQueue()
         try:
             self._send("gather", {"key": key, "members": list(members), "text": text})
-            return self._await(gathered, members, timeout)
+            with _native.control_event("wait for gathered", 0):
+                return self._await(gathered, members, timeout)
         finally:
             del self._gathered[key]
 
@@ -278,7 +280,7 @@ class ControlMessages:
 
     def send(self, kind: str, content: object) -> None:
         message = encode(kind, content)
-        with self._lock:
+        with _native.control_event(f"send {kind}", len(message)), self._lock:
             self.end.send(message)
             self._flush()
 
@@ -295,7 +297,7 @@ class ControlMessages:
             messages = self.end.take_in(data)
             if self.end.outgoing:  # TLS may have to answer
                 self._flush()
-        return [decode(message, TO_RANK, self.place.size) for message in messages]
+        return [self._decode(message) for message in messages]
 
     def receive_one(self) -> tuple[str, Any]:
         """Return one message; the next calls return messages received together with it."""
@@ -307,6 +309,12 @@ class ControlMessages:
         """Return the messages that were received but not yet returned."""
         rest, self._received = list(self._received), deque()
         return rest
+
+    def _decode(self, message: bytes) -> tuple[str, Any]:
+        kind, content = decode(message, TO_RANK, self.place.size)
+        # A moment: when it began to arrive is not known.
+        with _native.control_event(f"receive {kind}", len(message)):
+            return kind, content
 
     def _flush(self) -> None:
         self.socket.sendall(self.end.outgoing)

@@ -120,10 +120,12 @@ def connect_to(
         "host": host_identity(),
         "place": f"{socket.gethostname()}, pid {os.getpid()}",
     }
-    connection = find_server(address, ports, place, deadline)
+    with _native.control_event("wait for the server", 0):
+        connection = find_server(address, ports, place, deadline)
     try:
         connection.send("hello", hello)
-        welcome = _await_welcome(connection, deadline, timeout)
+        with _native.control_event("wait for welcome", 0):
+            welcome = _await_welcome(connection, deadline, timeout)
         _check_hosts(welcome["members"])
     except BaseException:
         connection.socket.close()

@@ -88,6 +88,8 @@ def describe(doing: InFlight) -> str:
     if doing.ring == "program":
         return f"region {doing.name}"
     size = f" {format_bytes(doing.nbytes)}" if doing.nbytes else ""
+    if doing.ring == "process":
+        return f"control: {doing.name}{size}"
     if doing.ring == "io":
         return f"{doing.name}{size} {doing.target}"
     peer = "" if doing.peer is None else f" with rank {doing.peer}"

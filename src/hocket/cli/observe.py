@@ -16,7 +16,7 @@ import typer
 from hocket.cli._output import AsJson
 
 if TYPE_CHECKING:
-    from hocket.observe import JobView, RunRecording
+    from hocket.observe import JobView, RecordedEvent, RunRecording
 
 _HELP = """Record a program, or look at one that runs, hangs or was killed.
 
@@ -224,7 +224,7 @@ def attach(
         for each in activity.in_flight:
             print(f"  in flight for {each.since_s:.3g} s: {describe(each)}")
         rows = [
-            [f"{event.ago_s:.6f}", event.ring, event.name, event.target, str(event.number), str(event.nbytes),
+            [f"{event.ago_s:.6f}", event.ring, _what(event), _where(event), str(event.number), str(event.nbytes),
              "" if event.seconds is None else f"{event.seconds * 1e6:.1f}", event.state]
             for event in events
         ]  # fmt: skip
@@ -234,6 +234,14 @@ def attach(
     if as_json:
         print(json.dumps(shown))
     return 0
+
+
+def _what(event: RecordedEvent) -> str:
+    return event.name if event.value is None else f"{event.name} = {event.value:g}"
+
+
+def _where(event: RecordedEvent) -> str:
+    return event.target if event.peer is None else f"{event.target}, rank {event.peer}"
 
 
 def dump(

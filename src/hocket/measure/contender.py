@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from hocket import _native
 from hocket.measure.loops import looped
 
 
@@ -61,6 +62,11 @@ class Contender:
         """The case and the name."""
         return Key(self.case, self.name)
 
+    @property
+    def region_name(self) -> str:
+        """Name of the recorded region of each sample; see `hocket.observe.region`."""
+        return f"measure {self.name}, {self.case}"
+
 
 def num_warm_up(iterations: int) -> int:
     """Return the number of warm-up iterations before a sample of `iterations`."""
@@ -76,8 +82,10 @@ def sample(contender: Contender, iterations: int, barrier: Callable[[], object],
     Returns:
         Seconds for all iterations on this rank.
     """
-    barrier()
-    contender.run(num_warm_up(iterations))
-    start = clock()
-    seconds = contender.run(iterations)
-    return float(seconds) if contender.keeps_time else clock() - start  # type: ignore[arg-type]
+    with _native.region(contender.region_name):
+        barrier()
+        contender.run(num_warm_up(iterations))
+        start = clock()
+        seconds = contender.run(iterations)
+        end = clock()
+    return float(seconds) if contender.keeps_time else end - start  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 
+from hocket import _native
 from hocket.errors import InvalidState
 from hocket.measure.contender import Contender, num_warm_up
 
@@ -54,8 +55,15 @@ def sample_windows(
     call = contender.once
     if call is None:
         raise InvalidState(f"{contender.name} ({contender.case}) has no `once`, which timing calls one by one needs")
-    barrier()
-    contender.run(num_warm_up(count))
+    with _native.region(contender.region_name):
+        barrier()
+        contender.run(num_warm_up(count))
+        return _time_calls(call, start_s, period_s, count, clock)
+
+
+def _time_calls(
+    call: Callable[[], object], start_s: float, period_s: float, count: int, clock: Callable[[], float]
+) -> list[float]:
     seconds = [LATE] * count
     for number in range(count):
         begin_s = start_s + number * period_s

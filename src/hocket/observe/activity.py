@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hocket import _native
-from hocket.trace import EVENT_STATES, FIRST_FOREIGN_KIND, RecorderSnapshot, Ring
+from hocket.trace import EVENT_STATES, FIRST_FOREIGN_KIND, RINGS, RecorderSnapshot, Ring
 
 if TYPE_CHECKING:
     import numpy as np
 
 _IN_FLIGHT = [EVENT_STATES.index(state) for state in ("issued", "started", "waited")]
 _LAYERS = ("communication", "transfer", "program", "io", "process")
+RINGS_OF_NAMES = ("program", "process")
+"""Their events are what their name says, and have no communicator or file."""
+RINGS_OF_MESSAGES = ("operations", "foreign", "transfers")
+"""Their events have a peer."""
 
 
 @dataclass(frozen=True)
@@ -21,8 +25,9 @@ class InFlight:
     """Something that a process has begun and not completed.
 
     Args:
-        ring: "operations" of hocket, "foreign" ones of torch or MPI, "io" or "program".
-        name: of the operation, the kind of I/O or the region.
+        ring: "operations" of hocket, "foreign" ones of torch or MPI, "transfers" of a schedule, "io", "program", or
+            "process": a message of the job's control.
+        name: of the operation, transfer, kind of I/O, region or message.
         target: its communicator or file.
         number: of the operation in its communicator.
         peer: rank that it exchanges data with, or root; None: neither.
@@ -136,12 +141,14 @@ def activity_of(snapshot: RecorderSnapshot) -> Activity:
 
 def operation_name(ring: str, kind: int) -> str:
     """Return the name of an event's kind in one of the rings."""
-    if ring == "io":
-        return _native.IO_NAMES[kind]
-    if ring == "program":
-        return _native.PROGRAM_NAMES[kind]
-    if ring == "process":
-        return _native.PROCESS_NAMES[kind]
+    of_rings = {
+        "io": _native.IO_NAMES,
+        "program": _native.PROGRAM_NAMES,
+        "process": _native.PROCESS_NAMES,
+        "transfers": _native.TRANSFER_NAMES,
+    }
+    if ring in of_rings:
+        return of_rings[ring][kind]
     if kind >= FIRST_FOREIGN_KIND:
         return _native.FOREIGN_NAMES[kind - FIRST_FOREIGN_KIND]
     return _native.OP_NAMES[kind]
@@ -151,10 +158,10 @@ def _in_flight(snapshot: RecorderSnapshot, clock: Clock) -> Iterator[InFlight]:
     for ring in snapshot.rings.values():
         for event in _open_events(ring):
             name, target = operation_name(ring.name, int(event["kind"])), target_of(snapshot, ring.name, event)
-            if ring.name == "program":
+            if ring.name in RINGS_OF_NAMES:
                 name, target = target, ""
             peer = int(event["peer"])
-            is_message = ring.name in ("operations", "foreign")
+            is_message = ring.name in RINGS_OF_MESSAGES
             yield InFlight(
                 ring=ring.name,
                 name=name,
@@ -173,11 +180,15 @@ def _open_events(ring: Ring) -> np.ndarray:
 
 
 def target_of(snapshot: RecorderSnapshot, ring: str, event: np.void) -> str:
-    """Return the name of an event's communicator, file, region or counter."""
-    kind = {"io": "file", "program": "region", "process": "counter"}.get(ring, "communicator")
-    if ring == "program" and _native.PROGRAM_NAMES[int(event["kind"])] == "counter":
-        kind = "counter"
+    """Return the name of an event's communicator, file, region, counter or message."""
+    kind = {"io": "file", "program": "region", "process": "region"}.get(ring, "communicator")
     ident = int(event["comm"])
+    if ring in RINGS_OF_NAMES:
+        name = operation_name(ring, int(event["kind"]))
+        if name == "sampling":
+            return f"sampling of {RINGS[ident] if ident < len(RINGS) else f'ring {ident}'}"
+        if name == "counter":
+            kind = "counter"
     return snapshot.names.get((kind, ident, 0), f"{kind} {ident}")
 
 

@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hocket.observe.activity import Clock, operation_name, target_of
+from hocket.observe.activity import RINGS_OF_MESSAGES, RINGS_OF_NAMES, Clock, operation_name, target_of
 from hocket.trace import EVENT_STATES, RecorderSnapshot
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _NO_STEP = 2**64 - 1
 _UNKNOWN_OFFSET = 2**64 - 1
+_MOST_LOG2 = 64
 
 
 @dataclass(frozen=True)
@@ -21,14 +22,15 @@ class RecordedEvent:
     """One event of any kind.
 
     Args:
-        ring: "operations" of hocket, "foreign" ones of torch or MPI, "transfers", "program", "io" or "process".
-        name: of the operation, the kind of I/O, the region or the counter.
-        target: its communicator or file; "" in the program.
-        number: of an operation in its communicator; of a region or mark its step; otherwise 0.
+        ring: "operations" of hocket, "foreign" ones of torch or MPI, "transfers" of schedules, "program", "io" or
+            "process".
+        name: of the operation, the transfer, the kind of I/O, the region, the counter or the control message.
+        target: its communicator or file; "" in the program and the process.
+        number: of an operation in its communicator, also of its transfers; of a region or mark its step; otherwise 0.
         peer: rank that it exchanges data with, or root; None: neither.
         nbytes: bytes that it moved.
         offset: in the file; None: unknown, or no I/O.
-        value: of a counter; None: no counter.
+        value: of a counter; of a change of sampling, of how many events one is recorded from then on; None: neither.
         ago_s: seconds from its begin until now.
         seconds: from begin to end; None: it has not completed.
         state: one of `hocket.trace.EVENT_STATES`.
@@ -87,10 +89,9 @@ def _event(
 ) -> RecordedEvent:
     name, target = operation_name(ring, int(event["kind"])), target_of(snapshot, ring, event)
     aux, peer = int(event["aux"]), int(event["peer"])
-    is_counter = name == "counter"
-    number = int(event["seq"])
-    if ring in ("program", "process"):
-        number = 0 if is_counter or aux == _NO_STEP else aux
+    kind, number = name, int(event["seq"])
+    if ring in RINGS_OF_NAMES:
+        number = 0 if kind in ("counter", "sampling") or aux == _NO_STEP else aux
         name, target = target, ""
     begin, end = int(event["t_begin"]), int(event["t_end"])
     return RecordedEvent(
@@ -98,13 +99,19 @@ def _event(
         name=name,
         target=target,
         number=number,
-        peer=peer if ring in ("operations", "foreign", "transfers") and peer >= 0 else None,
+        peer=peer if ring in RINGS_OF_MESSAGES and peer >= 0 else None,
         nbytes=int(event["nbytes"]),
         offset=aux if ring == "io" and aux != _UNKNOWN_OFFSET else None,
-        value=struct.unpack("<d", struct.pack("<Q", aux))[0] if is_counter else None,
+        value=_value(kind, aux),
         ago_s=clock.seconds_since(begin),
         seconds=(end - begin) * clock.s_per_tick if end else None,
         state=EVENT_STATES[int(event["state"])],
         weight=1 << int(event["weight_log2"]),
         thread=threads.get(int(event["thread"])),
     )
+
+
+def _value(kind: str, aux: int) -> float | None:
+    if kind == "sampling":
+        return 2.0 ** min(aux, _MOST_LOG2)
+    return struct.unpack("<d", struct.pack("<Q", aux))[0] if kind == "counter" else None

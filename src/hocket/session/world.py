@@ -203,7 +203,8 @@ def _join(
 
 
 def _connect(name: str, rank: int, size: int, timeout: float) -> _native.Host:
-    host = _native.Host(name, rank, size, timeout)
+    with _native.control_event("wait for the ranks of this host", 0):
+        host = _native.Host(name, rank, size, timeout)
     if size > host.num_cpus:  # also counts for later, smaller groups of the same processes
         _native.set_num_sharing(size)
     return host

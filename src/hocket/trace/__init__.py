@@ -6,12 +6,13 @@ from hocket.trace.flight import GroupRecords, write_flight_record
 from hocket.trace.log import logger, start_log
 from hocket.trace.operations import RecordedOperation, operations_in
 from hocket.trace.record import EVENT_FIELDS, EVENT_STATES, Record, decode_events
-from hocket.trace.region import FIRST_FOREIGN_KIND, Definition, Owner, RecorderSnapshot, Ring, read_recorder
+from hocket.trace.region import FIRST_FOREIGN_KIND, RINGS, Definition, Owner, RecorderSnapshot, Ring, read_recorder
 
 __all__ = [
     "EVENT_FIELDS",
     "EVENT_STATES",
     "FIRST_FOREIGN_KIND",
+    "RINGS",
     "Definition",
     "GroupRecords",
     "Owner",

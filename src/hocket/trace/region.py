@@ -27,6 +27,7 @@ MAGIC = b"HCKRECR1"
 SCHEMA = 1
 """The newest layout that this version reads."""
 RINGS = ("operations", "foreign", "transfers", "program", "io", "process")
+"""Names of a recorder's rings, by the native RingId."""
 DEFINITION_KINDS = ("communicator", "backend", "algorithm", "thread", "region", "file", "counter", "members")
 NUM_TIME_BINS = 40
 FIRST_TIME_BIN = 4
@@ -272,10 +273,13 @@ class _Reader:
         self._end = region_nbytes
         rest = self._read(_DEFINITIONS_AT, _RINGS_AT + len(RINGS) * _RING.size - _DEFINITIONS_AT)
         rest = rest.ljust(_RINGS_AT + len(RINGS) * _RING.size - _DEFINITIONS_AT, b"\0")
-        definitions = self._definitions(*_DEFINITIONS.unpack_from(rest))
         tables = [_TABLE.unpack_from(rest, _TABLES_AT - _DEFINITIONS_AT + i * _TABLE.size) for i in range(_NUM_TABLES)]
         rings = [_RING.unpack_from(rest, _RINGS_AT - _DEFINITIONS_AT + i * _RING.size) for i in range(len(RINGS))]
         histograms, num_overflowed = self._histograms(tables)
+        events = {name: self._ring(i, name, *ring) for i, (name, ring) in enumerate(zip(RINGS, rings, strict=True))}
+        # Names come before the events that refer to them, so they are read after these.
+        names = self._read(_DEFINITIONS_AT, _DEFINITIONS.size).ljust(_DEFINITIONS.size, b"\0")
+        definitions = self._definitions(*_DEFINITIONS.unpack(names))
         return RecorderSnapshot(
             source=self._source,
             owner=Owner(
@@ -284,7 +288,7 @@ class _Reader:
             ),
             ticks_are_tsc=bool(is_tsc),
             anchor=tuple(anchor),
-            rings={name: self._ring(i, name, *ring) for i, (name, ring) in enumerate(zip(RINGS, rings, strict=True))},
+            rings=events,
             histograms=histograms,
             num_overflowed=num_overflowed,
             definitions=definitions,
@@ -437,7 +441,12 @@ def _kinds(ring: str) -> list[int]:
     operations = range(len(_native.OP_NAMES))
     if ring == "foreign":
         return [*operations, *range(FIRST_FOREIGN_KIND, FIRST_FOREIGN_KIND + len(_native.FOREIGN_NAMES))]
-    other = {"program": _native.PROGRAM_NAMES, "io": _native.IO_NAMES, "process": _native.PROCESS_NAMES}
+    other = {
+        "transfers": _native.TRANSFER_NAMES,
+        "program": _native.PROGRAM_NAMES,
+        "io": _native.IO_NAMES,
+        "process": _native.PROCESS_NAMES,
+    }
     return list(range(len(other[ring]))) if ring in other else list(operations)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from hocket import _native
 from hocket.errors import InvalidArgument
 from hocket.train.data.batches import Batch, Source
 from hocket.train.data.micro_batches import Parts, Weigh, micro_batches_of
@@ -21,6 +22,7 @@ from hocket.train.loop.update import Update, clip_gradients
 from hocket.train.on_rank_0 import as_picklable, on_rank_0
 from hocket.train.run.executor import PipelineExecutor, StepResult
 from hocket.train.run.outputs import joined_outputs
+from hocket.train.run.regions import OPTIMIZER
 from hocket.train.run.whole_model import collect, merge_buffers
 
 
@@ -112,13 +114,15 @@ class Trainer:
             self._check_first(self, batch)
             self._check_first = None
         parts = self.cut(batch)
+        number = self.executor.num_steps
         result = self.executor.step(parts.micro_batches, keeps_outputs=self._needs_outputs)
         if self._scaling is not None:
             self._scaling.unscale(self.executor)
         if self._scaling is None or not self._scaling.overflows:
             if self._max_gradient_norm is not None:
                 clip_gradients(self.executor, self._max_gradient_norm)
-            self.update.step(has_weight=any(parts.weights))
+            with _native.region(OPTIMIZER, number):
+                self.update.step(has_weight=any(parts.weights))
         logs = self._logs(result, parts)
         self._add(self.totals, logs, batch, parts)
         return logs

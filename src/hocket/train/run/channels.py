@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch.utils import _pytree as pytree
 
+from hocket import _native
 from hocket.comm import Communicator
 from hocket.errors import (
     CommTimeout,
@@ -25,6 +26,7 @@ from hocket.train.model.specs import NUMBERS, LeafSpec, ValueSpec, flatten, numb
 from hocket.train.model.split_model import Hop
 from hocket.train.run.backward import Gradients
 from hocket.train.run.messages import message_nbytes, pack, unpack
+from hocket.train.run.regions import name_of_message
 
 _MOST_TAGS = 1 << 31
 Leaves: TypeAlias = list[torch.Tensor]
@@ -100,6 +102,7 @@ class Channels:
         self._to_post: deque[tuple[Parcel, ValueSpec]] = deque()
         self._sent: deque[_Sent] = deque()
         self._spare: dict[int, list[torch.Tensor]] = {}
+        self._step = 0
         self._shares = comm.num_hosts == 1 and comm.size > 1
 
     @property
@@ -117,8 +120,14 @@ class Channels:
         hop = self._hops[parcel.hop]
         return self._ranks[parcel.pipe][hop.from_stage if parcel.is_gradient else hop.to_stage]
 
-    def expect(self, parcels: Iterable[tuple[Parcel, ValueSpec]]) -> None:
-        """Set the parcels that this rank will take in a step, in order; parcels from its own stages are ignored."""
+    def expect(self, parcels: Iterable[tuple[Parcel, ValueSpec]], step: int = 0) -> None:
+        """Set the parcels that this rank will take in a step, in order; parcels from its own stages are ignored.
+
+        Args:
+            parcels: parcels and the specs of their values.
+            step: number of the step, for the recorder.
+        """
+        self._step = step
         self._to_post = deque((parcel, spec) for parcel, spec in parcels if self.source(parcel) != self._comm.rank)
         for _ in range(self._ahead):
             self._post_next()
@@ -139,6 +148,10 @@ class Channels:
         if destination == self._comm.rank:
             self._local[parcel] = leaves
             return
+        with _native.region(name_of_message(True, parcel.is_gradient), self._step):
+            self._send(parcel, spec, leaves, why, destination)
+
+    def _send(self, parcel: Parcel, spec: ValueSpec, leaves: Gradients, why: str, destination: int) -> None:
         self._release_finished_sends()
         for leaf, each in zip(leaves, _leaves_of(parcel, spec), strict=True):
             if leaf is not None and (leaf.shape, leaf.dtype) != (each.shape, each.dtype):
@@ -163,6 +176,10 @@ class Channels:
         local = self._local.pop(parcel, None)
         if local is not None:
             return local
+        with _native.region(name_of_message(False, parcel.is_gradient), self._step):
+            return self._receive(parcel, why)
+
+    def _receive(self, parcel: Parcel, why: str) -> Gradients:
         while parcel not in self._posted:
             if not self._to_post:
                 raise InvalidState(f"{self._describe(parcel)} is taken, and `expect` did not have it ({why})")

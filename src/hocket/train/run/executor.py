@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hocket import _native
 from hocket.comm import Communicator
 from hocket.errors import Aborted, InvalidArgument, InvalidModel, InvalidState
 from hocket.pipeline.action import Action
@@ -27,6 +28,7 @@ from hocket.train.run.layout import lay_out
 from hocket.train.run.loss import CheckedLoss, Loss
 from hocket.train.run.measured_timeline import measured_timeline
 from hocket.train.run.probe import Probe
+from hocket.train.run.regions import EVALUATION, GRADIENTS, STEP
 from hocket.train.run.same_model import broadcast_state, check_same_model
 from hocket.train.run.step import Step, StepOptions
 
@@ -278,10 +280,12 @@ class PipelineExecutor:
         try:
             specs = [self._probe.specs_of(each.inputs, options.is_training) for each in micro_batches]
             step = Step(self.layout, self._channels, self._copies, micro_batches, specs, options)
-            step.run(actions, self._handlers)
-            if options.is_training:
-                self._copies.finish()
-            self._channels.finish()
+            with _native.region(STEP if options.is_training else EVALUATION, options.number):
+                step.run(actions, self._handlers)
+                if options.is_training:
+                    with _native.region(GRADIENTS, options.number):
+                        self._copies.finish()
+                self._channels.finish()
             if options.is_training:
                 self._times.append(step.times)
                 self.num_steps += 1

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from hocket import _native
 from hocket.errors import InvalidArgument
 from hocket.pipeline.action import Action
 from hocket.train.data.micro_batches import MicroBatch
@@ -29,6 +30,7 @@ from hocket.train.run.layout import Layout
 from hocket.train.run.loss import CheckedLoss
 from hocket.train.run.messages import with_strides
 from hocket.train.run.probe import Specs
+from hocket.train.run.regions import name_of
 
 
 @dataclass
@@ -120,13 +122,14 @@ class Step:
             actions: actions of this rank.
             handlers: functions that execute actions, by kind.
         """
-        self._channels.expect(self._parcels_of(actions))
+        self._channels.expect(self._parcels_of(actions), self._options.number)
         for number, action in enumerate(actions):
             self._where = f"action {number} of the step, {action},"
             self._has_computed = False
-            self._begin_s = time.perf_counter()
-            handlers[action.kind](self, action)
-            self.times[:, number] = self._begin_s, time.perf_counter()
+            with _native.region(name_of(action), self._options.number):
+                self._begin_s = time.perf_counter()
+                handlers[action.kind](self, action)
+                self.times[:, number] = self._begin_s, time.perf_counter()
         # The loss of some micro-batches may be a constant, if all their items are masked.
         if self._are_detached and all(self._are_detached):
             raise InvalidArgument(
