@@ -2,6 +2,13 @@
 
 from hocket.observe.activity import Activity, InFlight, activity_of
 from hocket.observe.agent import RunRecording, record_run
+from hocket.observe.completeness import (
+    IoAccount,
+    IoCompleteness,
+    RunCompleteness,
+    completeness_of,
+    recorded_bytes,
+)
 from hocket.observe.events import RecordedEvent, events_in
 from hocket.observe.job import copy_recorders, find_job
 from hocket.observe.job_watcher import JobView, JobWatcher, RankView
@@ -13,6 +20,8 @@ from hocket.observe.sources import SourceStatus, find_sources
 __all__ = [
     "Activity",
     "InFlight",
+    "IoAccount",
+    "IoCompleteness",
     "JobView",
     "ObservedRun",
     "ProcessStatus",
@@ -20,10 +29,12 @@ __all__ = [
     "RunDescription",
     "SavedProcess",
     "RankView",
+    "RunCompleteness",
     "RunRecording",
     "SourceStatus",
     "JobWatcher",
     "activity_of",
+    "completeness_of",
     "copy_recorders",
     "counter",
     "events_in",
@@ -33,6 +44,7 @@ __all__ = [
     "open_run",
     "process_status",
     "record_run",
+    "recorded_bytes",
     "region",
     "traced",
 ]

@@ -14,6 +14,7 @@ from tempfile import mkdtemp
 from time import time
 
 from hocket.errors import InvalidArgument, RecorderError
+from hocket.observe.completeness import RunCompleteness, account_numbers, total_of
 from hocket.observe.drain import Drain
 from hocket.observe.run import LAYERS, memory_folder, recording_environment
 from hocket.observe.saved import RunDescription, empty_folder, save_run
@@ -39,6 +40,7 @@ class RunRecording:
         num_processes: how many processes have left a recorder.
         num_events: how many events were saved.
         num_lost: how many events were overwritten before they could be saved; totals have them.
+        io: how much of the I/O of all processes was seen.
         problems: what could not be read.
 
     Examples:
@@ -52,6 +54,7 @@ class RunRecording:
     num_processes: int
     num_events: int
     num_lost: int
+    io: RunCompleteness
     problems: tuple[str, ...]
 
 
@@ -94,13 +97,15 @@ def record_run(
         finally:
             agent.stop()
         lost = {drain.name: drain.lost for drain in agent.drains if drain.lost}
-        save_run(target, RunDescription(tuple(command), socket.gethostname(), began_s, time(), exit_code, lost))
+        looks = {drain.name: account_numbers(drain.io) for drain in agent.drains if drain.io.as_of == "now"}
+        save_run(target, RunDescription(tuple(command), socket.gethostname(), began_s, time(), exit_code, lost, looks))
         return RunRecording(
             folder=target,
             exit_code=exit_code,
             num_processes=len(agent.drains),
             num_events=sum(drain.num_saved for drain in agent.drains),
             num_lost=sum(sum(drain.lost.values()) for drain in agent.drains),
+            io=total_of((drain.label or drain.name, drain.io) for drain in agent.drains),
             problems=tuple(problem for drain in agent.drains for problem in drain.problems),
         )
     finally:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hocket.errors import InvalidArgument, RecorderError
+from hocket.observe.completeness import IoCompleteness, completeness_of, parse_accounts
 from hocket.trace import EVENT_FIELDS, RecorderSnapshot, read_recorder
 from hocket.versioned_json import Head
 from hocket.whole_file import write_whole
@@ -43,6 +44,8 @@ class RunDescription:
         began_s, ended_s: seconds since 1970.
         exit_code: of the command; negative: minus the number of the signal that ended it.
         lost: of each process and ring, how many events were overwritten before they could be saved.
+        io_looks: of each process without last counters of its I/O, because it was killed or still runs, six numbers:
+            for reads and for writes the bytes recorded in files, seen elsewhere, and counted by the kernel.
     """
 
     command: tuple[str, ...]
@@ -51,6 +54,7 @@ class RunDescription:
     ended_s: float
     exit_code: int
     lost: dict[str, dict[str, int]]
+    io_looks: dict[str, list[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ class SavedProcess:
         snapshot: its recorder at its end, with exact totals.
         events: by ring, structured arrays with "place" and `hocket.trace.EVENT_FIELDS`, by place.
         lost: by ring, how many events are missing in `events`.
+        io: how much of its I/O was seen.
         problems: what could not be read, each with the file and the offset.
     """
 
@@ -69,6 +74,7 @@ class SavedProcess:
     snapshot: RecorderSnapshot
     events: dict[str, NDArray[np.void]]
     lost: dict[str, int]
+    io: IoCompleteness
     problems: tuple[str, ...]
 
 
@@ -150,7 +156,9 @@ def _process(folder: Path, name: str, description: RunDescription) -> SavedProce
     snapshot = read_recorder(folder / (name + RECORDER_SUFFIX))
     problems = list(snapshot.problems)
     events = {ring: _events(events_path(folder, name, ring), problems) for ring in snapshot.rings}
-    return SavedProcess(name, snapshot, events, dict(description.lost.get(name, {})), tuple(problems))
+    look = description.io_looks.get(name)
+    io = completeness_of(snapshot, last=parse_accounts(look, str(folder / RUN_FILE)) if look is not None else None)
+    return SavedProcess(name, snapshot, events, dict(description.lost.get(name, {})), io, tuple(problems))
 
 
 def _events(path: Path, problems: list[str]) -> NDArray[np.void]:
@@ -170,7 +178,7 @@ def _events(path: Path, problems: list[str]) -> NDArray[np.void]:
 
 def _description(content: dict[str, Any], place: str) -> RunDescription:
     try:
-        command, lost = content["command"], content["lost"]
+        command, lost, io_looks = content["command"], content["lost"], content.get("io_looks", {})
         if not isinstance(command, list) or not all(isinstance(each, str) for each in command):
             raise TypeError("its command is not a list of strings")
         return RunDescription(
@@ -180,6 +188,7 @@ def _description(content: dict[str, Any], place: str) -> RunDescription:
             ended_s=float(content["ended_s"]),
             exit_code=int(content["exit_code"]),
             lost={str(name): {str(ring): int(count) for ring, count in rings.items()} for name, rings in lost.items()},
+            io_looks={str(name): list(numbers) for name, numbers in io_looks.items()},
         )
     except KeyError as error:
         raise RecorderError(f"{place}: the key {error} is missing") from None
