@@ -216,6 +216,7 @@ struct RegionHeader {
   uint64_t definitions_dropped;  // found no room
   std::array<HistogramTable, kNumTables> tables;
   std::array<RingHeader, kNumRings> rings;
+  std::array<std::byte, 2 * kLineNbytes> unused_too;
   IoTotals io;
 };
 inline constexpr size_t kHeaderNbytes = 4096;
@@ -223,7 +224,7 @@ static_assert(sizeof(RegionHeader) <= kHeaderNbytes);
 // Readers have these numbers, too.
 static_assert(offsetof(RegionHeader, anchor) == 376 && offsetof(RegionHeader, definitions_offset) == 448);
 static_assert(offsetof(RegionHeader, tables) == 512 && offsetof(RegionHeader, rings) == 640);
-static_assert(offsetof(RegionHeader, io) == 1408);
+static_assert(offsetof(RegionHeader, io) == 1536);
 
 constexpr uint64_t recorder_nbytes() {
   uint64_t nbytes = kHeaderNbytes + kDefinitionsNbytes + kNumTables * kNumHistograms * sizeof(Histogram);

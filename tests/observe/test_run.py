@@ -31,6 +31,10 @@ def _python(program: str) -> list[str]:
     return [sys.executable, "-c", program]
 
 
+def _with(text: str, **values: object) -> str:
+    return json.dumps({**json.loads(text), **values})
+
+
 def _left_in_memory() -> set[str]:
     return {name for name in os.listdir("/dev/shm") if name.startswith(("hocket-observe-", "hocket-recorder-"))}
 
@@ -177,8 +181,12 @@ def test_damaged_runs(tmp_path: Path) -> None:
     assert len(process.events["program"]) == 8
     assert any(f"{events}, offset {8 * 72}" in problem for problem in process.problems)
     whole = (folder / "run.json").read_text()
-    for wrong in ("", "[]", "{}", whole.replace("version 1", "version 2"), whole.replace('"lost"', '"last"'),
-                  whole.replace('"exit_code": 0', '"exit_code": "x"')):  # fmt: skip
+    for wrong in ("", "[]", "{}", whole.replace("version 2", "version 3"), whole.replace('"lost"', '"last"'),
+                  whole.replace('"exit_code": 0', '"exit_code": "x"'), whole.replace('"anchors"', '"anchor"'),
+                  _with(whole, anchors=[]), _with(whole, anchors=[[1, 2]]), _with(whole, anchors=[[2, 2], [1, 1]]),
+                  _with(whole, anchors=[[1, 2, 3], [4, 5, 6]]), _with(whole, anchors=[[1 << 64, 1], [1 << 65, 2]]),
+                  _with(whole, readings=[[2, 1, 0]]), _with(whole, readings=[["nan", 1, 1]]),
+                  _with(whole, readings=[[5, 5, 5], [1, 1, 1]]), _with(whole, readings=7)):  # fmt: skip
         (folder / "run.json").write_text(wrong)
         with raises(RecorderError, names=("run.json",)):
             open_run(folder)

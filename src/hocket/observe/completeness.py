@@ -166,8 +166,10 @@ def recorded_bytes(snapshot: RecorderSnapshot) -> ReadWritten:
     return ReadWritten(int(entries["nbytes"][is_read].sum()), int(entries["nbytes"][is_write].sum()))
 
 
-def total_of(processes: Iterable[tuple[str, IoCompleteness]]) -> RunCompleteness:
-    """Return the sum of several processes, each with its name."""
+def total_of(
+    processes: Iterable[tuple[str, IoCompleteness]], reason: str = "no process has left a recorder"
+) -> RunCompleteness:
+    """Return the sum of several processes, each with its name; `reason`: why there may be none."""
     known, reasons = [], []
     for name, io in processes:
         if io.read is None or io.written is None:
@@ -175,7 +177,7 @@ def total_of(processes: Iterable[tuple[str, IoCompleteness]]) -> RunCompleteness
         else:
             known.append((name, io.read, io.written))
     if not known:
-        total = unavailable(reasons[0] if reasons else "no process has left a recorder")
+        total = unavailable(reasons[0] if reasons else reason)
         return RunCompleteness(total, "", "", len(reasons))
     reads, writes = [(name, read) for name, read, _ in known], [(name, written) for name, _, written in known]
     total = IoCompleteness(_sum(reads), _sum(writes), "end", "")

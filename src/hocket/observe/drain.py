@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hocket.errors import RecorderError
-from hocket.observe.completeness import IoCompleteness, completeness_of, unavailable
+from hocket.observe.completeness import completeness_of, unavailable
 from hocket.observe.processes import io_counters, status_of
 from hocket.observe.saved import RECORDER_SUFFIX, events_path, saved_layout
 from hocket.observe.sparse_copy import copy_sparsely

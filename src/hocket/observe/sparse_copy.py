@@ -6,8 +6,10 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 _BLOCK_NBYTES = 4096
+_MOST_NBYTES = 1 << 20
 _ZEROS = bytes(_BLOCK_NBYTES)
 
 
@@ -26,14 +28,28 @@ def copy_sparsely(source: Path, target: Path) -> None:
         with target.open("wb") as copy:
             size = os.fstat(fd).st_size
             for begin, end in _data(fd, size):
-                for at in range(begin, end, _BLOCK_NBYTES):
-                    block = os.pread(fd, min(_BLOCK_NBYTES, end - at), at)
-                    if block != _ZEROS[: len(block)]:
-                        copy.seek(at)
-                        copy.write(block)
+                copy.seek(begin)
+                while copy.tell() < end:
+                    part = os.pread(fd, min(_MOST_NBYTES, end - copy.tell()), copy.tell())
+                    if not part:
+                        break  # it has become shorter
+                    write_sparsely(copy, part)
             copy.truncate(size)
     finally:
         os.close(fd)
+
+
+def write_sparsely(file: BinaryIO, content: bytes) -> None:
+    """Write at the present position of a new file, and move it on; blocks of zeros are left out.
+
+    The caller ends with ``file.truncate(size)``, because the last blocks may be zeros.
+    """
+    for at in range(0, len(content), _BLOCK_NBYTES):
+        block = content[at : at + _BLOCK_NBYTES]
+        if block == _ZEROS[: len(block)]:
+            file.seek(len(block), os.SEEK_CUR)
+        else:
+            file.write(block)
 
 
 def _data(fd: int, size: int) -> Iterator[tuple[int, int]]:

@@ -8,7 +8,7 @@ import struct
 from dataclasses import dataclass
 
 STATES = ("none", "running", "ended", "unreadable")
-AT = 1408
+AT = 1536
 """Offset in a recorder."""
 LAYOUT = struct.Struct("<II10Q")
 
