@@ -10,6 +10,8 @@ from hocket.observe.completeness import (
     recorded_bytes,
 )
 from hocket.observe.events import RecordedEvent, events_in
+from hocket.observe.filesystems import recorded_filesystem
+from hocket.observe.io_hooks import record_io
 from hocket.observe.job import copy_recorders, find_job
 from hocket.observe.job_watcher import JobView, JobWatcher, RankView
 from hocket.observe.processes import ProcessStatus, process_status
@@ -47,8 +49,10 @@ __all__ = [
     "mark",
     "open_run",
     "process_status",
+    "record_io",
     "record_run",
     "recorded_bytes",
+    "recorded_filesystem",
     "region",
     "traced",
 ]

@@ -9,16 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hocket import _native
 from hocket.errors import RecorderError
 from hocket.trace import ReadWritten, RecorderSnapshot
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _IO_LAYER = 3
 _COUNTED_ROUTES = [_native.IO_ROUTE_NAMES.index(name) for name in ("posix", "vectored", "stdio")]
 """Calls of the other routes contain calls of these."""
 _READ, _WRITE, _COPY = (_native.IO_NAMES.index(name) for name in ("read", "write", "copy"))
 _TARGET = 1
+_FSSPEC = _native.IO_ROUTE_NAMES.index("fsspec")
+_LOCAL = ("file://", "local://")
 
 
 @dataclass(frozen=True)
@@ -157,13 +164,29 @@ def recorded_bytes(snapshot: RecorderSnapshot) -> ReadWritten:
         >>> observe.recorded_bytes(process.snapshot).written == os.stat("/etc/hostname").st_size
         True
     """
-    entries = snapshot.histograms
-    entries = entries[entries["layer"] == _IO_LAYER]
+    entries = _of_io(snapshot)
     counted, kind, is_target = entries["backend"], entries["kind"], entries["algorithm"] == _TARGET
     is_counted = (counted[:, None] == _COUNTED_ROUTES).any(axis=1)
     is_read = is_counted & ((kind == _READ) | ((kind == _COPY) & ~is_target))
     is_write = is_counted & ((kind == _WRITE) | ((kind == _COPY) & is_target))
     return ReadWritten(int(entries["nbytes"][is_read].sum()), int(entries["nbytes"][is_write].sum()))
+
+
+def counted_io(snapshot: RecorderSnapshot) -> NDArray[np.void]:
+    """Return the totals of I/O in which each byte is once.
+
+    What fsspec did with local files is left out where the hooks have seen the same bytes.
+    """
+    entries = _of_io(snapshot)
+    if snapshot.io.state == "none":
+        return entries
+    local = [ident for (kind, ident, _), name in snapshot.names.items() if kind == "file" and name.startswith(_LOCAL)]
+    is_local = (entries["comm"][:, None] == local).any(axis=1)
+    return entries[~(is_local & (entries["backend"] == _FSSPEC))]
+
+
+def _of_io(snapshot: RecorderSnapshot) -> NDArray[np.void]:
+    return snapshot.histograms[snapshot.histograms["layer"] == _IO_LAYER]
 
 
 def total_of(
