@@ -98,6 +98,8 @@ void resume_totals() {
 void count_other(Direction direction, int64_t result) {
   IoTotals* totals = g_totals.load(std::memory_order_relaxed);
   if (result <= 0 || !totals) return;
+  // While a forked child makes its recorder, there is no memory in this place.
+  if (t_is_inside && !is_own_process()) return;
   const auto nbytes = static_cast<uint64_t>(result);
   add(direction == Direction::read ? totals->other.read : totals->other.written, nbytes);
   count_late(direction, nbytes);
