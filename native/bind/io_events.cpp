@@ -49,14 +49,15 @@ FileNumbers& files() {
   return *numbers;
 }
 
-// Place of its event, number of its file, ticks when it began, kind and route.
-using BegunIo = std::tuple<uint64_t, uint32_t, uint64_t, uint8_t, uint8_t>;
+// Place of its event, number of its file, ticks when it began, kind, route and `algorithm`.
+using BegunIo = std::tuple<uint64_t, uint32_t, uint64_t, uint8_t, uint8_t, uint16_t>;
 
 BegunIo begin_io(std::string_view name, uint8_t kind, uint8_t route, uint64_t offset) {
   Event event{};
   event.comm = files().of(name);
   event.aux = offset;
   event.thread = thread_number();
+  event.algorithm = name.starts_with("file://") || name.starts_with("local://") ? kLocalFile : 0;
   event.kind = kind;
   event.backend = route;
   event.reduce = kNoReduction;
@@ -64,12 +65,12 @@ BegunIo begin_io(std::string_view name, uint8_t kind, uint8_t route, uint64_t of
   event.layer = Layer::io;
   event.t_begin = ticks();
   SharedRing ring = Recorder::instance().ring(RingId::io);
-  return {ring ? ring.add(event) : SharedRing::kNone, event.comm, event.t_begin, kind, route};
+  return {ring ? ring.add(event) : SharedRing::kNone, event.comm, event.t_begin, kind, route, event.algorithm};
 }
 
 // `error`: an errno; 0: it has succeeded.
 void end_io(const BegunIo& begun, uint64_t nbytes, int error) {
-  const auto& [index, file, begin, kind, route] = begun;
+  const auto& [index, file, begin, kind, route, algorithm] = begun;
   const uint64_t now = ticks();
   SharedRing ring = Recorder::instance().ring(RingId::io);
   if (!ring) return;
@@ -83,7 +84,7 @@ void end_io(const BegunIo& begun, uint64_t nbytes, int error) {
   const HistogramKey key{
       .comm = file,
       .peer = 0,
-      .algorithm = 0,
+      .algorithm = algorithm,
       .kind = kind,
       .backend = route,
       .layer = Layer::io,

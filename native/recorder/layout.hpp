@@ -52,6 +52,8 @@ enum class IoRoute : uint8_t { posix, vectored, stdio, mpi, fsspec };
 inline constexpr std::array kIoRouteNames = {"posix", "vectored", "stdio", "mpi", "fsspec"};
 // A copy from file to file is two events, whose `algorithm` says which end `comm` is.
 enum class CopySide : uint16_t { source, target };
+// `algorithm` of a call of fsspec on a local file: hooks see the same bytes once more.
+inline constexpr uint16_t kLocalFile = 2;
 inline constexpr uint64_t kUnknownOffset = ~0ull;
 enum class ProcessKind : uint8_t { counter };
 inline constexpr std::array kProcessNames = {"counter"};

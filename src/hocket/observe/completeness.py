@@ -25,7 +25,7 @@ _COUNTED_ROUTES = [_native.IO_ROUTE_NAMES.index(name) for name in ("posix", "vec
 _READ, _WRITE, _COPY = (_native.IO_NAMES.index(name) for name in ("read", "write", "copy"))
 _TARGET = 1
 _FSSPEC = _native.IO_ROUTE_NAMES.index("fsspec")
-_LOCAL = ("file://", "local://")
+_LOCAL_FILE = 2
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def completeness_of(
         return unavailable(f"/proc/{snapshot.owner.pid}/io: {totals.reason or 'it cannot be read'}")
     as_of, end = ("end", totals.at_end) if totals.state == "ended" else ("now", counters)
     if end is None:
-        return last or unavailable("the process was killed before anybody had looked at its counters")
+        return last or unavailable("it was killed before anybody had looked at its counters, or they are not readable")
     recorded = recorded_bytes(snapshot)
     read = IoAccount(
         recorded.read - totals.uncounted.read,
@@ -165,8 +165,8 @@ def recorded_bytes(snapshot: RecorderSnapshot) -> ReadWritten:
         True
     """
     entries = _of_io(snapshot)
-    counted, kind, is_target = entries["backend"], entries["kind"], entries["algorithm"] == _TARGET
-    is_counted = (counted[:, None] == _COUNTED_ROUTES).any(axis=1)
+    route, kind, is_target = entries["backend"], entries["kind"], entries["algorithm"] == _TARGET
+    is_counted = (route[:, None] == _COUNTED_ROUTES).any(axis=1)
     is_read = is_counted & ((kind == _READ) | ((kind == _COPY) & ~is_target))
     is_write = is_counted & ((kind == _WRITE) | ((kind == _COPY) & is_target))
     return ReadWritten(int(entries["nbytes"][is_read].sum()), int(entries["nbytes"][is_write].sum()))
@@ -180,13 +180,14 @@ def counted_io(snapshot: RecorderSnapshot) -> NDArray[np.void]:
     entries = _of_io(snapshot)
     if snapshot.io.state == "none":
         return entries
-    local = [ident for (kind, ident, _), name in snapshot.names.items() if kind == "file" and name.startswith(_LOCAL)]
-    is_local = (entries["comm"][:, None] == local).any(axis=1)
-    return entries[~(is_local & (entries["backend"] == _FSSPEC))]
+    is_local = (entries["backend"] == _FSSPEC) & (entries["algorithm"] == _LOCAL_FILE)
+    counted: NDArray[np.void] = entries[~is_local]
+    return counted
 
 
 def _of_io(snapshot: RecorderSnapshot) -> NDArray[np.void]:
-    return snapshot.histograms[snapshot.histograms["layer"] == _IO_LAYER]
+    entries: NDArray[np.void] = snapshot.histograms[snapshot.histograms["layer"] == _IO_LAYER]
+    return entries
 
 
 def total_of(

@@ -63,10 +63,8 @@ def record_many(kind: str, began: int, files: Iterable[tuple[str, int | None, in
     """
     for url, offset, nbytes in files:
         place = _UNKNOWN_OFFSET if offset is None or offset < 0 else offset
-        index, file, _, kind_number, route = _native.begin_io(
-            clean_url(url), _native.IO_NAMES.index(kind), _ROUTE, place
-        )
-        _native.end_io((index, file, began, kind_number, route), nbytes, 0)
+        begun = _native.begin_io(clean_url(url), _native.IO_NAMES.index(kind), _ROUTE, place)
+        _native.end_io((begun[0], begun[1], began, *begun[3:]), nbytes, 0)
 
 
 def local_size(path: object) -> int:
