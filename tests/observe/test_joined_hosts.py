@@ -313,17 +313,19 @@ def test_interrupt_ends_the_wait_for_other_hosts(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hocket.cli", "observe", "run", "--listen", f"127.0.0.1:{port}", "--output",
                str(tmp_path / "run"), "--"]  # fmt: skip
     ready = tmp_path / "ready"
-    with _started([*command, sys.executable, "-c", _waits_for(ready)]) as first:
-        with _started(_joined(port, *_lives_with_its_agent(ready))) as other:
-            while not ready.exists():
-                assert first.poll() is None and other.poll() is None
-            deadline = scaled(30)
-            with pytest.raises(subprocess.TimeoutExpired):
-                first.wait(2.0)
-            first.send_signal(signal.SIGINT)
-            _, error = first.communicate(timeout=deadline)
-            other.kill()
-            other.wait(deadline)
+    with (
+        _started([*command, sys.executable, "-c", _waits_for(ready)]) as first,
+        _started(_joined(port, *_lives_with_its_agent(ready))) as other,
+    ):
+        while not ready.exists():
+            assert first.poll() is None and other.poll() is None
+        deadline = scaled(30)
+        with pytest.raises(subprocess.TimeoutExpired):
+            first.wait(2.0)
+        first.send_signal(signal.SIGINT)
+        _, error = first.communicate(timeout=deadline)
+        other.kill()
+        other.wait(deadline)
     assert first.returncode == 0
     assert f"host {socket.gethostname()}" in error
     assert open_run(tmp_path / "run").description.exit_code == 0

@@ -116,8 +116,8 @@ import signal, time
 from hocket import observe
 signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
 observe.mark("begun")
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     time.sleep(100)
 except KeyboardInterrupt:
     raise SystemExit(7)
@@ -212,3 +212,44 @@ time.sleep(0.5)
     recording = record_run(_python(program), tmp_path / "run")
     assert recording.num_processes == 2 and time.monotonic() - began_s < scaled(15)
     assert all(len(process.events["program"]) == 1 for process in open_run(tmp_path / "run").processes)
+
+
+def test_a_later_run_removes_what_a_killed_agent_left(tmp_path: Path) -> None:
+    before = _left_in_memory()
+    ready = tmp_path / "ready"
+    program = f"import os, time\nopen({str(ready)!r}, 'w').close()\nparent = os.getppid()\n"
+    program += "while os.getppid() == parent: time.sleep(0.05)"
+    command = [sys.executable, "-m", "hocket.cli", "observe", "run", "--output", str(tmp_path / "killed"), "--"]
+    with subprocess.Popen([*command, *_python(program)]) as agent:
+        while not ready.exists():
+            assert agent.poll() is None
+            time.sleep(0.02)
+        (left,) = _left_in_memory() - before
+        os.utime(f"/dev/shm/{left}", (0, 0))
+        record_run(["true"], tmp_path / "beside")
+        assert _left_in_memory() - before == {left}, "an agent that runs keeps its folder"
+        agent.kill()
+        agent.wait(scaled(30))
+        os.utime(f"/dev/shm/{left}", (0, 0))
+    record_run(["true"], tmp_path / "later")
+    assert _left_in_memory() == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_signals_to_the_agent_reach_the_command(tmp_path: Path, number: signal.Signals) -> None:
+    program = f"""
+import signal, time
+def end(*_): raise SystemExit(9)
+signal.signal({int(number)}, end)
+print("ready", flush=True)
+time.sleep(100)
+"""
+    command = [sys.executable, "-m", "hocket.cli", "observe", "run", "--output", str(tmp_path / "run"), "--"]
+    with subprocess.Popen([*command, *_python(program)], stdout=subprocess.PIPE, text=True) as agent:
+        try:
+            assert agent.stdout is not None and agent.stdout.readline() == "ready\n"
+            agent.send_signal(number)
+            assert agent.wait(scaled(30)) == 9
+        finally:
+            agent.kill()
+    assert open_run(tmp_path / "run").description.exit_code == 9

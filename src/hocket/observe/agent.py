@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,12 +13,13 @@ from shutil import rmtree
 from tempfile import mkdtemp
 from time import time
 
-from hocket.errors import InvalidArgument, RecorderError
+from hocket.errors import RecorderError
+from hocket.observe.command import check_command, running
 from hocket.observe.completeness import RunCompleteness, account_numbers, total_of
 from hocket.observe.drain import Drain
 from hocket.observe.host_collector import HostCollector, parse_address
 from hocket.observe.host_joiner import HostJoiner
-from hocket.observe.one_agent import AgentLease, lease_or_folder
+from hocket.observe.one_agent import AgentLease, lease_or_folder, locked
 from hocket.observe.run import LAYERS, memory_folder, recording_environment
 from hocket.observe.run_clock import AnchorSeries
 from hocket.observe.saved import RunDescription, empty_folder, save_run
@@ -28,6 +28,8 @@ FOLDER_PREFIX = "hocket-observe-"
 """Of the folders in memory in which the processes of recorded runs leave their recorders."""
 JOIN_VARIABLE = "HOCKET_OBSERVE_JOIN"
 """Environment variable of a recorded command: where agents of other hosts join the run."""
+_LOCK = "agent"
+_BEGINNING_S = 10.0
 _FILES = "hocket-recorder-*"
 _LONGEST_WAIT_S = 0.25
 _SHORTEST_WAIT_S = 0.01
@@ -92,7 +94,7 @@ def record_run(
         >>> observe.record_run(["cat", "/etc/hostname"], "run-of-cat").exit_code
         0
     """
-    _check(command)
+    check_command(command)
     target = empty_folder(Path(folder))
     variables = dict(os.environ if environment is None else environment)
     if listen is None:
@@ -134,7 +136,7 @@ def join_run(
         Traceback (most recent call last):
         hocket.errors.RecorderError: no `hocket observe run --listen` answers at 127.0.0.1:9 within 0.2 s: ...
     """
-    _check(command)
+    check_command(command)
     place = parse_address(address, needs_port=True)
     variables = dict(os.environ if environment is None else environment)
     with lease_or_folder(address) as lease:
@@ -167,16 +169,32 @@ def follow_run(command: Sequence[str]) -> RunRecording | None:
 
 def _recorded_by_another(command: Sequence[str], variables: Mapping[str, str]) -> RunRecording:
     io = total_of([], "another process records")
-    return RunRecording(None, _wait(_started(command, variables)), 0, 0, 0, io, (), 0)
+    with running(command, variables) as process:
+        return RunRecording(None, process.wait(), 0, 0, 0, io, (), 0)
 
 
 @contextmanager
 def _agent_of(target: Path) -> Iterator[Agent]:
-    memory = Path(mkdtemp(prefix=FOLDER_PREFIX, dir=memory_folder()))
+    folder = memory_folder()
+    remove_abandoned(folder)
+    memory = Path(mkdtemp(prefix=FOLDER_PREFIX, dir=folder))
     try:
-        yield Agent(memory, target)
+        with locked(memory / _LOCK):
+            yield Agent(memory, target)
     finally:
         rmtree(memory, ignore_errors=True)
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove what agents of this user that were killed have left in memory."""
+    for each in folder.glob(FOLDER_PREFIX + "*"):
+        try:
+            if time() - each.stat().st_mtime < _BEGINNING_S:
+                continue  # its agent may not have the lock yet
+            with locked(each / _LOCK):
+                rmtree(each, ignore_errors=True)
+        except (OSError, RecorderError):
+            continue  # its agent runs, or it belongs to another user
 
 
 def _record(
@@ -184,14 +202,14 @@ def _record(
     lease: AgentLease | None = None, joiner: HostJoiner | None = None,
 ) -> RunRecording:  # fmt: skip
     began_s = time()
-    process = _started(command, recording_environment(environment, agent.memory, layers))
-    agent.start()
-    try:
-        exit_code = _wait(process)
-        if lease is not None:
-            lease.wait_for_others()
-    finally:
-        agent.stop()
+    with running(command, recording_environment(environment, agent.memory, layers)) as process:
+        agent.start()
+        try:
+            exit_code = process.wait()
+            if lease is not None:
+                lease.wait_for_others()
+        finally:
+            agent.stop()
     if joiner is not None:
         joiner.stop_comparing()
     drains = agent.drains
@@ -217,18 +235,6 @@ def _record(
         problems=tuple(problem for drain in drains for problem in drain.problems),
         num_hosts=1,
     )
-
-
-def _check(command: Sequence[str]) -> None:
-    if not command:
-        raise InvalidArgument("a command is needed, such as python train.py")
-
-
-def _started(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    try:
-        return subprocess.Popen(list(command), env=environment)
-    except OSError as error:
-        raise InvalidArgument(f"{command[0]} cannot be started: {error.strerror}") from None
 
 
 class Agent:
@@ -294,12 +300,3 @@ class Agent:
                 drain = self._drains[path.name] = Drain(path, self.target)
             largest = max(largest, drain.look())
         return largest
-
-
-def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Wait for the command; Ctrl-C goes to it from the terminal, and it decides when to end."""
-    while True:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            continue

@@ -85,6 +85,15 @@ def lease_or_folder(run: str) -> Iterator[AgentLease | Path]:
     raise RecorderError(f"the agent of this host does not begin to record within {_BEGINNING_S:.0f} s ({path})")
 
 
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file, which is made where it does not exist; BlockingIOError: another process holds it."""
+    with _opened(path) as fd:
+        if not _try_lock(fd, fcntl.LOCK_EX):
+            raise BlockingIOError(f"{path} is locked")
+        yield
+
+
 def _users(path: Path) -> Path:
     return path.with_name(path.name + ".users")
 
