@@ -66,6 +66,7 @@ struct Slots {
   std::vector<Object> known;
   unsigned long long num_unloaded = 0;
   std::unordered_map<void**, void*> before;  // what was in a slot
+  size_t num_refused = 0;                    // slots that could not be made writable
 };
 Slots& slots() {
   static auto* all = new Slots;  // NOLINT
@@ -238,7 +239,10 @@ void replace_in(const dl_phdr_info& info) {
     // Before the first call a slot leads to the dynamic linker, by code of the object itself.
     const bool is_unused = is_part(info, reinterpret_cast<uintptr_t>(now), PF_X);
     if (now != found->second.function && !is_unused) return;
-    if (memory.store(slot, found->second.hook)) all.before.insert_or_assign(slot, now);
+    if (memory.store(slot, found->second.hook))
+      all.before.insert_or_assign(slot, now);
+    else
+      ++all.num_refused;
   });
 }
 
@@ -293,6 +297,13 @@ int restore_object(dl_phdr_info* info, size_t, void*) {
   return 0;
 }
 
+// Under the lock.
+void take_out() {
+  dl_iterate_phdr(restore_object, nullptr);
+  slots().is_on = false;
+  slots().before.clear();
+}
+
 // A library without a folder is looked for in those that the caller names, and the dynamic linker knows the caller by
 // the address to which dlopen() returns. So such a call is handed on by a jump, and what it loads is found later.
 void* open_library(const char* path, int mode) {
@@ -338,8 +349,8 @@ void unlock_slots() { slots().mutex.unlock(); }
 
 using namespace hocket::hooks::io;
 
-// 0: it records now; EALREADY: it did so already; EINVAL: `recorder` is of another build; ENODEV: it is off. One thread
-// at a time.
+// 0: it records now; EALREADY: it did so already; EINVAL: `recorder` is of another build; ENODEV: it is off; EACCES:
+// functions cannot be replaced here. One thread at a time.
 HOCKET_HOOK int hocket_start_io(hocket::Recorder* recorder, const char* build) {
   const hocket::hooks::Inside inside;
   if (g_is_on.load(std::memory_order_acquire)) return EALREADY;
@@ -353,9 +364,18 @@ HOCKET_HOOK int hocket_start_io(hocket::Recorder* recorder, const char* build) {
     all.functions = std::move(functions);
     all.known.clear();
     all.before.clear();
+    all.num_refused = 0;
     all.is_on = true;
   }
   look_at_objects();
+  {
+    auto& all = slots();
+    const std::lock_guard guard(all.mutex);
+    if (all.num_refused != 0) {
+      take_out();
+      return EACCES;
+    }
+  }
   forget_range(0, ~0u);
   start_recording();
   return 0;
@@ -368,8 +388,6 @@ HOCKET_HOOK int hocket_stop_io() {
   const std::lock_guard guard(all.mutex);
   if (!all.is_on) return EALREADY;
   stop_recording();
-  dl_iterate_phdr(restore_object, nullptr);
-  all.is_on = false;
-  all.before.clear();
+  take_out();
   return 0;
 }

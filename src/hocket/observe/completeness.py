@@ -65,7 +65,8 @@ class IoCompleteness:
 
     Args:
         read, written: the bytes; None: unavailable.
-        as_of: "end" of the process; "now"; "last look" at a process that was killed; "" if unavailable.
+        as_of: "end" of the process, or of `record_io`; "now"; "last look" at a process that was killed; "" if
+            unavailable.
         reason: why it is unavailable.
 
     Examples:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _COMPLETED = [EVENT_STATES.index(state) for state in ("completed", "failed")]
 _REACH = 64
 """Events that are read again at every look, since one that is being written is left out."""
-_PROGRAM_LENGTH = 60
+_PROGRAM_LENGTH = 100
 
 
 class Drain:

@@ -49,7 +49,9 @@ class RecordedFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self.protocol = fs.protocol
         self.root_marker = fs.root_marker
         self.blocksize = fs.blocksize
+        self.sep = fs.sep
         self._strip_protocol = fs._strip_protocol
+        self._parent = fs._parent
 
     def __getattr__(self, name: str) -> Any:
         # What this kind of file system has beside the methods of all.

@@ -30,7 +30,8 @@ def record_io() -> Iterator[None]:
     itself, and what `hocket observe run` does not see either.
 
     Raises:
-        RecorderError: this build of hocket has no hooks, the recorder is off, or the hooks are of another build.
+        RecorderError: this build of hocket has no hooks, the recorder is off, the hooks are of another build, or the
+            system does not let a process replace its functions.
 
     Examples:
         >>> import os
@@ -60,6 +61,8 @@ def _start() -> None:
     code = _hooks().hocket_start_io(ctypes.c_void_p(recorder), build.encode())
     if code == errno.ENODEV:
         raise RecorderError("file I/O cannot be recorded: HOCKET_RECORDER=0 switches the recorder off")
+    if code == errno.EACCES:
+        raise RecorderError("file I/O cannot be recorded: this system does not let a process replace its functions")
     if code == errno.EINVAL:
         raise RecorderError(
             f"{hooks_library()} and this hocket ({build}) are not from the same build: install it again"
