@@ -63,7 +63,7 @@ void start_recording() {
 
 void stop_recording() {
   g_is_on.store(false, std::memory_order_release);
-  end_totals();
+  stop_totals();
   stop_streams();
 }
 

@@ -172,9 +172,12 @@ KernelCounters kernel_counters(const char* path);
 
 // Begins to compare what the hooks see with the kernel's counters; in a forked child again.
 void start_totals();
-// The process ends, or the recording; bytes that are recorded afterwards are still counted.
+// The process ends; bytes that are recorded afterwards are still counted.
 void end_totals();
+// It goes on.
 void resume_totals();
+// The recording ends, and nothing is counted afterwards.
+void stop_totals();
 
 enum class Direction : uint8_t { read, written };
 // Bytes of a hooked call that is no event of a file; nothing for an error.

@@ -180,7 +180,8 @@ bool is_left_alone(const dl_phdr_info& info) {
   return false;
 }
 
-// Calls `visit(slot, name)` for each slot that the dynamic linker has filled with a function of that name.
+// Calls `visit(slot, name, may_be_unused)` for each slot that the dynamic linker fills with a function of that name,
+// some of them by the first call.
 template <typename Visit>
 void each_slot(const dl_phdr_info& info, Visit visit) {
   Dynamic dynamic;
@@ -198,7 +199,7 @@ void each_slot(const dl_phdr_info& info, Visit visit) {
         continue;
       const uintptr_t place = info.dlpi_addr + relocation->r_offset;
       if (place % sizeof(void*) == 0 && is_part(info, place, PF_W))
-        visit(reinterpret_cast<void**>(place), dynamic.names + dynamic.symbols[symbol].st_name);
+        visit(reinterpret_cast<void**>(place), dynamic.names + dynamic.symbols[symbol].st_name, type == kJump);
     }
   }
 }
@@ -232,12 +233,12 @@ class Writable {
 void replace_in(const dl_phdr_info& info) {
   Slots& all = slots();
   Writable memory(read_only_slots(info));
-  each_slot(info, [&](void** slot, const char* name) {
+  each_slot(info, [&](void** slot, const char* name, bool may_be_unused) {
     const auto found = all.functions.find(name);
     if (found == all.functions.end()) return;
     void* const now = Slot(*slot).load(std::memory_order_acquire);
     // Before the first call a slot leads to the dynamic linker, by code of the object itself.
-    const bool is_unused = is_part(info, reinterpret_cast<uintptr_t>(now), PF_X);
+    const bool is_unused = may_be_unused && is_part(info, reinterpret_cast<uintptr_t>(now), PF_X);
     if (now != found->second.function && !is_unused) return;
     if (memory.store(slot, found->second.hook))
       all.before.insert_or_assign(slot, now);
@@ -288,7 +289,7 @@ int restore_object(dl_phdr_info* info, size_t, void*) {
   Slots& all = slots();
   if (is_left_alone(*info)) return 0;
   Writable memory(read_only_slots(*info));
-  each_slot(*info, [&](void** slot, const char* name) {
+  each_slot(*info, [&](void** slot, const char* name, bool) {
     const auto found = all.functions.find(name);
     if (found == all.functions.end() || Slot(*slot).load(std::memory_order_relaxed) != found->second.hook) return;
     const auto before = all.before.find(slot);

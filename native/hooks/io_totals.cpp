@@ -95,6 +95,11 @@ void resume_totals() {
   set_state(*totals, IoCounting::running);
 }
 
+void stop_totals() {
+  end_totals();
+  g_totals.store(nullptr, std::memory_order_release);
+}
+
 void count_other(Direction direction, int64_t result) {
   IoTotals* totals = g_totals.load(std::memory_order_relaxed);
   if (result <= 0 || !totals) return;

@@ -253,6 +253,26 @@ def test_in_a_process_that_is_recorded_from_outside_nothing_changes(tmp_path: Pa
     assert recorded.written == {str(tmp_path / "inside"): 20, str(tmp_path / "after"): 30}
 
 
+def test_where_only_communication_is_recorded_from_outside(tmp_path: Path) -> None:
+    """The hooks are in their places already, and begin and end to record."""
+    script = _PROBE + textwrap.dedent(
+        """
+        Path(folder, "before").write_bytes(bytes(10))
+        with observe.record_io():
+            Path(folder, "inside").write_bytes(bytes(20))
+        Path(folder, "after").write_bytes(bytes(30))
+        os.write(1, b"text")
+        """
+    )
+    result = run_hooked([sys.executable, "-c", script, tmp_path], tmp_path / "recorders", layers="comm")
+    assert result.returncode == 0, result.stderr
+    (snapshot,) = snapshots(tmp_path / "recorders")
+    assert recorded_bytes([snapshot]).written == {str(tmp_path / "inside"): 20}
+    figure = completeness_of(snapshot)
+    assert figure.written is not None
+    assert (figure.written.kernel_nbytes, figure.written.other_nbytes) == (20, 0)
+
+
 def test_where_nothing_can_be_recorded(tmp_path: Path) -> None:
     script = (
         "from hocket import observe\nfrom hocket.errors import RecorderError\n"
