@@ -253,3 +253,34 @@ time.sleep(100)
         finally:
             agent.kill()
     assert open_run(tmp_path / "run").description.exit_code == 9
+
+
+@pytest.mark.parametrize("options", [["--mount-proc"], []])
+def test_a_program_in_a_container_that_counts_processes_anew(tmp_path: Path, options: list[str]) -> None:
+    program = """
+import os, time
+from hocket import observe
+assert os.getpid() == 1
+for step in range(20):
+    with observe.region("inside", step=step):
+        time.sleep(0.05)  # several looks of the agent
+"""
+    recording = record_run(["unshare", "--pid", "--fork", *options, *_python(program)], tmp_path / "run")
+    assert (recording.exit_code, recording.problems) == (0, ())
+    (inside,) = (each for each in open_run(tmp_path / "run").processes if len(each.events["program"]))
+    assert inside.snapshot.owner.pid == 1 and inside.snapshot.owner.has_ended
+    assert inside.events["program"]["aux"].tolist() == list(range(20))
+
+
+BUDGET = "HOCKET_RECORDER_BUDGET"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(BUDGET, "much"), (BUDGET, "-1"), (BUDGET, "1e999"), (BUDGET, "nan"), ("HOCKET_RECORDER", "0")]
+)
+def test_variables_that_would_leave_nothing_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with raises(InvalidArgument, names=(name, value)):
+        record_run(["true"], tmp_path / "run")
