@@ -172,6 +172,8 @@ KernelCounters kernel_counters(const char* path);
 
 // Begins to compare what the hooks see with the kernel's counters; in a forked child again.
 void start_totals();
+// Whether /proc has the numbers that this process knows; a container may show that of the host.
+bool has_own_numbers();
 // The process ends; bytes that are recorded afterwards are still counted.
 void end_totals();
 // It goes on.

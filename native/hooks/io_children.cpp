@@ -51,7 +51,7 @@ Waited look(idtype_t type, id_t id, int options) {
   return waited;
 }
 
-bool is_counting() { return g_is_on.load(std::memory_order_relaxed) && is_own_process(); }
+bool is_counting() { return g_is_on.load(std::memory_order_relaxed) && has_own_numbers() && is_own_process(); }
 
 // `real(pid, options)`: the program's own call.
 template <typename Function>

@@ -1,6 +1,7 @@
 // How much of this process's I/O the hooks see: the kernel's counters, and the bytes that are in no event of a file.
 #include <fcntl.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include <array>
 #include <charconv>
@@ -16,6 +17,7 @@ namespace {
 // The same memory in a forked child.
 constinit std::atomic<IoTotals*> g_totals{nullptr};
 constinit std::atomic<uint64_t> g_own_at_end{0};
+constinit std::atomic<bool> g_has_own_numbers{false};
 
 void add(uint64_t& total, uint64_t nbytes) { std::atomic_ref(total).fetch_add(nbytes, std::memory_order_relaxed); }
 void add(IoBytes& total, const IoBytes& more) {
@@ -28,6 +30,16 @@ bool take_number(std::string_view text, std::string_view name, uint64_t& value) 
   if (at == std::string_view::npos) return false;
   const char* const begin = text.data() + at + name.size();
   return std::from_chars(begin, text.data() + text.size(), value).ec == std::errc{};
+}
+
+bool look_for_own_number() {
+  std::array<char, 16> text{};
+  const long length =
+      call_kernel(SYS_readlinkat, {AT_FDCWD, reinterpret_cast<long>("/proc/self"), reinterpret_cast<long>(text.data()),
+                                   static_cast<long>(text.size())});
+  long number = 0;
+  if (length > 0) std::from_chars(text.data(), text.data() + length, number);
+  return number == getpid();
 }
 
 IoTotals* running_totals() {
@@ -75,8 +87,11 @@ void start_totals() {
   totals->error = static_cast<uint32_t>(now.error);
   totals->at_begin = {now.bytes.read + now.own_nbytes - past.read, now.bytes.written - past.written};
   set_state(*totals, now.error == 0 ? IoCounting::running : IoCounting::unreadable);
+  g_has_own_numbers.store(look_for_own_number(), std::memory_order_relaxed);
   g_totals.store(totals, std::memory_order_release);
 }
+
+bool has_own_numbers() { return g_has_own_numbers.load(std::memory_order_relaxed); }
 
 void end_totals() {
   IoTotals* totals = running_totals();
