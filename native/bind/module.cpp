@@ -9,6 +9,7 @@
 #include "bind/communicator.hpp"
 #include "bind/errors.hpp"
 #include "bind/gil.hpp"
+#include "bind/io_events.hpp"
 #include "bind/lanes.hpp"
 #include "bind/memory.hpp"
 #include "bind/program_events.hpp"
@@ -54,6 +55,7 @@ NB_MODULE(_native, module) {
   bind_memory(module);
   bind_sim(module);
   bind_program_events(module);
+  bind_io_events(module);
 
   // The sizes at which the core changes its method; tests use sizes around them.
   nb::dict constants;

@@ -8,7 +8,6 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <string_view>
 
 namespace hocket::hooks::io {
 
@@ -32,26 +31,41 @@ uint16_t number_of_thread() {
   return t_number;
 }
 
-__attribute__((constructor)) void start() {
+__attribute__((constructor)) void start_by_environment() {
   if (!observes("io")) return;
   const Inside inside;
+  if (Recorder::instance().is_on()) start_recording();
+}
+
+}  // namespace
+
+std::array<std::span<const Hook>, 6> all_hooks() {
+  return {descriptor_hooks(), transfer_hooks(), copy_hooks(), stream_hooks(), child_hooks(), end_hooks()};
+}
+
+void start_recording() {
   Recorder& recorder = Recorder::instance();
-  if (!recorder.is_on()) return;
-  for (const std::span<const Hook> hooks : {descriptor_hooks(), transfer_hooks(), copy_hooks(), stream_hooks()})
+  for (const std::span<const Hook> hooks : all_hooks())
     for (const Hook& hook : hooks) hook.original->pointer();
   g_ring = recorder.ring(RingId::io);
   g_histograms = recorder.shared_histograms();
   start_files();
   // After that of the recorder, so that in the child the recorder is a new one when the files are forgotten.
-  pthread_atfork(lock_files, [] { unlock_files(false); }, [] { unlock_files(true); });
+  static const int has_handlers = pthread_atfork(lock_files, [] { unlock_files(false); }, [] { unlock_files(true); });
+  static_cast<void>(has_handlers);
   if (!start_streams()) {
     errno = ENOTSUP;
     record({.file = other_files(), .kind = IoKind::submit, .route = IoRoute::stdio}, -1);
   }
+  start_totals();
   g_is_on.store(true, std::memory_order_release);
 }
 
-}  // namespace
+void stop_recording() {
+  g_is_on.store(false, std::memory_order_release);
+  stop_totals();
+  stop_streams();
+}
 
 long call_kernel(long number, const std::array<long, 6>& arguments) {
   const auto& [a, b, c, d, e, f] = arguments;
@@ -146,6 +160,10 @@ void record(const Call& call, int64_t result) {
       .size_class = size_class_of(nbytes),
   };
   g_histograms.add(key, other_files(), event.t_end - event.t_begin, nbytes, has_failed);
+  if (call.kind == IoKind::read || call.kind == IoKind::write || call.kind == IoKind::copy) {
+    const bool is_read = call.kind == IoKind::read || (call.kind == IoKind::copy && call.side == CopySide::source);
+    count_late(is_read ? Direction::read : Direction::written, nbytes);
+  }
   errno = code;
 }
 

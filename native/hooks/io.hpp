@@ -106,6 +106,15 @@ std::span<const Hook> descriptor_hooks();
 std::span<const Hook> transfer_hooks();
 std::span<const Hook> copy_hooks();
 std::span<const Hook> stream_hooks();
+std::span<const Hook> child_hooks();
+std::span<const Hook> end_hooks();
+
+std::array<std::span<const Hook>, 6> all_hooks();
+
+// In a process with a recorder. Where the hooks are not preloaded, they must be in their places, and all descriptors
+// forgotten.
+void start_recording();
+void stop_recording();
 
 // The number of a file's definition.
 using FileNumber = uint32_t;
@@ -136,6 +145,9 @@ void start_files();
 // files known.
 void lock_files();
 void unlock_files(bool is_child);
+// The same for the places where functions are replaced at run time (io_slots.cpp).
+void lock_slots();
+void unlock_slots();
 // False in the child of a vfork().
 bool is_own_process();
 
@@ -149,6 +161,39 @@ struct Call {
 };
 // `result`: bytes moved, or -1 with errno.
 void record(const Call& call, int64_t result);
+
+// What /proc/PID/io says; without reading it had `own_nbytes` less.
+struct KernelCounters {
+  IoBytes bytes{};
+  uint64_t own_nbytes = 0;
+  int error = 0;  // errno; 0: they were read
+};
+KernelCounters kernel_counters(const char* path);
+
+// Begins to compare what the hooks see with the kernel's counters; in a forked child again.
+void start_totals();
+// Whether /proc has the numbers that this process knows; a container may show that of the host.
+bool has_own_numbers();
+// The process ends; bytes that are recorded afterwards are still counted.
+void end_totals();
+// It goes on.
+void resume_totals();
+// The recording ends, and nothing is counted afterwards.
+void stop_totals();
+
+enum class Direction : uint8_t { read, written };
+// Bytes of a hooked call that is no event of a file; nothing for an error.
+void count_other(Direction direction, int64_t result);
+inline void count_other(IoKind kind, int64_t result) {
+  if (kind == IoKind::read) count_other(Direction::read, result);
+  if (kind == IoKind::write) count_other(Direction::written, result);
+}
+// Of an event after end_totals().
+void count_late(Direction direction, uint64_t nbytes);
+// Of an event whose bytes the kernel does not count.
+void count_uncounted(Direction direction, int64_t result);
+// What the kernel counts for this process, but is not its own.
+void exclude(const IoBytes& bytes);
 
 // Blocks all signals that can be blocked; returns which were blocked before.
 uint64_t block_signals();
@@ -169,7 +214,11 @@ class SignalsBlocked {
 template <typename Function>
 auto recorded(int fd, IoKind kind, IoRoute route, uint64_t offset, Function function) {
   const FileNumber file = file_of(fd);
-  if (file == kNoFile) return function();
+  if (file == kNoFile) {
+    const auto result = function();
+    count_other(kind, static_cast<int64_t>(result));
+    return result;
+  }
   const Call call{.file = file, .kind = kind, .route = route, .offset = offset};
   const auto result = function();
   record(call, static_cast<int64_t>(result));
@@ -178,5 +227,6 @@ auto recorded(int fd, IoKind kind, IoRoute route, uint64_t offset, Function func
 
 // Bytes of stdio are counted where the C library itself reads and writes; false: it does not let us.
 bool start_streams();
+void stop_streams();
 
 }  // namespace hocket::hooks::io

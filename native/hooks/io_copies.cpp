@@ -40,16 +40,21 @@ uint64_t offset_before(const off_t* offset, ssize_t result) {
   return offset && result >= 0 ? static_cast<uint64_t>(*offset - result) : kUnknownOffset;
 }
 
+enum class Counting { by_kernel, by_nobody };
+
 template <typename Function>
-ssize_t copied(int source, const off_t* source_offset, int target, const off_t* target_offset, Function function) {
+ssize_t copied(int source, const off_t* source_offset, int target, const off_t* target_offset, Function function,
+               Counting counting = Counting::by_kernel) {
   const FileNumber from = file_of(source);
   const FileNumber to = file_of(target);
-  if (from == kNoFile && to == kNoFile) return function();
   const uint64_t begin = ticks();
   const ssize_t result = function();
   const auto record_side = [&](FileNumber file, const off_t* offset, CopySide side) {
+    const Direction direction = side == CopySide::source ? Direction::read : Direction::written;
     if (file != kNoFile)
       record({file, IoKind::copy, IoRoute::posix, begin, offset_before(offset, result), side}, result);
+    if (file == kNoFile && counting == Counting::by_kernel) count_other(direction, result);
+    if (file != kNoFile && counting == Counting::by_nobody) count_uncounted(direction, result);
   };
   record_side(from, source_offset, CopySide::source);
   record_side(to, target_offset, CopySide::target);
@@ -75,14 +80,18 @@ int submitted(int fd, Function function) {
 // is not known.
 template <typename Function>
 ssize_t returned(const aiocb* request, Function function) {
-  const FileNumber file = request ? file_of(request->aio_fildes) : kNoFile;
-  if (file == kNoFile) return function();
+  if (!request) return function();
+  const FileNumber file = file_of(request->aio_fildes);
   constexpr int kVariants = 128;  // set by glibc in the variant with 64 bits
   const int operation = request->aio_lio_opcode & ~kVariants;
   const auto offset = static_cast<uint64_t>(request->aio_offset);
   const ssize_t result = function();
-  if (operation == LIO_READ || operation == LIO_WRITE)
-    record({file, operation == LIO_READ ? IoKind::read : IoKind::write, IoRoute::posix, ticks(), offset}, result);
+  const IoKind kind = operation == LIO_READ ? IoKind::read : IoKind::write;
+  if (operation != LIO_READ && operation != LIO_WRITE) return result;
+  if (file == kNoFile)
+    count_other(kind, result);
+  else
+    record({file, kind, IoRoute::posix, ticks(), offset}, result);
   return result;
 }
 
@@ -130,7 +139,8 @@ __attribute__((noinline)) long call_system(const SystemCall& call) {
     case SYS_copy_file_range:
     case SYS_splice:
       return copied(fd, reinterpret_cast<const off_t*>(call.b), static_cast<int>(call.c),
-                    reinterpret_cast<const off_t*>(call.d), again);
+                    reinterpret_cast<const off_t*>(call.d), again,
+                    call.number == SYS_splice ? Counting::by_nobody : Counting::by_kernel);
     case SYS_sendfile:
       return copied(static_cast<int>(call.b), reinterpret_cast<const off_t*>(call.c), fd, nullptr, again);
     case kIoUringEnter: {
@@ -209,8 +219,9 @@ HOCKET_IO_HOOK(ssize_t, copy_file_range,
 }
 HOCKET_IO_HOOK(ssize_t, splice,
                (int source, off_t* source_offset, int target, off_t* target_offset, size_t size, unsigned flags)) {
-  return copied(source, source_offset, target, target_offset,
-                [&] { return g_splice(source, source_offset, target, target_offset, size, flags); });
+  return copied(
+      source, source_offset, target, target_offset,
+      [&] { return g_splice(source, source_offset, target, target_offset, size, flags); }, Counting::by_nobody);
 }
 
 HOCKET_IO_HOOK(void*, mmap, (void* wanted, size_t size, int protection, int flags, int fd, off_t offset)) {

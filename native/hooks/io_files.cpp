@@ -148,10 +148,6 @@ FileNumber look_at(int fd) {
   return number;
 }
 
-void define_other_files() {
-  g_other_files.store(Recorder::instance().define(DefinitionKind::file, "other files"), std::memory_order_relaxed);
-}
-
 }  // namespace
 
 bool is_own_process() { return getpid() == g_process.load(std::memory_order_relaxed); }
@@ -193,13 +189,15 @@ void forget_range(unsigned first, unsigned last) {
 
 void start_files() {
   g_process.store(getpid(), std::memory_order_relaxed);
-  define_other_files();
+  if (other_files() == kNoFile)
+    g_other_files.store(Recorder::instance().define(DefinitionKind::file, "other files"), std::memory_order_relaxed);
 }
 
 void lock_files() {
   const uint64_t before = block_signals();
   g_names.mutex.lock();
   g_names.signals_before_fork = before;
+  lock_slots();
   t_is_inside = true;  // the recorder makes its new memory in the child
 }
 
@@ -209,9 +207,12 @@ void unlock_files(bool is_child) {
     g_names.num_names = 0;
     g_names.nbytes = 0;
     forget_range(0, kNumEntries - 1);
+    g_other_files.store(kNoFile, std::memory_order_relaxed);
     start_files();
+    if (g_is_on.load(std::memory_order_relaxed)) start_totals();
   }
   const uint64_t before = g_names.signals_before_fork;
+  unlock_slots();
   g_names.mutex.unlock();
   t_is_inside = false;
   restore_signals(before);

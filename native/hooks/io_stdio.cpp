@@ -96,18 +96,15 @@ FILE* opened(Function function) {
   return stream;
 }
 
-}  // namespace
+// Exchanges functions in all tables of libc that have the same ones; false: they do not look as expected.
+struct Functions {
+  void* read;
+  void* write;
+  void* close;
+};
 
-bool start_streams() {
-  auto** const table = static_cast<void**>(dlsym(RTLD_NEXT, "_IO_file_jumps"));
-  void* const read = g_stream_read.pointer();
-  void* const write = g_stream_write.pointer();
-  void* const close = g_stream_close.pointer();
-  void* const seek = dlsym(RTLD_NEXT, "_IO_file_seek");
-  if (!table || !read || !write || !close || table[kRead] != read || table[kWrite] != write || table[kSeek] != seek ||
-      table[kClose] != close)
-    return false;
-  Pages pages{.within = reinterpret_cast<uintptr_t>(table)};
+bool exchange(uintptr_t table, const Functions& from, const Functions& to) {
+  Pages pages{.within = table};
   if (dl_iterate_phdr(find_read_only_pages, &pages) == 0) return false;
   void* const base = reinterpret_cast<void*>(pages.begin);
   const size_t nbytes = pages.end - pages.begin;
@@ -115,14 +112,38 @@ bool start_streams() {
   auto** const words = static_cast<void**>(base);
   constexpr size_t kSize = 21;
   for (size_t at = kRead; at + kSize - kRead <= nbytes / sizeof(void*); ++at) {
-    if (words[at] != read || words[at + 1] != write) continue;
-    replace(words[at], reinterpret_cast<void*>(&read_stream));
-    replace(words[at + 1], reinterpret_cast<void*>(&write_stream));
-    if (words[at + kClose - kRead] == close)
-      replace(words[at + kClose - kRead], reinterpret_cast<void*>(&close_stream));
+    if (words[at] != from.read || words[at + 1] != from.write) continue;
+    replace(words[at], to.read);
+    replace(words[at + 1], to.write);
+    if (words[at + kClose - kRead] == from.close) replace(words[at + kClose - kRead], to.close);
   }
   mprotect(base, nbytes, PROT_READ);
   return true;
+}
+
+Functions originals() { return {g_stream_read.pointer(), g_stream_write.pointer(), g_stream_close.pointer()}; }
+Functions hooks() {
+  return {reinterpret_cast<void*>(&read_stream), reinterpret_cast<void*>(&write_stream),
+          reinterpret_cast<void*>(&close_stream)};
+}
+constinit std::atomic<uintptr_t> g_table{0};
+
+}  // namespace
+
+bool start_streams() {
+  auto** const table = static_cast<void**>(dlsym(RTLD_NEXT, "_IO_file_jumps"));
+  void* const seek = dlsym(RTLD_NEXT, "_IO_file_seek");
+  const auto [read, write, close] = originals();
+  if (!table || !read || !write || !close || table[kRead] != read || table[kWrite] != write || table[kSeek] != seek ||
+      table[kClose] != close)
+    return false;
+  if (!exchange(reinterpret_cast<uintptr_t>(table), originals(), hooks())) return false;
+  g_table.store(reinterpret_cast<uintptr_t>(table), std::memory_order_relaxed);
+  return true;
+}
+
+void stop_streams() {
+  if (const uintptr_t table = g_table.exchange(0, std::memory_order_relaxed)) exchange(table, hooks(), originals());
 }
 
 }  // namespace hocket::hooks::io

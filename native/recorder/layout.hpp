@@ -47,10 +47,13 @@ inline constexpr std::array kProgramNames = {"region", "mark", "counter"};
 enum class IoKind : uint8_t { open, close, read, write, copy, sync, map, submit };
 inline constexpr std::array kIoNames = {"open", "close", "read", "write", "copy", "sync", "map", "submit"};
 // Through which interface; the `backend` of an event of I/O.
-enum class IoRoute : uint8_t { posix, vectored, stdio, mpi };
-inline constexpr std::array kIoRouteNames = {"posix", "vectored", "stdio", "mpi"};
+// Calls of the last two contain calls of the others, which may be recorded, too: totals of bytes take one or the other.
+enum class IoRoute : uint8_t { posix, vectored, stdio, mpi, fsspec };
+inline constexpr std::array kIoRouteNames = {"posix", "vectored", "stdio", "mpi", "fsspec"};
 // A copy from file to file is two events, whose `algorithm` says which end `comm` is.
 enum class CopySide : uint16_t { source, target };
+// `algorithm` of a call of fsspec on a local file: hooks see the same bytes once more.
+inline constexpr uint16_t kLocalFile = 2;
 inline constexpr uint64_t kUnknownOffset = ~0ull;
 // What carries an operation out. Steps of a schedule: messages, and work on this rank's memory, which has no peer.
 // `part`: what one of two libraries carries.
@@ -177,6 +180,27 @@ struct DefinitionHeader {
 static_assert(sizeof(DefinitionHeader) == 16);
 inline constexpr uint64_t kDefinitionsNbytes = 256 << 10;
 
+struct IoBytes {
+  uint64_t read;
+  uint64_t written;
+};
+
+enum class IoCounting : uint32_t { none, running, ended, unreadable };
+
+// How much of what the kernel has counted for this process (/proc/PID/io: rchar and wchar) went through the hooks:
+//   seen = bytes of events of files - uncounted + other,   of   at_end - at_begin - excluded.
+struct alignas(kLineNbytes) IoTotals {
+  IoCounting state;
+  uint32_t error;     // errno, if the kernel's counters cannot be read
+  IoBytes at_begin;   // the kernel's counters when the hooks began,
+  IoBytes at_end;     // and when they ended: at stop, exit or exec()
+  IoBytes other;      // of hooked calls that are no events of files: on pipes, sockets, terminals, files of the kernel
+  IoBytes excluded;   // in the kernel's counters, but not this program's: of children that it waited for, and our own
+  IoBytes uncounted;  // in the events, but not in the kernel's counters: splice()
+  uint64_t unused[4];
+};
+static_assert(sizeof(IoTotals) == 2 * kLineNbytes);
+
 struct RegionHeader {
   uint64_t magic;  // written last
   uint32_t schema;
@@ -204,12 +228,15 @@ struct RegionHeader {
   uint64_t definitions_dropped;  // found no room
   std::array<HistogramTable, kNumTables> tables;
   std::array<RingHeader, kNumRings> rings;
+  std::array<std::byte, 2 * kLineNbytes> unused_too;
+  IoTotals io;
 };
 inline constexpr size_t kHeaderNbytes = 4096;
 static_assert(sizeof(RegionHeader) <= kHeaderNbytes);
 // Readers have these numbers, too.
 static_assert(offsetof(RegionHeader, anchor) == 376 && offsetof(RegionHeader, definitions_offset) == 448);
 static_assert(offsetof(RegionHeader, tables) == 512 && offsetof(RegionHeader, rings) == 640);
+static_assert(offsetof(RegionHeader, io) == 1536);
 
 constexpr uint64_t recorder_nbytes() {
   uint64_t nbytes = kHeaderNbytes + kDefinitionsNbytes + kNumTables * kNumHistograms * sizeof(Histogram);

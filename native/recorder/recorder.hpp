@@ -21,6 +21,9 @@ class Recorder {
   static Recorder& instance();
   // The recorder of this library, whether or not another one of the process has one: what the hooks share.
   static Recorder& own();
+  // For a library that is loaded into a process that has a recorder: what instance() will return there. Before its
+  // first call.
+  static void share(Recorder* recorder);
 
   bool is_on() const { return header_ != nullptr; }
   const RecorderMemory& memory() const { return memory_; }
@@ -38,6 +41,8 @@ class Recorder {
   SharedRing ring(RingId id) const;
   // Exact totals of the events in these rings; from any thread.
   SharedHistograms shared_histograms() const;
+  // Null if there is no recorder; the same in a forked child.
+  IoTotals* io_totals() const { return header_ ? &header_->io : nullptr; }
 
   void set_rank(int rank, int world_size);
   // Adds a name. `id` 0: returns the next free number of this kind.

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hocket.cli._tables import table_of
+from hocket.observe.completeness import IoAccount
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from hocket.observe import InFlight, JobView, RankView
+    from hocket.observe import InFlight, IoCompleteness, JobView, RankView
 
 _HEADINGS = (
     "rank",
@@ -23,6 +24,7 @@ _HEADINGS = (
     "comm/s",
     "in comm",
     "I/O/s",
+    "I/O seen",
     "memory",
 )
 _LEFT = ("process", "state", "doing", "waits for")
@@ -67,6 +69,7 @@ def _row(rank: RankView) -> list[str]:
         format_bytes(rank.communicated_per_s),
         f"{min(rank.communicating, 1):.0%}",
         format_bytes(rank.io_per_s),
+        format_seen(rank.io),
         format_bytes(status.resident_nbytes) if status else "",
     ]
 
@@ -126,6 +129,35 @@ def _seconds(seconds: float | None) -> str:
 
 def _count(value: float) -> str:
     return f"{value:.0f}" if value < 10_000 else f"{value / 1e3:.0f}k" if value < 1e7 else f"{value / 1e6:.0f}M"
+
+
+def format_seen(io: IoCompleteness) -> str:
+    """Return the seen share of reads and writes together, never rounded up to 1; "-" if it is unavailable."""
+    if io.read is None or io.written is None:
+        return "-"
+    whole = IoAccount(*(a + b for a, b in zip(_numbers(io.read), _numbers(io.written), strict=True)))
+    return format_share(whole.share)
+
+
+def format_share(share: float | None) -> str:
+    """Return a share with three digits behind the point; below 1 it stays below 1."""
+    if share is None:
+        return "no bytes"
+    return f"{min(share, 0.999) if share < 1 else share:.3f}"
+
+
+def describe_io(what: str, account: IoAccount) -> str:
+    """Return a line such as "reads: 0.998 of 12 MiB were seen, 21 KiB were not"."""
+    if account.share is None:
+        return f"{what}: no bytes"
+    missing = account.missing_nbytes
+    rest = "" if not missing else f", {format_bytes(missing)} were not" if missing > 0 else ""
+    more = f", {format_bytes(-missing)} more than the kernel counted" if missing < 0 else ""
+    return f"{what}: {format_share(account.share)} of {format_bytes(account.kernel_nbytes)} were seen{rest}{more}"
+
+
+def _numbers(account: IoAccount) -> tuple[int, int, int]:
+    return account.recorded_nbytes, account.other_nbytes, account.kernel_nbytes
 
 
 def format_bytes(nbytes: float) -> str:

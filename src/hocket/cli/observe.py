@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from time import sleep, strftime
@@ -16,7 +16,7 @@ import typer
 from hocket.cli._output import AsJson
 
 if TYPE_CHECKING:
-    from hocket.observe import JobView, RecordedEvent, RunRecording
+    from hocket.observe import IoCompleteness, JobView, RecordedEvent, RunCompleteness, RunRecording
 
 _HELP = """Record a program, or look at one that runs, hangs or was killed.
 
@@ -103,7 +103,15 @@ def run(
     if recording.num_hosts == 0:
         pass  # the agent that records this process reports
     elif as_json:
-        print(json.dumps({**asdict(recording), "folder": str(recording.folder) if recording.folder else None}))
+        print(
+            json.dumps(
+                {
+                    **asdict(recording),
+                    "folder": str(recording.folder) if recording.folder else None,
+                    "io": _io_as_json(recording.io),
+                }
+            )
+        )
     else:
         _print_recording(recording)
     return recording.exit_code if recording.exit_code >= 0 else 128 - recording.exit_code
@@ -133,8 +141,34 @@ def _print_recording(recording: RunRecording) -> None:
     place = f"in {recording.folder}" if recording.folder else "sent to the first host"
     hosts = f" and those of {recording.num_hosts - 1} other hosts" if recording.num_hosts > 1 else ""
     text = f"{recording.num_events} events of {recording.num_processes} processes{hosts} {place}{lost}"
-    for line in (*recording.problems, text):
+    for line in (*recording.problems, text, *_io_lines(recording.io)):
         print(f"hocket observe: {line}", file=sys.stderr)
+
+
+def _io_lines(io: RunCompleteness) -> Iterator[str]:
+    from hocket.cli._observe_screen import describe_io
+
+    total = io.total
+    if total.read is None or total.written is None:
+        yield f"how much of the I/O was seen is unavailable: {total.reason}"
+        return
+    for what, account, worst in (("reads", total.read, io.worst_read), ("writes", total.written, io.worst_written)):
+        yield describe_io(what, account) + (f"; most of {worst}" if worst else "")
+    if io.num_unavailable:
+        yield f"{io.num_unavailable} processes are not in these figures: their counters are unavailable"
+
+
+def _io_as_json(io: RunCompleteness) -> dict[str, Any]:
+    return {**asdict(io), "total": _figure_as_json(io.total)}
+
+
+def _figure_as_json(io: IoCompleteness) -> dict[str, Any]:
+    accounts = {
+        name: {**asdict(account), "share": account.share, "missing_nbytes": account.missing_nbytes}
+        for name, account in (("read", io.read), ("written", io.written))
+        if account is not None
+    }
+    return {**asdict(io), **accounts}
 
 
 def top(
@@ -197,6 +231,7 @@ def _as_json(view: JobView) -> dict[str, Any]:
     content = asdict(view)
     for rank, shown in zip(view.ranks, content["ranks"], strict=True):
         shown["doing"] = asdict(rank.doing) if rank.doing else None
+        shown["io"] = _figure_as_json(rank.io)
     return content
 
 
@@ -206,21 +241,25 @@ def attach(
     as_json: AsJson = False,
 ) -> int:
     """Print what one process does."""
-    from hocket.cli._observe_screen import describe
+    from hocket.cli._observe_screen import describe, describe_io
     from hocket.cli._tables import print_table
-    from hocket.observe import activity_of, events_in
+    from hocket.observe import activity_of, completeness_of, events_in
+    from hocket.observe.processes import io_counters, status_of
     from hocket.trace import find_recorders
 
     shown = []
     for place in find_recorders(pid):
         snapshot = place.read()
         activity, events = activity_of(snapshot), events_in(snapshot, last)
-        shown.append({"owner": asdict(snapshot.owner), "activity": asdict(activity),
+        io = completeness_of(snapshot, io_counters(status_of(snapshot.owner)))
+        shown.append({"owner": asdict(snapshot.owner), "activity": asdict(activity), "io": _figure_as_json(io),
                       "events": [asdict(event) for event in events], "problems": snapshot.problems})  # fmt: skip
         if as_json:
             continue
         owner = snapshot.owner
         print(f"process {owner.pid}, rank {'unknown' if owner.rank is None else owner.rank}: {owner.program}")
+        for what, account in (("reads", io.read), ("writes", io.written)):
+            print(f"  {describe_io(what, account) if account else f'{what}: unavailable: {io.reason}'}")
         for each in activity.in_flight:
             print(f"  in flight for {each.since_s:.3g} s: {describe(each)}")
         rows = [

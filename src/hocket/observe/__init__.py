@@ -2,7 +2,16 @@
 
 from hocket.observe.activity import Activity, InFlight, activity_of
 from hocket.observe.agent import RunRecording, follow_run, join_run, record_run
+from hocket.observe.completeness import (
+    IoAccount,
+    IoCompleteness,
+    RunCompleteness,
+    completeness_of,
+    recorded_bytes,
+)
 from hocket.observe.events import RecordedEvent, events_in
+from hocket.observe.filesystems import recorded_filesystem
+from hocket.observe.io_hooks import record_io
 from hocket.observe.job import copy_recorders, find_job
 from hocket.observe.job_watcher import JobView, JobWatcher, RankView
 from hocket.observe.processes import ProcessStatus, process_status
@@ -14,6 +23,8 @@ from hocket.observe.sources import SourceStatus, find_sources
 __all__ = [
     "Activity",
     "InFlight",
+    "IoAccount",
+    "IoCompleteness",
     "JobView",
     "ObservedRun",
     "ProcessStatus",
@@ -22,10 +33,12 @@ __all__ = [
     "RunClock",
     "SavedProcess",
     "RankView",
+    "RunCompleteness",
     "RunRecording",
     "SourceStatus",
     "JobWatcher",
     "activity_of",
+    "completeness_of",
     "copy_recorders",
     "counter",
     "events_in",
@@ -36,7 +49,10 @@ __all__ = [
     "mark",
     "open_run",
     "process_status",
+    "record_io",
     "record_run",
+    "recorded_bytes",
+    "recorded_filesystem",
     "region",
     "traced",
 ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hocket import _native
+from hocket.observe.completeness import counted_io
 from hocket.trace import EVENT_STATES, FIRST_FOREIGN_KIND, RINGS, RecorderSnapshot, Ring
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def activity_of(snapshot: RecorderSnapshot) -> Activity:
     in_flight = sorted(_in_flight(snapshot, clock), key=lambda each: -each.since_s)
     histograms = snapshot.histograms
     communication = histograms[histograms["layer"] == _LAYERS.index("communication")]
-    io = histograms[histograms["layer"] == _LAYERS.index("io")]
+    io = counted_io(snapshot)
     ends = [int(ring.events["t_end"].max()) for ring in snapshot.rings.values() if len(ring.events)]
     return Activity(
         in_flight=tuple(in_flight),

@@ -15,6 +15,7 @@ from time import time
 
 from hocket.errors import RecorderError
 from hocket.observe.command import check_command, running
+from hocket.observe.completeness import RunCompleteness, account_numbers, total_of
 from hocket.observe.drain import Drain
 from hocket.observe.host_collector import HostCollector, parse_address
 from hocket.observe.host_joiner import HostJoiner
@@ -48,6 +49,7 @@ class RunRecording:
         num_processes: how many processes have left a recorder.
         num_events: how many events were saved.
         num_lost: how many events were overwritten before they could be saved; totals have them.
+        io: how much of the I/O of all processes of this host was seen.
         problems: what could not be read.
         num_hosts: how many hosts recorded; 0: another process records.
 
@@ -62,6 +64,7 @@ class RunRecording:
     num_processes: int
     num_events: int
     num_lost: int
+    io: RunCompleteness
     problems: tuple[str, ...]
     num_hosts: int
 
@@ -165,8 +168,9 @@ def follow_run(command: Sequence[str]) -> RunRecording | None:
 
 
 def _recorded_by_another(command: Sequence[str], variables: Mapping[str, str]) -> RunRecording:
+    io = total_of([], "another process records")
     with running(command, variables) as process:
-        return RunRecording(None, process.wait(), 0, 0, 0, (), 0)
+        return RunRecording(None, process.wait(), 0, 0, 0, io, (), 0)
 
 
 @contextmanager
@@ -218,6 +222,7 @@ def _record(
         lost={drain.name: drain.lost for drain in drains if drain.lost},
         anchors=tuple(agent.anchors.anchors),
         readings=tuple((each.asked, each.theirs, each.answered) for each in joiner.readings) if joiner else (),
+        io_looks={drain.name: account_numbers(drain.io) for drain in drains if drain.io.as_of == "now"},
     )
     save_run(agent.target, description)
     return RunRecording(
@@ -226,6 +231,7 @@ def _record(
         num_processes=len(drains),
         num_events=sum(drain.num_saved for drain in drains),
         num_lost=sum(sum(drain.lost.values()) for drain in drains),
+        io=total_of((drain.label or drain.name, drain.io) for drain in drains),
         problems=tuple(problem for drain in drains for problem in drain.problems),
         num_hosts=1,
     )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hocket.errors import RecorderError
-from hocket.observe.processes import status_of
+from hocket.observe.completeness import completeness_of, unavailable
+from hocket.observe.processes import io_counters, status_of
 from hocket.observe.saved import RECORDER_SUFFIX, events_path, saved_layout
-from hocket.trace import EVENT_STATES, Ring, read_recorder
+from hocket.observe.sparse_copy import copy_sparsely
+from hocket.trace import EVENT_STATES, ReadWritten, RecorderSnapshot, Ring, read_recorder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _COMPLETED = [EVENT_STATES.index(state) for state in ("completed", "failed")]
 _REACH = 64
 """Events that are read again at every look, since one that is being written is left out."""
+_PROGRAM_LENGTH = 100
 
 
 class Drain:
@@ -37,6 +39,8 @@ class Drain:
         """Of each ring: every event before this place was saved or is lost."""
         self._saved: dict[str, set[int]] = {}
         """Places from there on that were saved."""
+        self.io = unavailable("its recorder cannot be read")
+        self.label = ""
         self.is_over = False
 
     @property
@@ -50,9 +54,11 @@ class Drain:
             return 0.0
         try:
             head = read_recorder(self.path, 0)
-            if status_of(head.owner) is None:
+            status = status_of(head.owner)
+            if status is None:
                 self.finish()
                 return 0.0
+            self._look_at_io(head, io_counters(status))
             new = {name: ring.next_place - self._begin.get(name, 0) for name, ring in head.rings.items()}
             if not any(new.values()):
                 return 0.0
@@ -74,10 +80,18 @@ class Drain:
             self.problems.append(str(error))
             return
         self.problems += snapshot.problems
+        self._look_at_io(snapshot, io_counters(status_of(snapshot.owner)))
         for ring in snapshot.rings.values():
             self._save_ring(ring, takes_open=True)
-        shutil.copyfile(self.path, self.target / (self.name + RECORDER_SUFFIX))
+        copy_sparsely(self.path, self.target / (self.name + RECORDER_SUFFIX))
         self.path.unlink(missing_ok=True)
+
+    def _look_at_io(self, snapshot: RecorderSnapshot, counters: ReadWritten | None) -> None:
+        """Keep what the kernel says of a process now: if it is killed, this is all that there will be."""
+        program = " ".join(snapshot.owner.program.split())
+        self.label = f"process {snapshot.owner.pid} ({program[:_PROGRAM_LENGTH]})"
+        last = self.io if self.io.read is not None else None
+        self.io = completeness_of(snapshot, counters, last)
 
     def _save_ring(self, ring: Ring, takes_open: bool) -> None:
         import numpy as np

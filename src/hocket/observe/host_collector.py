@@ -18,6 +18,7 @@ from hocket.boot.tls import TlsFiles, TlsServer
 from hocket.clock import ClockServer, clock_origin
 from hocket.errors import InvalidArgument
 from hocket.observe.sealed_stream import PURPOSE, SealedStream
+from hocket.observe.sparse_copy import write_sparsely
 
 SILENCE_S = 30.0
 """An agent that has sent nothing for so long is lost; it sends something every few seconds."""
@@ -181,8 +182,9 @@ class HostCollector:
                         data = stream.receive(SILENCE_S)
                         if not 0 < len(data) <= nbytes:
                             raise ProtocolError("a file has another size than was announced")
-                        file.write(data)
+                        write_sparsely(file, data)
                         nbytes -= len(data)
+                    file.truncate()
             elif kind == "end":
                 os.rename(part, folder)
                 self.num_kept += 1

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from hocket.errors import RecorderError
 from hocket.observe.processes import descendants_of, process_status
 from hocket.observe.saved import empty_folder
+from hocket.observe.sparse_copy import copy_sparsely
 from hocket.trace import RecorderPlace, find_recorders
 
 
@@ -78,6 +78,6 @@ def copy_recorders(pid: int, folder: str | Path) -> list[Path]:
     for place in places:
         owner = place.read(0).owner
         copy = target / f"{'process' if owner.rank is None else f'rank-{owner.rank}'}-{owner.pid}.recorder"
-        shutil.copyfile(place.path, copy)
+        copy_sparsely(place.path, copy)
         copies.append(copy)
     return copies

@@ -8,7 +8,8 @@ from time import monotonic
 
 from hocket.errors import RecorderError
 from hocket.observe.activity import Activity, InFlight, activity_of
-from hocket.observe.processes import ProcessStatus, status_of
+from hocket.observe.completeness import IoCompleteness, completeness_of
+from hocket.observe.processes import ProcessStatus, io_counters, status_of
 from hocket.trace import Owner, RecorderPlace
 
 _LATEST_EVENTS = 256
@@ -27,6 +28,7 @@ class RankView:
         communicating: share of the time since the last look in which an operation was under way; above 1 with several
             at the same time.
         io_per_s: bytes of file I/O per second.
+        io: how much of its I/O was seen so far.
         cpu: CPUs that it used since the last look.
         waits_for: ranks of the job that have not begun the oldest collective that this one has in flight.
 
@@ -46,6 +48,7 @@ class RankView:
     communicated_per_s: float
     communicating: float
     io_per_s: float
+    io: IoCompleteness
     cpu: float
     waits_for: tuple[int, ...]
 
@@ -111,7 +114,7 @@ class JobWatcher:
         now_s = monotonic()
         interval_s = None if self._looked_s is None else max(now_s - self._looked_s, 1e-9)
         problems: list[str] = []
-        looks: dict[tuple[int, int, int], tuple[Owner, ProcessStatus | None, Activity]] = {}
+        looks: dict[tuple[int, int, int], tuple[Owner, ProcessStatus | None, Activity, IoCompleteness]] = {}
         for place in self._find():
             try:
                 snapshot = place.read(_LATEST_EVENTS)
@@ -120,19 +123,21 @@ class JobWatcher:
                 continue
             problems += snapshot.problems
             owner = snapshot.owner
-            looks[owner.pid, owner.started, owner.image] = owner, status_of(owner), activity_of(snapshot)
-        latest = [(owner.rank, activity.latest) for owner, _, activity in looks.values()]
+            status = status_of(owner)
+            io = completeness_of(snapshot, io_counters(status))
+            looks[owner.pid, owner.started, owner.image] = owner, status, activity_of(snapshot), io
+        latest = [(owner.rank, activity.latest) for owner, _, activity, _ in looks.values()]
         ranks = [
-            self._view(owner, status, activity, self._before.get(key), interval_s, latest)
-            for key, (owner, status, activity) in looks.items()
+            self._view(owner, status, activity, io, self._before.get(key), interval_s, latest)
+            for key, (owner, status, activity, io) in looks.items()
         ]
-        self._before = {key: (activity, status) for key, (_, status, activity) in looks.items()}
+        self._before = {key: (activity, status) for key, (_, status, activity, _) in looks.items()}
         self._looked_s = now_s
         ranks.sort(key=lambda view: (view.owner.rank is None, view.owner.rank or 0, view.owner.pid))
         return JobView(tuple(ranks), tuple(problems), interval_s)
 
     def _view(
-        self, owner: Owner, status: ProcessStatus | None, activity: Activity,
+        self, owner: Owner, status: ProcessStatus | None, activity: Activity, io: IoCompleteness,
         before: tuple[Activity, ProcessStatus | None] | None, interval_s: float | None,
         latest: list[tuple[int | None, dict[str, int]]],
     ) -> RankView:  # fmt: skip
@@ -152,6 +157,7 @@ class JobWatcher:
             communicated_per_s=(activity.communicated_nbytes - nbytes) * per_s,
             communicating=max(activity.communication_s - communication_s, 0.0) * per_s,
             io_per_s=(activity.io_nbytes - io_nbytes) * per_s,
+            io=io,
             cpu=(status.cpu_s - cpu_s) * per_s if status else 0.0,
             waits_for=_late_ranks(activity, latest),
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import monotonic
 
 from hocket.errors import RecorderError
-from hocket.trace import Owner
+from hocket.trace import Owner, ReadWritten
 
 _STATES = {
     "R": "running", "S": "sleeping", "D": "in the kernel", "T": "stopped", "t": "stopped by a debugger",
@@ -101,6 +101,13 @@ def process_status(pid: int) -> ProcessStatus:
         device_read_nbytes=moved[2],
         device_written_nbytes=moved[3],
     )
+
+
+def io_counters(status: ProcessStatus | None) -> ReadWritten | None:
+    """Return the bytes of all read and write calls; None: the process has ended, or they are not readable."""
+    if status is None or status.read_nbytes is None or status.written_nbytes is None:
+        return None
+    return ReadWritten(status.read_nbytes, status.written_nbytes)
 
 
 def status_of(owner: Owner) -> ProcessStatus | None:

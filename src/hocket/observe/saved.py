@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from math import isfinite
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hocket.clock import ClockReading
 from hocket.errors import InvalidArgument, RecorderError
+from hocket.observe.completeness import IoCompleteness, completeness_of, parse_accounts
 from hocket.observe.run_clock import Anchor, RunClock
 from hocket.trace import EVENT_FIELDS, RecorderSnapshot, read_recorder
 from hocket.versioned_json import Head
@@ -52,6 +53,8 @@ class RunDescription:
         anchors: pairs of ticks and nanoseconds of the host's monotonic clock, oldest first.
         readings: comparisons with the clock of the first host, in nanoseconds: this clock before, the other one, this
             clock after; none if the clock is the same.
+        io_looks: of each process without last counters of its I/O, because it was killed or still runs, six numbers:
+            for reads and for writes the bytes recorded in files, seen elsewhere, and counted by the kernel.
     """
 
     command: tuple[str, ...]
@@ -62,6 +65,7 @@ class RunDescription:
     lost: dict[str, dict[str, int]]
     anchors: tuple[Anchor, ...]
     readings: tuple[tuple[float, float, float], ...] = ()
+    io_looks: dict[str, list[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ class SavedProcess:
         snapshot: its recorder at its end, with exact totals.
         events: by ring, structured arrays with "place" and `hocket.trace.EVENT_FIELDS`, by place.
         lost: by ring, how many events are missing in `events`.
+        io: how much of its I/O was seen.
         problems: what could not be read, each with the file and the offset.
         host: name of its host.
         clock: converts its ticks to seconds since the run began, equal for the processes of all hosts.
@@ -82,6 +87,7 @@ class SavedProcess:
     snapshot: RecorderSnapshot
     events: dict[str, NDArray[np.void]]
     lost: dict[str, int]
+    io: IoCompleteness
     problems: tuple[str, ...]
     host: str
     clock: RunClock
@@ -179,8 +185,10 @@ def _process(folder: Path, name: str, description: RunDescription, clock: RunClo
     snapshot = read_recorder(folder / (name + RECORDER_SUFFIX))
     problems = list(snapshot.problems)
     events = {ring: _events(events_path(folder, name, ring), problems) for ring in snapshot.rings}
+    look = description.io_looks.get(name)
+    io = completeness_of(snapshot, last=parse_accounts(look, str(folder / RUN_FILE)) if look is not None else None)
     lost = dict(description.lost.get(name, {}))
-    return SavedProcess(name, snapshot, events, lost, tuple(problems), description.host, clock)
+    return SavedProcess(name, snapshot, events, lost, io, tuple(problems), description.host, clock)
 
 
 def _events(path: Path, problems: list[str]) -> NDArray[np.void]:
@@ -200,7 +208,7 @@ def _events(path: Path, problems: list[str]) -> NDArray[np.void]:
 
 def _description(content: dict[str, Any], place: str) -> RunDescription:
     try:
-        command, lost = content["command"], content["lost"]
+        command, lost, io_looks = content["command"], content["lost"], content.get("io_looks", {})
         if not isinstance(command, list) or not all(isinstance(each, str) for each in command):
             raise TypeError("its command is not a list of strings")
         return RunDescription(
@@ -212,6 +220,7 @@ def _description(content: dict[str, Any], place: str) -> RunDescription:
             lost={str(name): {str(ring): int(count) for ring, count in rings.items()} for name, rings in lost.items()},
             anchors=_anchors(content["anchors"]),
             readings=_readings(content["readings"]),
+            io_looks={str(name): list(numbers) for name, numbers in io_looks.items()},
         )
     except KeyError as error:
         raise RecorderError(f"{place}: the key {error} is missing") from None

@@ -56,8 +56,10 @@ def _sources() -> Iterator[SourceStatus]:
     yield SourceStatus(
         "clock", True, "ticks of the processor" if _native.ticks_are_tsc() else "nanoseconds of the kernel"
     )
+    yield _record_io()
     yield _process_io()
-    yield _completeness()
+    yield _figure()
+    yield _attach()
     for name, package in (("torch", "torch"), ("MPI", "mpi4py"), ("fsspec", "fsspec")):
         has_it = find_spec(package) is not None
         yield SourceStatus(name, has_it, f"{package} is installed" if has_it else f"{package} is not installed")
@@ -95,7 +97,28 @@ def _process_io() -> SourceStatus:
     return SourceStatus("processes", True, "CPU, memory, switches, page faults and I/O of your processes")
 
 
-def _completeness() -> SourceStatus:
+def _figure() -> SourceStatus:
+    name = "share of I/O seen"
+    try:
+        text = Path("/proc/self/io").read_text()
+    except OSError as error:
+        return SourceStatus(name, False, f"/proc/PID/io: {error.strerror}")
+    if "rchar: " not in text or "wchar: " not in text:
+        return SourceStatus(name, False, "/proc/PID/io has no rchar and wchar: the kernel does not count them")
+    return SourceStatus(name, True, "recorded bytes are compared with rchar and wchar of /proc/PID/io")
+
+
+def _record_io() -> SourceStatus:
+    name = "I/O of this process"
+    hooks = _hooks()
+    if not hooks.is_available:
+        return SourceStatus(name, False, hooks.reason)
+    if os.environ.get("HOCKET_RECORDER") == "0":
+        return SourceStatus(name, False, "HOCKET_RECORDER=0 switches the recorder off")
+    return SourceStatus(name, True, "hocket.observe.record_io() puts the hooks into a process that runs")
+
+
+def _attach() -> SourceStatus:
     scope = Path("/proc/sys/kernel/yama/ptrace_scope")
     try:
         value = scope.read_text().strip()

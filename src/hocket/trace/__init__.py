@@ -3,6 +3,7 @@
 from hocket.trace.attach import RecorderPlace, find_recorders
 from hocket.trace.failure import write_failure_record
 from hocket.trace.flight import GroupRecords, write_flight_record
+from hocket.trace.io_totals import IoTotals, ReadWritten
 from hocket.trace.log import logger, start_log
 from hocket.trace.operations import RecordedOperation, operations_in
 from hocket.trace.record import EVENT_FIELDS, EVENT_STATES, Record, decode_events
@@ -15,9 +16,11 @@ __all__ = [
     "RINGS",
     "Definition",
     "GroupRecords",
+    "IoTotals",
     "Owner",
     "Record",
     "RecordedOperation",
+    "ReadWritten",
     "RecorderPlace",
     "RecorderSnapshot",
     "Ring",

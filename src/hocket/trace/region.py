@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 from hocket import _native
 from hocket.errors import RecorderError
+from hocket.trace import io_totals
+from hocket.trace.io_totals import NO_IO_TOTALS, IoTotals, parse_io_totals
 from hocket.trace.record import EVENT_FIELDS, EVENT_STATES, NO_REDUCTION
 
 if TYPE_CHECKING:
@@ -173,6 +175,7 @@ class RecorderSnapshot:
         histograms: structured array with `HISTOGRAM_FIELDS`, one entry for each kind of operation.
         num_overflowed: operations that the last entry of a full table counts together.
         definitions: in the order in which they were made.
+        io: the kernel's counters of the process's I/O, and bytes that are in no event.
         problems: what could not be read, each with the source and the offset; all else is in the snapshot.
 
     Examples:
@@ -191,6 +194,7 @@ class RecorderSnapshot:
     histograms: NDArray[np.void]
     num_overflowed: int
     definitions: tuple[Definition, ...]
+    io: IoTotals
     problems: tuple[str, ...]
 
     @cached_property
@@ -292,6 +296,7 @@ class _Reader:
             histograms=histograms,
             num_overflowed=num_overflowed,
             definitions=definitions,
+            io=self._io_totals(),
             problems=tuple(self._problems),
         )  # fmt: skip
 
@@ -370,6 +375,12 @@ class _Reader:
             found.append(entries[entries["is_used"] == 1])
             num_overflowed += overflowed
         return np.concatenate(found), num_overflowed
+
+    def _io_totals(self) -> IoTotals:
+        found = parse_io_totals(self._read(io_totals.AT, io_totals.LAYOUT.size))
+        if found is None:
+            self._note(io_totals.AT, "the totals of I/O have an unknown state; they are left out")
+        return found or NO_IO_TOTALS
 
     def _ring(
         self, number: int, name: str, offset: int, capacity: int, _sampling_log2: int, cost_ticks: int,
