@@ -23,8 +23,9 @@ inline constexpr std::array kRingNames = {"operations", "foreign", "transfers", 
 inline constexpr size_t kNumRings = kRingNames.size();
 inline constexpr std::array<uint64_t, kNumRings> kRingCapacities = {8192, 8192, 8192, 8192, 16384, 4096};
 
-// Operations are never sampled: the one that hangs must be in its ring.
-inline constexpr std::array<bool, kNumRings> kMayBeSampled = {false, false, true, true, true, true};
+// Operations are never sampled: the one that hangs must be in its ring. Counters of a process come at a bounded rate,
+// and the last value of each counts.
+inline constexpr std::array<bool, kNumRings> kMayBeSampled = {false, false, true, true, true, false};
 
 // Kinds of events by ring. Those of operations are OpKind; foreign libraries have more of them.
 inline constexpr size_t kFirstForeignKind = 64;
@@ -70,7 +71,7 @@ struct Event {
   // kUnknownOffset; of a collective of torch: ticks when it was started, after it was issued; of a region: the user's
   // step; of a counter: bits of its double.
   uint64_t aux;
-  uint32_t seq;         // modulo 2^32
+  uint32_t seq;         // modulo 2^32; of a counter with several elements: which one
   uint32_t comm;        // id of the definition of its communicator; of its file, region or counter in other rings
   int32_t peer;         // rank; -1 for a collective without root; of failed I/O: errno, else 0
   uint32_t blocked_ns;  // time that callers waited for an asynchronous operation, at most 4.29 s
@@ -167,6 +168,23 @@ struct DefinitionHeader {
 static_assert(sizeof(DefinitionHeader) == 16);
 inline constexpr uint64_t kDefinitionsNbytes = 256 << 10;
 
+// What the kernel said of a process at its normal end: a short one has ended before anybody else could ask. -1:
+// unknown.
+struct EndStatus {
+  int64_t monotonic_ns;  // when; 0: nothing was written
+  int64_t cpu_ns;
+  int64_t num_threads;
+  int64_t resident_nbytes;
+  int64_t minor_faults;
+  int64_t major_faults;
+  int64_t voluntary_switches;  // of the main thread
+  int64_t forced_switches;
+  int64_t read_nbytes;
+  int64_t written_nbytes;
+  int64_t device_read_nbytes;
+  int64_t device_written_nbytes;
+};
+
 struct RegionHeader {
   uint64_t magic;  // written last
   uint32_t schema;
@@ -194,12 +212,14 @@ struct RegionHeader {
   uint64_t definitions_dropped;  // found no room
   std::array<HistogramTable, kNumTables> tables;
   std::array<RingHeader, kNumRings> rings;
+  EndStatus end_status;
 };
 inline constexpr size_t kHeaderNbytes = 4096;
 static_assert(sizeof(RegionHeader) <= kHeaderNbytes);
 // Readers have these numbers, too.
 static_assert(offsetof(RegionHeader, anchor) == 376 && offsetof(RegionHeader, definitions_offset) == 448);
 static_assert(offsetof(RegionHeader, tables) == 512 && offsetof(RegionHeader, rings) == 640);
+static_assert(offsetof(RegionHeader, end_status) == 1408 && sizeof(EndStatus) == 96);
 
 constexpr uint64_t recorder_nbytes() {
   uint64_t nbytes = kHeaderNbytes + kDefinitionsNbytes + kNumTables * kNumHistograms * sizeof(Histogram);

@@ -15,6 +15,7 @@
 #include <cstring>
 
 #include "core/proc_file.hpp"
+#include "recorder/end_status.hpp"
 
 namespace hocket {
 
@@ -212,6 +213,7 @@ void Recorder::end_process() {
 
 void Recorder::end() {
   if (!header_) return;
+  if (keeps_recorder_files()) read_end_status(header_->end_status);
   header_->has_ended = 1;
   if (memory_.residence == Residence::file && !keeps_recorder_files()) unlink(memory_.path.c_str());
 }
