@@ -76,13 +76,17 @@ def run(
         Path | None, typer.Option("--output", help="Folder for the run; by default hocket-run-DATE-TIME.")
     ] = None,
     layers: Annotated[str, typer.Option("--layers", help="What to record: comm, io or both.")] = "comm,io",
+    interval: Annotated[
+        float, typer.Option("--interval", min=0.01, help="Seconds between two samples of CPU, memory and so on.")
+    ] = 1.0,
     as_json: AsJson = False,
 ) -> int:
     """Run a command and record it."""
     from hocket.observe import record_run
 
     folder = output or Path(strftime("hocket-run-%Y%m%d-%H%M%S"))
-    recording = record_run(command, folder, layers=[each.strip() for each in layers.split(",") if each.strip()])
+    wanted = [each.strip() for each in layers.split(",") if each.strip()]
+    recording = record_run(command, folder, layers=wanted, interval_s=interval)
     if as_json:
         print(json.dumps({**asdict(recording), "folder": str(recording.folder)}))
     else:

@@ -1,29 +1,37 @@
 """See what the processes of a job do, also while they hang and after they were killed."""
 
-from hocket.observe.activity import Activity, InFlight, activity_of
+from hocket.observe.activity import Activity, InFlight, LatestCollective, activity_of
 from hocket.observe.agent import RunRecording, record_run
+from hocket.observe.batch import BatchTask, QueuedJob, batch_task, queued_job
 from hocket.observe.events import RecordedEvent, events_in
 from hocket.observe.job import copy_recorders, find_job
 from hocket.observe.job_watcher import JobView, JobWatcher, RankView
 from hocket.observe.processes import ProcessStatus, process_status
 from hocket.observe.program import counter, mark, region, traced
 from hocket.observe.saved import ObservedRun, RunDescription, SavedProcess, open_run
+from hocket.observe.series import SERIES_STATES, SavedSeries
 from hocket.observe.sources import SourceStatus, find_sources
 
 __all__ = [
+    "SERIES_STATES",
     "Activity",
+    "BatchTask",
     "InFlight",
     "JobView",
+    "LatestCollective",
     "ObservedRun",
     "ProcessStatus",
     "RecordedEvent",
     "RunDescription",
     "SavedProcess",
+    "SavedSeries",
+    "QueuedJob",
     "RankView",
     "RunRecording",
     "SourceStatus",
     "JobWatcher",
     "activity_of",
+    "batch_task",
     "copy_recorders",
     "counter",
     "events_in",
@@ -32,6 +40,7 @@ __all__ = [
     "mark",
     "open_run",
     "process_status",
+    "queued_job",
     "record_run",
     "region",
     "traced",

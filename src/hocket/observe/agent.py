@@ -14,13 +14,15 @@ from tempfile import mkdtemp
 from time import time
 
 from hocket.errors import InvalidArgument, RecorderError
-from hocket.observe.drain import Drain
+from hocket.observe.drain import FILE_PREFIX, Drain, name_of
 from hocket.observe.run import LAYERS, memory_folder, recording_environment
+from hocket.observe.sampler import RunSampler
 from hocket.observe.saved import RunDescription, empty_folder, save_run
+from hocket.trace import read_recorder
 
 FOLDER_PREFIX = "hocket-observe-"
 """Of the folders in memory in which the processes of recorded runs leave their recorders."""
-_FILES = "hocket-recorder-*"
+_FILES = FILE_PREFIX + "*"
 _LONGEST_WAIT_S = 0.25
 _SHORTEST_WAIT_S = 0.01
 _FULL_SHARE = 0.25
@@ -56,7 +58,7 @@ class RunRecording:
 
 
 def record_run(
-    command: Sequence[str], folder: str | Path, *, layers: Collection[str] = LAYERS,
+    command: Sequence[str], folder: str | Path, *, layers: Collection[str] = LAYERS, interval_s: float = 1.0,
     environment: Mapping[str, str] | None = None,
 ) -> RunRecording:  # fmt: skip
     """Run a command and record it and all programs that it starts on this host; they need not import hocket.
@@ -65,10 +67,13 @@ def record_run(
         command: program and arguments, such as ``["torchrun", "--nproc-per-node", "2", "train.py"]``.
         folder: where to save the run; a new or an empty folder.
         layers: what to record of programs that do not import hocket: "comm", "io" or both.
+        interval_s: seconds between two samples of the processes and of this host, such as their CPU and memory; at
+            least 0.01. With many processes they are rarer, so that sampling takes at most 2 % of a CPU.
         environment: of the command; None: that of this process.
 
     Raises:
-        InvalidArgument: `folder` is not empty, a layer is unknown, or the command cannot be started.
+        InvalidArgument: `folder` is not empty, a layer is unknown, the interval is too short, or the command cannot be
+            started.
         RecorderError: nothing can be recorded here.
 
     Examples:
@@ -79,6 +84,7 @@ def record_run(
     if not command:
         raise InvalidArgument("a command is needed, such as python train.py")
     target = empty_folder(Path(folder))
+    sampler = RunSampler(target, interval_s)
     memory = Path(mkdtemp(prefix=FOLDER_PREFIX, dir=memory_folder()))
     try:
         variables = recording_environment(os.environ if environment is None else environment, memory, layers)
@@ -87,21 +93,23 @@ def record_run(
             process = subprocess.Popen(list(command), env=variables)
         except OSError as error:
             raise InvalidArgument(f"{command[0]} cannot be started: {error.strerror}") from None
-        agent = Agent(memory, target)
+        agent = Agent(memory, target, sampler)
         agent.start()
         try:
             exit_code = _wait(process)
         finally:
             agent.stop()
         lost = {drain.name: drain.lost for drain in agent.drains if drain.lost}
-        save_run(target, RunDescription(tuple(command), socket.gethostname(), began_s, time(), exit_code, lost))
+        host, ended_s = socket.gethostname(), time()
+        queued = sampler.queued_jobs()
+        save_run(target, RunDescription(tuple(command), host, began_s, ended_s, exit_code, lost, sampler.tasks, queued))
         return RunRecording(
             folder=target,
             exit_code=exit_code,
             num_processes=len(agent.drains),
             num_events=sum(drain.num_saved for drain in agent.drains),
             num_lost=sum(sum(drain.lost.values()) for drain in agent.drains),
-            problems=tuple(problem for drain in agent.drains for problem in drain.problems),
+            problems=tuple(agent.problems),
         )
     finally:
         rmtree(memory, ignore_errors=True)
@@ -113,12 +121,15 @@ class Agent:
     Args:
         memory: folder in which processes leave their recorders.
         target: folder to save them in.
+        sampler: samples the processes.
     """
 
-    def __init__(self, memory: Path, target: Path) -> None:
+    def __init__(self, memory: Path, target: Path, sampler: RunSampler) -> None:
         self._memory = memory
         self._target = target
+        self._sampler = sampler
         self._drains: dict[str, Drain] = {}
+        self._unreadable: dict[Path, str] = {}
         self._stops = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hocket-agent", daemon=True)
         self._error: BaseException | None = None
@@ -127,6 +138,12 @@ class Agent:
     def drains(self) -> list[Drain]:
         """One for each process."""
         return list(self._drains.values())
+
+    @property
+    def problems(self) -> list[str]:
+        """What could not be read."""
+        of_drains = (problem for drain in self.drains for problem in drain.problems)
+        return [*self._unreadable.values(), *of_drains, *sorted(self._sampler.problems)]
 
     def start(self) -> None:
         """Begin to look at the recorders."""
@@ -146,26 +163,35 @@ class Agent:
             raise RecorderError(f"the events could not be saved: {self._error}") from self._error
 
     def _run(self) -> None:
-        wait_s = _LONGEST_WAIT_S
+        wait_s = longest_wait_s = min(_LONGEST_WAIT_S, self._sampler.interval_s)
         try:
             while not self._stops.wait(wait_s):
                 share = self._look()
-                wait_s = min(wait_s * (0.5 if share > _FULL_SHARE else 1.5), _LONGEST_WAIT_S)
+                wait_s = min(wait_s * (0.5 if share > _FULL_SHARE else 1.5), longest_wait_s)
                 wait_s = max(wait_s, _SHORTEST_WAIT_S)
             self._look()
             for drain in self.drains:
                 drain.finish()
+                self._sampler.see(drain)
         except BaseException as error:
             self._error = error
 
     def _look(self) -> float:
         """Look at every recorder; return the largest share of a ring that was new."""
         largest = 0.0
+        self._unreadable.clear()  # one that is being made is readable at the next look
         for path in sorted(self._memory.glob(_FILES)):
-            drain = self._drains.get(path.name)
-            if drain is None:
-                drain = self._drains[path.name] = Drain(path, self._target)
-            largest = max(largest, drain.look())
+            try:
+                head = read_recorder(path, 0)
+            except RecorderError as error:
+                self._unreadable[path] = str(error)
+                continue
+            name = name_of(path, head.owner)
+            drain = self._drains.setdefault(name, Drain(name, path, self._target))
+            drain.path = path
+            largest = max(largest, drain.look(head))
+            self._sampler.see(drain)
+        self._sampler.sample_if_due()
         return largest
 
 

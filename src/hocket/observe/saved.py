@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hocket.errors import InvalidArgument, RecorderError
+from hocket.observe.batch import BatchTask, QueuedJob
+from hocket.observe.series import SERIES_SUFFIX, SavedSeries, read_process_rows, read_series
 from hocket.trace import EVENT_FIELDS, RecorderSnapshot, read_recorder
 from hocket.versioned_json import Head
 from hocket.whole_file import write_whole
@@ -15,6 +17,8 @@ from hocket.whole_file import write_whole
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+_T = TypeVar("_T", BatchTask, QueuedJob)
 
 RUN_FILE = "run.json"
 RECORDER_SUFFIX = ".recorder"
@@ -43,6 +47,8 @@ class RunDescription:
         began_s, ended_s: seconds since 1970.
         exit_code: of the command; negative: minus the number of the signal that ended it.
         lost: of each process and ring, how many events were overwritten before they could be saved.
+        tasks: of each process in a job of Slurm or PBS, its place there.
+        queued: the jobs of these tasks as the batch system sees them, by id; of some it may say nothing.
     """
 
     command: tuple[str, ...]
@@ -51,6 +57,8 @@ class RunDescription:
     ended_s: float
     exit_code: int
     lost: dict[str, dict[str, int]]
+    tasks: dict[str, BatchTask] = field(default_factory=dict)
+    queued: dict[str, QueuedJob] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,10 @@ class SavedProcess:
         snapshot: its recorder at its end, with exact totals.
         events: by ring, structured arrays with "place" and `hocket.trace.EVENT_FIELDS`, by place.
         lost: by ring, how many events are missing in `events`.
+        series: what the kernel said of the process while it ran: structured array by time with "time_ns", nanoseconds
+            of the monotonic clock as in `snapshot.anchor`; "state", the place of a state in `SERIES_STATES`; and the
+            numbers of `ProcessStatus` as float64, from "cpu_s" to "device_written_nbytes". NaN: it could not be read,
+            for example because the process belongs to another user or was killed. The last row is that of the end.
         problems: what could not be read, each with the file and the offset.
     """
 
@@ -69,6 +81,7 @@ class SavedProcess:
     snapshot: RecorderSnapshot
     events: dict[str, NDArray[np.void]]
     lost: dict[str, int]
+    series: NDArray[np.void]
     problems: tuple[str, ...]
 
 
@@ -80,6 +93,8 @@ class ObservedRun:
         folder: where it is.
         description: what was run.
         processes: by rank; processes without a rank come last, by their start.
+        host_series: samples of the host, its devices and its shared file systems.
+        problems: what could not be read of these, each with the file and the offset.
 
     Examples:
         >>> from hocket import observe
@@ -91,6 +106,8 @@ class ObservedRun:
     folder: Path
     description: RunDescription
     processes: tuple[SavedProcess, ...]
+    host_series: tuple[SavedSeries, ...]
+    problems: tuple[str, ...]
 
 
 def empty_folder(folder: Path) -> Path:
@@ -138,7 +155,10 @@ def open_run(folder: str | Path) -> ObservedRun:
         for file in sorted(path.glob("*" + RECORDER_SUFFIX))
     ]
     processes.sort(key=_order)
-    return ObservedRun(path, description, tuple(processes))
+    problems: list[str] = []
+    found = [read_series(file, problems) for file in sorted(path.glob("host-*" + SERIES_SUFFIX))]
+    series = sorted((each for each in found if each is not None), key=lambda each: (each.source, each.name))
+    return ObservedRun(path, description, tuple(processes), tuple(series), tuple(problems))
 
 
 def _order(process: SavedProcess) -> tuple[bool, int, int]:
@@ -150,7 +170,8 @@ def _process(folder: Path, name: str, description: RunDescription) -> SavedProce
     snapshot = read_recorder(folder / (name + RECORDER_SUFFIX))
     problems = list(snapshot.problems)
     events = {ring: _events(events_path(folder, name, ring), problems) for ring in snapshot.rings}
-    return SavedProcess(name, snapshot, events, dict(description.lost.get(name, {})), tuple(problems))
+    series = read_process_rows(folder / (name + SERIES_SUFFIX), problems)
+    return SavedProcess(name, snapshot, events, dict(description.lost.get(name, {})), series, tuple(problems))
 
 
 def _events(path: Path, problems: list[str]) -> NDArray[np.void]:
@@ -180,8 +201,19 @@ def _description(content: dict[str, Any], place: str) -> RunDescription:
             ended_s=float(content["ended_s"]),
             exit_code=int(content["exit_code"]),
             lost={str(name): {str(ring): int(count) for ring, count in rings.items()} for name, rings in lost.items()},
+            tasks={str(name): _typed(BatchTask, each) for name, each in content.get("tasks", {}).items()},
+            queued={str(job): _typed(QueuedJob, each) for job, each in content.get("queued", {}).items()},
         )
     except KeyError as error:
         raise RecorderError(f"{place}: the key {error} is missing") from None
     except (TypeError, ValueError, AttributeError) as error:
         raise RecorderError(f"{place}: {error}") from None
+
+
+def _typed(kind: type[_T], content: dict[str, Any]) -> _T:
+    """Make a record of texts and numbers from an object of JSON."""
+    for each in fields(kind):
+        value, types = content[each.name], str(each.type)
+        if ("None" if value is None else type(value).__name__) not in types.split(" | "):
+            raise TypeError(f"{each.name} of a {kind.__name__} must be {types}, not {value!r:.80}")
+    return kind(**{each.name: content[each.name] for each in fields(kind)})

@@ -1,6 +1,7 @@
 """Records of operations, of this process and of others, and the files that a failing rank writes."""
 
 from hocket.trace.attach import RecorderPlace, find_recorders
+from hocket.trace.end_status import EndStatus
 from hocket.trace.failure import write_failure_record
 from hocket.trace.flight import GroupRecords, write_flight_record
 from hocket.trace.log import logger, start_log
@@ -13,6 +14,7 @@ __all__ = [
     "EVENT_STATES",
     "FIRST_FOREIGN_KIND",
     "Definition",
+    "EndStatus",
     "GroupRecords",
     "Owner",
     "Record",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from hocket import _native
 from hocket.errors import RecorderError
+from hocket.trace.end_status import END_STATUS, END_STATUS_AT, EndStatus, parse_end_status
 from hocket.trace.record import EVENT_FIELDS, EVENT_STATES, NO_REDUCTION
 
 if TYPE_CHECKING:
@@ -170,6 +171,8 @@ class RecorderSnapshot:
         histograms: structured array with `HISTOGRAM_FIELDS`, one entry for each kind of operation.
         num_overflowed: operations that the last entry of a full table counts together.
         definitions: in the order in which they were made.
+        end_status: what the process said of itself at its normal end; None: it has not ended normally, or nobody
+            collects its recorder.
         problems: what could not be read, each with the source and the offset; all else is in the snapshot.
 
     Examples:
@@ -188,6 +191,7 @@ class RecorderSnapshot:
     histograms: NDArray[np.void]
     num_overflowed: int
     definitions: tuple[Definition, ...]
+    end_status: EndStatus | None
     problems: tuple[str, ...]
 
     @cached_property
@@ -286,6 +290,7 @@ class _Reader:
             histograms=histograms,
             num_overflowed=num_overflowed,
             definitions=definitions,
+            end_status=parse_end_status(self._read(END_STATUS_AT, END_STATUS.size)),
             problems=tuple(self._problems),
         )  # fmt: skip
 
