@@ -46,8 +46,8 @@ def screen(view: JobView, title: str) -> Group:
     headings, left = (("job", *_HEADINGS), ("job", *_LEFT)) if has_several else (_HEADINGS, _LEFT)
     table = table_of(title, headings, left, no_wrap=True)
     for rank in view.ranks:
-        job = [str(rank.job) if rank.owner.rank is not None else "-"] if has_several else []
-        table.add_row(*job, *_row(rank), style=_style(rank))
+        shown = [str(rank.job) if rank.owner.rank is not None else "-"] if has_several else []
+        table.add_row(*shown, *_row(rank), style=_style(rank))
     notes = []
     for job in jobs:
         ranks = [rank for rank in view.ranks if rank.job == job]

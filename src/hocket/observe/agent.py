@@ -170,6 +170,7 @@ class Agent:
                 wait_s = min(wait_s * (0.5 if share > _FULL_SHARE else 1.5), longest_wait_s)
                 wait_s = max(wait_s, _SHORTEST_WAIT_S)
             self._look()
+            self._sampler.sample_host()
             for drain in self.drains:
                 drain.finish()
                 self._sampler.see(drain)
@@ -179,6 +180,7 @@ class Agent:
     def _look(self) -> float:
         """Look at every recorder; return the largest share of a ring that was new."""
         largest = 0.0
+        self._sampler.sample_if_due()
         self._unreadable.clear()  # one that is being made is readable at the next look
         for path in sorted(self._memory.glob(_FILES)):
             try:
@@ -191,7 +193,6 @@ class Agent:
             drain.path = path
             largest = max(largest, drain.look(head))
             self._sampler.see(drain)
-        self._sampler.sample_if_due()
         return largest
 
 

@@ -71,9 +71,13 @@ class RunSampler:
             self._due_s = began_s + max(self.interval_s, (monotonic() - began_s) * _MOST_COST_SHARE)
 
     def sample(self) -> None:
-        """Sample everything."""
-        for drain, _ in list(self._running.values()):
+        """Sample all processes that were seen and run, and the host."""
+        for drain, _ in self._running.values():
             self._sample_process(drain)
+        self.sample_host()
+
+    def sample_host(self) -> None:
+        """Sample the host, its devices and its shared file systems."""
         for sample in (*sample_host(socket.gethostname()), *sample_file_systems(self.problems)):
             self._sample_device(sample)
 
