@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import asdict
 from pathlib import Path
-from time import monotonic, monotonic_ns
+from time import monotonic, monotonic_ns, thread_time
 
 from hocket.errors import InvalidArgument, RecorderError
 from hocket.observe.batch import BatchTask, QueuedJob, batch_task, queued_job
@@ -65,10 +65,10 @@ class RunSampler:
 
     def sample_if_due(self) -> None:
         """Sample everything, if an interval has passed."""
-        began_s = monotonic()
+        began_s, began_cpu_s = monotonic(), thread_time()
         if began_s >= self._due_s:
             self.sample()
-            self._due_s = began_s + max(self.interval_s, (monotonic() - began_s) * _MOST_COST_SHARE)
+            self._due_s = began_s + max(self.interval_s, (thread_time() - began_cpu_s) * _MOST_COST_SHARE)
 
     def sample(self) -> None:
         """Sample all processes that were seen and run, and the host."""
