@@ -44,6 +44,7 @@ class RunSampler:
         self.tasks: dict[str, BatchTask] = {}
         """Of processes in a job of Slurm or PBS."""
         self._due_s = 0.0
+        self._cost_s = 0.0
         self._running: dict[str, tuple[Drain, SeriesWriter]] = {}
         self._ended: set[str] = set()
         self._devices: dict[tuple[str, str], SeriesWriter] = {}
@@ -68,7 +69,10 @@ class RunSampler:
         began_s, began_cpu_s = monotonic(), thread_time()
         if began_s >= self._due_s:
             self.sample()
-            self._due_s = began_s + max(self.interval_s, (thread_time() - began_cpu_s) * _MOST_COST_SHARE)
+            cost_s = thread_time() - began_cpu_s
+            # The cheaper of two counts: a sample now and then makes files and loads modules.
+            self._due_s = began_s + max(self.interval_s, min(cost_s, self._cost_s) * _MOST_COST_SHARE)
+            self._cost_s = cost_s
 
     def sample(self) -> None:
         """Sample all processes that were seen and run, and the host."""
