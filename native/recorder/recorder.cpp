@@ -111,8 +111,10 @@ void Recorder::lay_out() {
   header.ticks_are_tsc = kTscIsClock;
 #endif
   read_line("/proc/sys/kernel/random/boot_id", header.boot_id);
-  header.rank = from_environment("RANK");
-  header.world_size = from_environment("WORLD_SIZE");
+  // A task of Slurm has a rank before the program says so; a batch script has none, and no step.
+  const bool is_task = std::getenv("RANK") == nullptr && std::getenv("SLURM_STEP_ID") != nullptr;
+  header.rank = from_environment(is_task ? "SLURM_PROCID" : "RANK");
+  header.world_size = from_environment(is_task ? "SLURM_STEP_NUM_TASKS" : "WORLD_SIZE");
   gethostname(header.host.data(), header.host.size() - 1);
   read_command(header.program);
   header.anchor = take_anchor();

@@ -138,7 +138,7 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
         tree: Mapping[int, int],
         ranks: Mapping[int, int],
         environments: Mapping[int, Mapping[str, str]],
-        world_size: int,
+        size: int,
     ) -> list[int]:
         monkeypatch.setattr(jobs, "parents", lambda: dict(tree))
         monkeypatch.setattr(jobs, "environment_of", lambda pid: dict(environments.get(pid, {})))

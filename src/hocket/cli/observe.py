@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -73,7 +74,8 @@ def register(application: typer.Typer) -> None:
 def run(
     command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="Program and arguments, after --.")],
     output: Annotated[
-        Path | None, typer.Option("--output", help="Folder for the run; by default hocket-run-DATE-TIME.")
+        Path | None,
+        typer.Option("--output", help="Folder for the run; by default hocket-run-DATE-TIME, in srun with -task-N."),
     ] = None,
     layers: Annotated[str, typer.Option("--layers", help="What to record: comm, io or both.")] = "comm,io",
     interval: Annotated[
@@ -83,8 +85,11 @@ def run(
 ) -> int:
     """Run a command and record it."""
     from hocket.observe import record_run
+    from hocket.observe.batch import task_in
 
-    folder = output or Path(strftime("hocket-run-%Y%m%d-%H%M%S"))
+    task = task_in(os.environ)
+    end = "" if task is None or task.step is None or task.rank is None else f"-task-{task.rank}"
+    folder = output or Path(strftime("hocket-run-%Y%m%d-%H%M%S") + end)
     wanted = [each.strip() for each in layers.split(",") if each.strip()]
     recording = record_run(command, folder, layers=wanted, interval_s=interval)
     if as_json:

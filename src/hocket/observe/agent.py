@@ -6,7 +6,8 @@ import os
 import socket
 import subprocess
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
@@ -85,9 +86,16 @@ def record_run(
         raise InvalidArgument("a command is needed, such as python train.py")
     target = empty_folder(Path(folder))
     sampler = RunSampler(target, interval_s)
+    with _claimed(target):
+        return _record(command, target, sampler, layers, os.environ if environment is None else environment)
+
+
+def _record(
+    command: Sequence[str], target: Path, sampler: RunSampler, layers: Collection[str], environment: Mapping[str, str]
+) -> RunRecording:
     memory = Path(mkdtemp(prefix=FOLDER_PREFIX, dir=memory_folder()))
     try:
-        variables = recording_environment(os.environ if environment is None else environment, memory, layers)
+        variables = recording_environment(environment, memory, layers)
         began_s = time()
         try:
             process = subprocess.Popen(list(command), env=variables)
@@ -113,6 +121,22 @@ def record_run(
         )
     finally:
         rmtree(memory, ignore_errors=True)
+
+
+@contextmanager
+def _claimed(folder: Path) -> Iterator[None]:
+    """Keep other processes from recording into a folder: tasks of `srun` start at the same time."""
+    claim = folder / "recording"
+    try:
+        claim.touch(exist_ok=False)
+    except FileExistsError:
+        raise InvalidArgument(f"another process records into {folder}: name a folder for each") from None
+    except OSError as error:
+        raise InvalidArgument(f"{folder} cannot be used: {error.strerror}") from None
+    try:
+        yield
+    finally:
+        claim.unlink(missing_ok=True)
 
 
 class Agent:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from select import select
 from shutil import which
+from time import monotonic
 
 from hocket.errors import RecorderError
 from hocket.observe.processes import environment_of
@@ -177,19 +180,44 @@ def _ask(command: list[str]) -> str:
     if program is None:
         raise RecorderError(f"there is no command {command[0]}")
     try:
-        done = subprocess.run(
-            [program, *command[1:]], stdin=subprocess.DEVNULL, capture_output=True, timeout=_DEADLINE_S, check=False
+        process = subprocess.Popen(
+            [program, *command[1:]], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
-    except subprocess.TimeoutExpired:
-        raise RecorderError(f"{command[0]} did not answer within {_DEADLINE_S:.0f} s") from None
     except OSError as error:
         raise RecorderError(f"{program} cannot be started: {error.strerror}") from None
-    if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip()[:200]
-        raise RecorderError(f"{' '.join(command)} ended with {done.returncode}: {said or 'it said nothing'}")
-    if len(done.stdout) > _MOST_NBYTES:
-        raise RecorderError(f"{' '.join(command)} printed {len(done.stdout)} bytes; {_MOST_NBYTES} are read")
-    return done.stdout.decode(errors="replace")
+    with process:
+        try:
+            printed, said = _read_all(process, command[0])
+        finally:
+            process.kill()
+    if process.returncode != 0:
+        raise RecorderError(f"{' '.join(command)} ended with {process.returncode}: {said[:200] or 'it said nothing'}")
+    return printed
+
+
+def _read_all(process: subprocess.Popen[bytes], name: str) -> tuple[str, str]:
+    """What a process writes to its standard output and error until it ends, within the deadline."""
+    assert process.stdout is not None and process.stderr is not None
+    deadline = monotonic() + _DEADLINE_S
+    texts = {process.stdout.fileno(): b"", process.stderr.fileno(): b""}
+    is_open = set(texts)
+    try:
+        while is_open:
+            ready, _, _ = select(is_open, [], [], max(deadline - monotonic(), 0))
+            if not ready:
+                raise subprocess.TimeoutExpired(name, _DEADLINE_S)
+            for fd in ready:
+                part = os.read(fd, 1 << 16)
+                texts[fd] += part
+                if not part:
+                    is_open.remove(fd)
+                if len(texts[fd]) > _MOST_NBYTES:
+                    raise RecorderError(f"{name} wrote more than {_MOST_NBYTES} bytes")
+        process.wait(max(deadline - monotonic(), 0))
+    except subprocess.TimeoutExpired:
+        raise RecorderError(f"{name} did not answer within {_DEADLINE_S:.0f} s") from None
+    printed, said = (text.decode(errors="replace").strip() for text in texts.values())
+    return printed, said
 
 
 def _nodes_of_file(name: str | None) -> str | None:

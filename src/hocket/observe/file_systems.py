@@ -15,7 +15,7 @@ MOUNT_STATISTICS = Path("/proc/self/mountstats")
 _MOST_NBYTES = 4 << 20
 _MOST_MOUNTS = 256
 
-_LUSTRE = {"read_bytes": "read", "write_bytes": "written"}
+_LUSTRE = {"read_bytes": ("read_nbytes", "read_calls"), "write_bytes": ("written_nbytes", "write_calls")}
 _DEVICE = re.compile(r"device (\S+) mounted on (\S+) with fstype (nfs4?)(?: statvers=(\S+))?")
 _STATISTICS_VERSIONS = ("1.0", "1.1")
 _BYTES = (
@@ -65,9 +65,8 @@ def parse_lustre(text: str, name: str, place: str = "stats") -> HostSample:
     Raises:
         RecorderError: a line about bytes has another form; names the line.
     """
-    numbers: dict[str, float | None] = {}
-    for each in _LUSTRE.values():  # a client that has not read anything has no line about it
-        numbers |= {f"{each}_nbytes": 0, f"{each}_calls": 0}
+    # A client that has not read anything has no line about it.
+    numbers: dict[str, float | None] = {name: 0 for names in _LUSTRE.values() for name in names}
     lines = text.splitlines()
     if not any(line.startswith("snapshot_time") for line in lines):
         raise RecorderError(f'{place}: counters of Lustre have a line "snapshot_time", and it has none')
@@ -78,7 +77,8 @@ def parse_lustre(text: str, name: str, place: str = "stats") -> HostSample:
         if len(fields) < 6 or fields[1:3] != ["samples", "[bytes]"] or not _are_counts([fields[0], *fields[3:6]]):
             form = f'"{label} COUNT samples [bytes] LEAST MOST SUM"'
             raise RecorderError(f"{place}, line {number}: {form} is expected, not {line[:120]!r}")
-        numbers |= {f"{_LUSTRE[label]}_nbytes": int(fields[5]), f"{_LUSTRE[label]}_calls": int(fields[0])}
+        nbytes, calls = _LUSTRE[label]
+        numbers |= {nbytes: int(fields[5]), calls: int(fields[0])}
     return HostSample("Lustre", name, numbers)
 
 
