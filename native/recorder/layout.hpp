@@ -154,8 +154,19 @@ struct alignas(kLineNbytes) HistogramTable {
 inline constexpr size_t kNumTables = 2;
 
 // `members` of communicator `id`: their ranks in the job, such as "0-3,7"; -1 for members of another job. Between two
-// groups: of the other group, whose ranks `peer` means.
-enum class DefinitionKind : uint16_t { communicator, backend, algorithm, thread, region, file, counter, members };
+// groups: of the other group, whose ranks `peer` means. `variable` is "NAME=VALUE" of the environment that the process
+// began with: a process may have ended before anybody could read it.
+enum class DefinitionKind : uint16_t {
+  communicator,
+  backend,
+  algorithm,
+  thread,
+  region,
+  file,
+  counter,
+  members,
+  variable
+};
 
 // Followed by `nbytes` bytes of UTF-8, padded to a multiple of 8.
 struct DefinitionHeader {
@@ -166,6 +177,11 @@ struct DefinitionHeader {
   int32_t extra;  // of a communicator: this process's rank; of a thread: its id in the kernel
 };
 static_assert(sizeof(DefinitionHeader) == 16);
+// The place of a process in a job of Slurm or PBS.
+inline constexpr std::array kRecordedVariables = {
+    "SLURM_JOB_ID",       "SLURM_STEP_ID",  "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS",
+    "SLURM_JOB_NODELIST", "SLURM_NODELIST", "PBS_JOBID",    "PBS_NODEFILE",
+};
 inline constexpr uint64_t kDefinitionsNbytes = 256 << 10;
 
 // What the kernel said of a process at its normal end: a short one has ended before anybody else could ask. -1:

@@ -21,6 +21,8 @@ namespace hocket {
 
 namespace {
 
+constexpr size_t kMostText = 4096;  // of a definition
+
 RecorderAnchor take_anchor() {
   timespec calendar{};
   clock_gettime(CLOCK_REALTIME, &calendar);
@@ -140,6 +142,15 @@ void Recorder::lay_out() {
   HistogramTable& table = header.tables[0];
   histograms_ = SerialHistograms(&table, reinterpret_cast<Histogram*>(base + table.offset));
   SharedHistograms::prepare(&header.tables[1], reinterpret_cast<Histogram*>(base + header.tables[1].offset));
+  uint32_t number = 0;
+  for (const char* name : kRecordedVariables) {
+    ++number;
+    const char* value = std::getenv(name);
+    if (!value) continue;
+    std::array<char, kMostText> text{};  // a forked child allocates nothing here
+    std::snprintf(text.data(), text.size(), "%s=%s", name, value);
+    define(DefinitionKind::variable, text.data(), number);
+  }
   std::atomic_ref(header.magic).store(kRecorderMagic, std::memory_order_release);
 }
 
@@ -181,7 +192,6 @@ uint32_t Recorder::define(DefinitionKind kind, std::string_view text, uint32_t i
   const std::lock_guard guard(definitions_mutex_);
   if (id == 0) id = next_id_++;
   if (!header_) return id;
-  constexpr size_t kMostText = 4096;
   text = text.substr(0, kMostText);
   const size_t nbytes = sizeof(DefinitionHeader) + (text.size() + 7) / 8 * 8;
   const uint64_t used = header_->definitions_nbytes;

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from hocket.errors import RecorderError
-from hocket.observe import BatchTask, QueuedJob, batch_task, open_run, queued_job, record_run
+from hocket.observe import BatchTask, QueuedJob, open_run, queued_job, record_run
 from hocket.observe.batch import parse_qstat, parse_scontrol, task_in
 
 from ..naming import raises
@@ -57,15 +56,6 @@ def test_tasks_of_pbs(tmp_path: Path) -> None:
     )
 
 
-def test_the_environment_of_a_process() -> None:
-    with subprocess.Popen(["sleep", "100"], env={**os.environ, **TASK}) as process:
-        try:
-            assert batch_task(process.pid) == task_in(TASK)
-        finally:
-            process.kill()
-    assert batch_task(process.pid) is None
-
-
 def test_jobs_of_slurm() -> None:
     assert parse_scontrol(SCONTROL, "4711") == QueuedJob(
         "train", "RUNNING", "debug", "node[1-2]", "2026-11-28T18:43:12", "1-00:00:00"
@@ -108,17 +98,14 @@ def test_a_recorded_run_and_doctor_say_the_job(tmp_path: Path) -> None:
     environment = {**os.environ, **TASK, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     environment.pop("RANK", None)
     folder = tmp_path / "run"
-    # The program waits until the agent has seen it.
-    program = f"cat /etc/hostname; while ! ls {folder}/[0-9]*.series; do sleep 0.05; done"
-    done = hocket(
-        "observe", "run", "--output", str(folder), "--", "sh", "-c", program, environment=environment, folder=tmp_path
-    )
+    program = ["cat", "/etc/hostname"]  # it has ended before anybody looks at it
+    done = hocket("observe", "run", "--output", str(folder), "--", *program, environment=environment, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     run = open_run(folder)
-    shell = next(each for each in run.processes if each.snapshot.owner.program.startswith("sh"))
-    assert run.description.tasks[shell.name] == task_in(TASK)
+    (process,) = run.processes
+    assert run.description.tasks == {process.name: task_in(TASK)}
     assert run.description.queued == {"4711": parse_scontrol(SCONTROL, "4711")}
-    assert (shell.snapshot.owner.rank, shell.snapshot.owner.world_size) == (3, 8)
+    assert (process.snapshot.owner.rank, process.snapshot.owner.world_size) == (3, 8)
     found = json.loads(hocket("observe", "doctor", "--json", environment=environment).stdout)
     sources = {each["name"]: each for each in found}
     assert sources["job"]["is_available"] and "4711" in sources["job"]["reason"]

@@ -2,7 +2,7 @@
 
 from hocket.observe.activity import Activity, InFlight, LatestCollective, activity_of
 from hocket.observe.agent import RunRecording, record_run
-from hocket.observe.batch import BatchTask, QueuedJob, batch_task, queued_job
+from hocket.observe.batch import BatchTask, QueuedJob, queued_job
 from hocket.observe.events import RecordedEvent, events_in
 from hocket.observe.job import copy_recorders, find_job
 from hocket.observe.job_watcher import JobView, JobWatcher, RankView
@@ -31,7 +31,6 @@ __all__ = [
     "SourceStatus",
     "JobWatcher",
     "activity_of",
-    "batch_task",
     "copy_recorders",
     "counter",
     "events_in",

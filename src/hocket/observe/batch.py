@@ -13,7 +13,6 @@ from shutil import which
 from time import monotonic
 
 from hocket.errors import RecorderError
-from hocket.observe.processes import environment_of
 
 _DEADLINE_S = 5.0
 _MOST_NBYTES = 1 << 20
@@ -72,23 +71,12 @@ class QueuedJob:
     time_limit: str | None
 
 
-def batch_task(pid: int) -> BatchTask | None:
-    """Return the task that a process is; None: it is in no job, has ended, or belongs to another user.
+def task_in(environment: Mapping[str, str]) -> BatchTask | None:
+    """Return the task that an environment describes; None: none.
 
     Args:
-        pid: number of the process.
-
-    Examples:
-        >>> from hocket import observe
-        >>> observe.batch_task(1) is None
-        True
+        environment: of a process, or `RecorderSnapshot.variables` of its recorder.
     """
-    environment = environment_of(pid)
-    return None if environment is None else task_in(environment)
-
-
-def task_in(environment: Mapping[str, str]) -> BatchTask | None:
-    """Return the task that an environment describes; None: none."""
     job = environment.get("SLURM_JOB_ID") or environment.get("SLURM_JOBID")
     if job:
         return BatchTask(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,7 @@ class Drain:
         self.path = path
         self.target = target
         self.owner: Owner | None = None
+        self.variables: Mapping[str, str] = {}
         self.end_status: EndStatus | None = None
         self.num_saved = 0
         self.lost: dict[str, int] = {}
@@ -62,6 +64,7 @@ class Drain:
         if self.is_over:
             return 0.0
         self.owner = head.owner
+        self.variables = head.variables
         try:
             if status_of(head.owner) is None:
                 self.finish()

@@ -9,7 +9,7 @@ from time import monotonic
 
 from hocket.errors import RecorderError
 from hocket.observe.activity import Activity, InFlight, LatestCollective, activity_of
-from hocket.observe.batch import BatchTask, batch_task
+from hocket.observe.batch import BatchTask, task_in
 from hocket.observe.jobs import JobFinder, JobMember
 from hocket.observe.processes import ProcessStatus, status_of
 from hocket.trace import Owner, RecorderPlace
@@ -122,6 +122,7 @@ class JobWatcher:
         interval_s = None if self._looked_s is None else max(now_s - self._looked_s, 1e-9)
         problems: list[str] = []
         looks: dict[tuple[int, int, int], tuple[Owner, ProcessStatus | None, Activity]] = {}
+        batches: dict[tuple[int, int, int], BatchTask | None] = {}
         members: list[JobMember] = []
         for place in self._find():
             try:
@@ -137,13 +138,14 @@ class JobWatcher:
                     JobMember(owner.pid, owner.started, owner.rank, owner.world_size, place.holder, status is not None)
                 )
             looks[key] = owner, status, activity_of(snapshot)
+            batches[key] = task_in(snapshot.variables)
         jobs = self._jobs.group(members)
         latest = [
             (job, owner.rank, activity.collectives)
             for job, (owner, _, activity) in zip(jobs, looks.values(), strict=True)
         ]
         ranks = [
-            self._view(owner, status, activity, self._before.get(key), interval_s, job, latest)
+            self._view(owner, status, activity, self._before.get(key), interval_s, job, batches[key], latest)
             for job, (key, (owner, status, activity)) in zip(jobs, looks.items(), strict=True)
         ]
         self._before = {key: (activity, status) for key, (_, status, activity) in looks.items()}
@@ -154,7 +156,7 @@ class JobWatcher:
     def _view(
         self, owner: Owner, status: ProcessStatus | None, activity: Activity,
         before: tuple[Activity, ProcessStatus | None] | None, interval_s: float | None,
-        job: int, latest: Sequence[_Latest],
+        job: int, batch: BatchTask | None, latest: Sequence[_Latest],
     ) -> RankView:  # fmt: skip
         past, past_status = before if before else (None, None)
         num_operations, nbytes, communication_s, io_nbytes, cpu_s = (
@@ -175,7 +177,7 @@ class JobWatcher:
             cpu=(status.cpu_s - cpu_s) * per_s if status else 0.0,
             waits_for=_late_ranks(activity, [(rank, of_rank) for other, rank, of_rank in latest if other == job]),
             job=job,
-            batch=batch_task(owner.pid) if status else None,
+            batch=batch,
         )
 
 

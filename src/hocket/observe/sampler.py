@@ -8,7 +8,7 @@ from pathlib import Path
 from time import monotonic, monotonic_ns, thread_time
 
 from hocket.errors import InvalidArgument, RecorderError
-from hocket.observe.batch import BatchTask, QueuedJob, batch_task, queued_job
+from hocket.observe.batch import BatchTask, QueuedJob, queued_job, task_in
 from hocket.observe.drain import Drain
 from hocket.observe.file_systems import sample_file_systems
 from hocket.observe.host import HostSample, sample_host
@@ -59,8 +59,10 @@ class RunSampler:
                 drain,
                 SeriesWriter(path, "process", drain.name, PROCESS_NUMBERS, has_state=True),
             )
-            if not drain.is_replaced and self._sample_process(drain) and (task := batch_task(drain.owner.pid)):
+            if task := task_in(drain.variables):
                 self.tasks[drain.name] = task
+            if not drain.is_replaced:
+                self._sample_process(drain)
         if drain.is_over or drain.is_replaced:
             self._close(drain)
 

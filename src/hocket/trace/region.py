@@ -28,7 +28,9 @@ MAGIC = b"HCKRECR1"
 SCHEMA = 1
 """The newest layout that this version reads."""
 RINGS = ("operations", "foreign", "transfers", "program", "io", "process")
-DEFINITION_KINDS = ("communicator", "backend", "algorithm", "thread", "region", "file", "counter", "members")
+DEFINITION_KINDS = (
+    "communicator", "backend", "algorithm", "thread", "region", "file", "counter", "members", "variable",
+)  # fmt: skip
 NUM_TIME_BINS = 40
 FIRST_TIME_BIN = 4
 """Bin b of a histogram counts times from ``2**(b + FIRST_TIME_BIN)`` ticks to less than twice that; ends are open."""
@@ -203,6 +205,12 @@ class RecorderSnapshot:
     def communicators(self) -> Mapping[int, Definition]:
         """Definitions of the communicators by id."""
         return {each.id: each for each in self.definitions if each.kind == "communicator"}
+
+    @cached_property
+    def variables(self) -> Mapping[str, str]:
+        """Variables of the environment that say the process's place in a job of Slurm or PBS, if it is in one."""
+        texts = (each.text.partition("=") for each in self.definitions if each.kind == "variable")
+        return {name: value for name, _, value in texts}
 
     @cached_property
     def members(self) -> Mapping[int, tuple[int, ...]]:
