@@ -24,7 +24,8 @@ class RecordedEvent:
         ring: "operations" of hocket, "foreign" ones of torch or MPI, "transfers", "program", "io" or "process".
         name: of the operation, the kind of I/O, the region or the counter.
         target: its communicator or file; "" in the program.
-        number: of an operation in its communicator; of a region or mark its step; otherwise 0.
+        number: of an operation in its communicator; of a region or mark its step; of a counter with several elements,
+            which one; otherwise 0.
         peer: rank that it exchanges data with, or root; None: neither.
         nbytes: bytes that it moved.
         offset: in the file; None: unknown, or no I/O.
@@ -90,7 +91,8 @@ def _event(
     is_counter = name == "counter"
     number = int(event["seq"])
     if ring in ("program", "process"):
-        number = 0 if is_counter or aux == _NO_STEP else aux
+        if not is_counter:
+            number = 0 if aux == _NO_STEP else aux
         name, target = target, ""
     begin, end = int(event["t_begin"]), int(event["t_end"])
     return RecordedEvent(
