@@ -109,14 +109,14 @@ for _ in range(3):
     await_rows(2)
 """
     (process,) = _record(program, tmp_path / "run")
-    counters, times = process.events["program"], process.series["time_ns"]
-    says_ns, ticks = counters["aux"].view("<f8"), counters["t_begin"]
-    anchor_ticks, anchor_ns, _ = process.snapshot.anchor
-    # The anchor of the recorder and the program's last word give the rate of the ticks.
-    at_ns = anchor_ns + (ticks - anchor_ticks) * ((says_ns[2] - anchor_ns) / (int(ticks[2]) - anchor_ticks))
-    assert anchor_ns < times[0]
-    for begin, end in ((at_ns[0], at_ns[1]), (at_ns[1], at_ns[2]), (at_ns[2], times[-1])):
-        assert np.count_nonzero((times > begin) & (times <= end)) >= 2
+    at_s = process.clock.seconds(process.events["program"]["t_begin"])
+    says_ns = process.events["program"]["aux"].view("<f8")
+    times_s = process.clock.seconds_at_ns(process.series["time_ns"])
+    for begin_s, end_s in ((at_s[0], at_s[1]), (at_s[1], at_s[2]), (at_s[2], times_s[-1])):
+        assert np.count_nonzero((times_s > begin_s) & (times_s <= end_s)) >= 2
+    # What the program read of the monotonic clock just before each event has the same place on the axis.
+    said_s = process.clock.seconds_at_ns(says_ns)
+    assert np.all(said_s <= at_s + 1e-4) and np.all(said_s[1:] > at_s[:-1])
 
 
 def test_the_shortest_processes_have_a_row(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ from hocket.trace import Owner
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 folder = Path(sys.argv[1])
 sampler, drain = RunSampler(folder, 1), Drain("p", folder / "p", folder)
-drain.owner = Owner(1, process_status(1).started, 0, "", "", "", None, None, False)
+drain.owner = Owner(1, process_status(1).started, 0, "", "", "", None, None, False, 0)
 sampler.see(drain)
 problems = []
 (row,) = read_process_rows(folder / "p.series", problems)

@@ -1,13 +1,14 @@
 """See what the processes of a job do, also while they hang and after they were killed."""
 
 from hocket.observe.activity import Activity, InFlight, LatestCollective, activity_of
-from hocket.observe.agent import RunRecording, record_run
+from hocket.observe.agent import RunRecording, follow_run, join_run, record_run
 from hocket.observe.batch import BatchTask, QueuedJob, queued_job
 from hocket.observe.events import RecordedEvent, events_in
 from hocket.observe.job import copy_recorders, find_job
 from hocket.observe.job_watcher import JobView, JobWatcher, RankView
 from hocket.observe.processes import ProcessStatus, process_status
 from hocket.observe.program import counter, mark, region, traced
+from hocket.observe.run_clock import RunClock
 from hocket.observe.saved import ObservedRun, RunDescription, SavedProcess, open_run
 from hocket.observe.series import SERIES_STATES, SavedSeries
 from hocket.observe.sources import SourceStatus, find_sources
@@ -23,6 +24,7 @@ __all__ = [
     "ProcessStatus",
     "RecordedEvent",
     "RunDescription",
+    "RunClock",
     "SavedProcess",
     "SavedSeries",
     "QueuedJob",
@@ -35,6 +37,8 @@ __all__ = [
     "counter",
     "events_in",
     "find_job",
+    "follow_run",
+    "join_run",
     "find_sources",
     "mark",
     "open_run",

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 from time import time
 
 from hocket.errors import InvalidArgument, RecorderError
+from hocket.observe.command import check_command, running
 from hocket.observe.drain import FILE_PREFIX, Drain, name_of
+from hocket.observe.host_collector import HostCollector, parse_address
+from hocket.observe.host_joiner import HostJoiner
+from hocket.observe.one_agent import AgentLease, lease_or_folder, locked
 from hocket.observe.run import LAYERS, memory_folder, recording_environment
-from hocket.observe.sampler import RunSampler
+from hocket.observe.run_clock import AnchorSeries
+from hocket.observe.sampler import RunSampler, check_interval
 from hocket.observe.saved import RunDescription, empty_folder, save_run
 from hocket.trace import read_recorder
 
 FOLDER_PREFIX = "hocket-observe-"
 """Of the folders in memory in which the processes of recorded runs leave their recorders."""
+JOIN_VARIABLE = "HOCKET_OBSERVE_JOIN"
+"""Environment variable of a recorded command: where agents of other hosts join the run."""
+_LOCK = "agent"
+_BEGINNING_S = 10.0
 _FILES = FILE_PREFIX + "*"
 _LONGEST_WAIT_S = 0.25
 _SHORTEST_WAIT_S = 0.01
@@ -37,12 +45,13 @@ class RunRecording:
     """What is left of a recorded run.
 
     Args:
-        folder: the run, for `open_run`.
+        folder: the run, for `open_run`; None: it is on another host, or another process records it.
         exit_code: of the command; negative: minus the number of the signal that ended it.
         num_processes: how many processes have left a recorder.
         num_events: how many events were saved.
         num_lost: how many events were overwritten before they could be saved; totals have them.
         problems: what could not be read.
+        num_hosts: how many hosts recorded; 0: another process records.
 
     Examples:
         >>> from hocket import observe
@@ -50,17 +59,18 @@ class RunRecording:
         0
     """
 
-    folder: Path
+    folder: Path | None
     exit_code: int
     num_processes: int
     num_events: int
     num_lost: int
     problems: tuple[str, ...]
+    num_hosts: int
 
 
 def record_run(
     command: Sequence[str], folder: str | Path, *, layers: Collection[str] = LAYERS, interval_s: float = 1.0,
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None, listen: str | None = None,
 ) -> RunRecording:  # fmt: skip
     """Run a command and record it and all programs that it starts on this host; they need not import hocket.
 
@@ -71,10 +81,13 @@ def record_run(
         interval_s: seconds between two samples of the processes and of this host, such as their CPU and memory; at
             least 0.01. With many processes they are rarer, so that sampling takes at most 2 % of a CPU.
         environment: of the command; None: that of this process.
+        listen: address by which other hosts reach this one, such as ``"10.0.0.1:29777"``: their agents (see `join_run`)
+            send what they record into this run. Without a port any free one is used; `HOCKET_OBSERVE_JOIN` tells it to
+            the command. None: this host only.
 
     Raises:
-        InvalidArgument: `folder` is not empty, a layer is unknown, the interval is too short, or the command cannot be
-            started.
+        InvalidArgument: `folder` is not empty, a layer is unknown, the interval is too short, the command cannot be
+            started, or this host does not have the address.
         RecorderError: nothing can be recorded here.
 
     Examples:
@@ -82,43 +95,97 @@ def record_run(
         >>> observe.record_run(["cat", "/etc/hostname"], "run-of-cat").exit_code
         0
     """
-    if not command:
-        raise InvalidArgument("a command is needed, such as python train.py")
+    check_command(command)
+    check_interval(interval_s)
     target = empty_folder(Path(folder))
-    sampler = RunSampler(target, interval_s)
-    with _claimed(target):
-        return _record(command, target, sampler, layers, os.environ if environment is None else environment)
+    variables = dict(os.environ if environment is None else environment)
+    with _claimed(target), _agent_of(target, interval_s) as agent:
+        if listen is None:
+            return _record(agent, command, variables, layers)
+        with HostCollector(*parse_address(listen, needs_port=False), target) as collector:
+            variables[JOIN_VARIABLE] = collector.name
+            recording = _record(agent, command, variables, layers)
+            collector.wait_for_hosts()
+            problems = (*recording.problems, *collector.problems)
+            return replace(recording, problems=problems, num_hosts=1 + collector.num_kept)
 
 
-def _record(
-    command: Sequence[str], target: Path, sampler: RunSampler, layers: Collection[str], environment: Mapping[str, str]
-) -> RunRecording:
-    memory = Path(mkdtemp(prefix=FOLDER_PREFIX, dir=memory_folder()))
-    try:
-        variables = recording_environment(environment, memory, layers)
-        began_s = time()
+def join_run(
+    command: Sequence[str], address: str, *, layers: Collection[str] = LAYERS, interval_s: float = 1.0,
+    environment: Mapping[str, str] | None = None, timeout: float = 60.0,
+) -> RunRecording:  # fmt: skip
+    """Run a command, record it on this host, and send that to the first host of the run.
+
+    Of all tasks on a host that join the same run, the first one records for all, until all of them have ended.
+
+    Args:
+        command: program and arguments.
+        address: of the first host: the one that `record_run` listens at, with the port.
+        layers: what to record of programs that do not import hocket: "comm", "io" or both.
+        interval_s: seconds between two samples, as of `record_run`.
+        environment: of the command; None: that of this process.
+        timeout: seconds to wait until the first host listens.
+
+    Returns:
+        What was recorded. `folder` is None: the run is on the first host.
+
+    Raises:
+        InvalidArgument: a layer is unknown, the interval is too short, or the command cannot be started.
+        RecorderError: the first host is not there, has another secret, or has left; then the message names the folder
+            in which the recording lies on this host.
+
+    Examples:
+        >>> from hocket import observe
+        >>> observe.join_run(["true"], "127.0.0.1:9", timeout=0.2)
+        Traceback (most recent call last):
+        hocket.errors.RecorderError: no `hocket observe run --listen` answers at 127.0.0.1:9 within 0.2 s: ...
+    """
+    check_command(command)
+    check_interval(interval_s)
+    place = parse_address(address, needs_port=True)
+    variables = dict(os.environ if environment is None else environment)
+    with lease_or_folder(address) as lease:
+        if isinstance(lease, Path):
+            return _recorded_by_another(command, recording_environment(variables, lease, layers))
+        joiner = HostJoiner(place, timeout)
+        target = Path(mkdtemp(prefix="hocket-joined-run-"))
         try:
-            process = subprocess.Popen(list(command), env=variables)
-        except OSError as error:
-            raise InvalidArgument(f"{command[0]} cannot be started: {error.strerror}") from None
-        agent = Agent(memory, target, sampler)
-        agent.start()
-        try:
-            exit_code = _wait(process)
+            with _agent_of(target, interval_s) as agent:
+                lease.publish(agent.memory)
+                recording = _record(agent, command, variables, layers, lease, joiner)
+            joiner.send_run(target)
         finally:
-            agent.stop()
-        lost = {drain.name: drain.lost for drain in agent.drains if drain.lost}
-        host, ended_s = socket.gethostname(), time()
-        queued = sampler.queued_jobs()
-        save_run(target, RunDescription(tuple(command), host, began_s, ended_s, exit_code, lost, sampler.tasks, queued))
-        return RunRecording(
-            folder=target,
-            exit_code=exit_code,
-            num_processes=len(agent.drains),
-            num_events=sum(drain.num_saved for drain in agent.drains),
-            num_lost=sum(sum(drain.lost.values()) for drain in agent.drains),
-            problems=tuple(agent.problems),
-        )
+            joiner.close()
+        rmtree(target, ignore_errors=True)
+        return replace(recording, folder=None)
+
+
+def follow_run(command: Sequence[str]) -> RunRecording | None:
+    """Run a command as a part of the run that records this process already; None: none does.
+
+    Raises:
+        InvalidArgument: the command cannot be started.
+    """
+    memory = Path(os.environ.get("HOCKET_RECORDER_FOLDER", "/nowhere"))
+    if not memory.name.startswith(FOLDER_PREFIX) or not memory.is_dir():
+        return None
+    return _recorded_by_another(command, os.environ)
+
+
+def _recorded_by_another(command: Sequence[str], variables: Mapping[str, str]) -> RunRecording:
+    with running(command, variables) as process:
+        return RunRecording(None, process.wait(), 0, 0, 0, (), 0)
+
+
+@contextmanager
+def _agent_of(target: Path, interval_s: float) -> Iterator[Agent]:
+    sampler = RunSampler(target, interval_s)
+    folder = memory_folder()
+    remove_abandoned(folder)
+    memory = Path(mkdtemp(prefix=FOLDER_PREFIX, dir=folder))
+    try:
+        with locked(memory / _LOCK):
+            yield Agent(memory, target, sampler)
     finally:
         rmtree(memory, ignore_errors=True)
 
@@ -139,6 +206,58 @@ def _claimed(folder: Path) -> Iterator[None]:
         claim.unlink(missing_ok=True)
 
 
+def remove_abandoned(folder: Path) -> None:
+    """Remove what agents of this user that were killed have left in memory."""
+    for each in folder.glob(FOLDER_PREFIX + "*"):
+        try:
+            if time() - each.stat().st_mtime < _BEGINNING_S:
+                continue  # its agent may not have the lock yet
+            with locked(each / _LOCK):
+                rmtree(each, ignore_errors=True)
+        except (OSError, RecorderError):
+            continue  # its agent runs, or it belongs to another user
+
+
+def _record(
+    agent: Agent, command: Sequence[str], environment: Mapping[str, str], layers: Collection[str],
+    lease: AgentLease | None = None, joiner: HostJoiner | None = None,
+) -> RunRecording:  # fmt: skip
+    began_s = time()
+    with running(command, recording_environment(environment, agent.memory, layers)) as process:
+        agent.start()
+        try:
+            exit_code = process.wait()
+            if lease is not None:
+                lease.wait_for_others()
+        finally:
+            agent.stop()
+    if joiner is not None:
+        joiner.stop_comparing()
+    drains, ended_s = agent.drains, time()
+    description = RunDescription(
+        command=tuple(command),
+        host=socket.gethostname(),
+        began_s=began_s,
+        ended_s=ended_s,
+        exit_code=exit_code,
+        lost={drain.name: drain.lost for drain in drains if drain.lost},
+        anchors=tuple(agent.anchors.anchors),
+        tasks=agent.sampler.tasks,
+        queued=agent.sampler.queued_jobs(),
+        readings=tuple((each.asked, each.theirs, each.answered) for each in joiner.readings) if joiner else (),
+    )
+    save_run(agent.target, description)
+    return RunRecording(
+        folder=agent.target,
+        exit_code=exit_code,
+        num_processes=len(drains),
+        num_events=sum(drain.num_saved for drain in drains),
+        num_lost=sum(sum(drain.lost.values()) for drain in drains),
+        problems=tuple(agent.problems),
+        num_hosts=1,
+    )
+
+
 class Agent:
     """Saves the events of all recorders in a folder, in a thread.
 
@@ -149,9 +268,10 @@ class Agent:
     """
 
     def __init__(self, memory: Path, target: Path, sampler: RunSampler) -> None:
-        self._memory = memory
-        self._target = target
-        self._sampler = sampler
+        self.memory = memory
+        self.target = target
+        self.sampler = sampler
+        self.anchors = AnchorSeries()
         self._drains: dict[str, Drain] = {}
         self._unreadable: dict[Path, str] = {}
         self._stops = threading.Event()
@@ -167,7 +287,7 @@ class Agent:
     def problems(self) -> list[str]:
         """What could not be read."""
         of_drains = (problem for drain in self.drains for problem in drain.problems)
-        return [*self._unreadable.values(), *of_drains, *sorted(self._sampler.problems)]
+        return [*self._unreadable.values(), *of_drains, *sorted(self.sampler.problems)]
 
     def start(self) -> None:
         """Begin to look at the recorders."""
@@ -187,43 +307,36 @@ class Agent:
             raise RecorderError(f"the events could not be saved: {self._error}") from self._error
 
     def _run(self) -> None:
-        wait_s = longest_wait_s = min(_LONGEST_WAIT_S, self._sampler.interval_s)
+        wait_s = longest_wait_s = min(_LONGEST_WAIT_S, self.sampler.interval_s)
         try:
             while not self._stops.wait(wait_s):
                 share = self._look()
+                self.anchors.take()
                 wait_s = min(wait_s * (0.5 if share > _FULL_SHARE else 1.5), longest_wait_s)
                 wait_s = max(wait_s, _SHORTEST_WAIT_S)
             self._look()
-            self._sampler.sample_host()
+            self.anchors.take(at_once=True)
+            self.sampler.sample_host()
             for drain in self.drains:
                 drain.finish()
-                self._sampler.see(drain)
+                self.sampler.see(drain)
         except BaseException as error:
             self._error = error
 
     def _look(self) -> float:
         """Look at every recorder; return the largest share of a ring that was new."""
         largest = 0.0
-        self._sampler.sample_if_due()
+        self.sampler.sample_if_due()
         self._unreadable.clear()  # one that is being made is readable at the next look
-        for path in sorted(self._memory.glob(_FILES)):
+        for path in sorted(self.memory.glob(_FILES)):
             try:
                 head = read_recorder(path, 0)
             except RecorderError as error:
                 self._unreadable[path] = str(error)
                 continue
             name = name_of(path, head.owner)
-            drain = self._drains.setdefault(name, Drain(name, path, self._target))
+            drain = self._drains.setdefault(name, Drain(name, path, self.target))
             drain.path = path
             largest = max(largest, drain.look(head))
-            self._sampler.see(drain)
+            self.sampler.see(drain)
         return largest
-
-
-def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Wait for the command; Ctrl-C goes to it from the terminal, and it decides when to end."""
-    while True:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            continue

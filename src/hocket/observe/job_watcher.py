@@ -134,8 +134,9 @@ class JobWatcher:
             owner, status = snapshot.owner, status_of(snapshot.owner)
             key = owner.pid, owner.started, owner.image
             if key not in looks:
+                pid = status.pid if status else owner.pid  # in a container it has another number
                 members.append(
-                    JobMember(owner.pid, owner.started, owner.rank, owner.world_size, place.holder, status is not None)
+                    JobMember(pid, owner.started, owner.rank, owner.world_size, place.holder, status is not None)
                 )
             looks[key] = owner, status, activity_of(snapshot)
             batches[key] = task_in(snapshot.variables)
@@ -199,8 +200,10 @@ def _is_late(waiting: InFlight, rank: int, of_rank: Sequence[LatestCollective]) 
     numbers = [each.number for each in of_rank if (each.target, each.members) == (waiting.target, waiting.members)]
     if numbers:
         return max(numbers) < waiting.number
-    # A member that has not used the communicator yet has no name for it.
-    return any(first <= rank <= last for first, last in _ranges(waiting.members))
+    # A member that has not used the communicator yet has no name for it. Between two groups, the other group has the
+    # name with other members.
+    has_name = any(each.target == waiting.target for each in of_rank)
+    return not has_name and any(first <= rank <= last for first, last in _ranges(waiting.members))
 
 
 def _ranges(members: str) -> Iterator[tuple[int, int]]:

@@ -13,13 +13,23 @@ from hocket.observe.drain import Drain
 from hocket.observe.file_systems import sample_file_systems
 from hocket.observe.host import HostSample, sample_host
 from hocket.observe.processes import status_of
-from hocket.observe.series import PROCESS_NUMBERS, SERIES_SUFFIX, SeriesWriter
+from hocket.observe.series import DEVICE_FILES, PROCESS_NUMBERS, SERIES_SUFFIX, SeriesWriter
 
 _LEAST_INTERVAL_S = 0.01
 _MOST_COST_SHARE = 50
 """Sampling takes at most one part in so many of the time of a CPU; with many processes it becomes rarer."""
 _MOST_DEVICES = 1024
 _MOST_JOBS = 4
+
+
+def check_interval(interval_s: float) -> None:
+    """Check seconds between two rows.
+
+    Raises:
+        InvalidArgument: they are too short, or no number.
+    """
+    if not interval_s >= _LEAST_INTERVAL_S:
+        raise InvalidArgument(f"interval_s must be at least {_LEAST_INTERVAL_S}, not {interval_s}")
 
 
 class RunSampler:
@@ -29,15 +39,10 @@ class RunSampler:
 
     Args:
         target: folder of the run.
-        interval_s: seconds between two rows; at least 0.01.
-
-    Raises:
-        InvalidArgument: the interval is too short, or no number.
+        interval_s: seconds between two rows.
     """
 
     def __init__(self, target: Path, interval_s: float) -> None:
-        if not interval_s >= _LEAST_INTERVAL_S:
-            raise InvalidArgument(f"interval_s must be at least {_LEAST_INTERVAL_S}, not {interval_s}")
         self._target = target
         self.interval_s = interval_s
         self.problems: set[str] = set()
@@ -122,7 +127,7 @@ class RunSampler:
         if writer is None:
             if len(self._devices) == _MOST_DEVICES:
                 return
-            path = self._target / f"host-{len(self._devices)}{SERIES_SUFFIX}"
+            path = self._target / DEVICE_FILES.replace("*", str(len(self._devices)))
             writer = SeriesWriter(path, sample.source, sample.name, list(sample.numbers))
             self._devices[sample.source, sample.name] = writer
         writer.append(monotonic_ns(), sample.numbers)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field, fields
+from itertools import pairwise
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hocket.clock import ClockReading
 from hocket.errors import InvalidArgument, RecorderError
 from hocket.observe.batch import BatchTask, QueuedJob
-from hocket.observe.series import SERIES_SUFFIX, SavedSeries, read_process_rows, read_series
+from hocket.observe.run_clock import Anchor, RunClock
+from hocket.observe.series import DEVICE_FILES, SERIES_SUFFIX, SavedSeries, read_process_rows, read_series
 from hocket.trace import EVENT_FIELDS, RecorderSnapshot, read_recorder
 from hocket.versioned_json import Head
 from hocket.whole_file import write_whole
@@ -22,7 +26,9 @@ _T = TypeVar("_T", BatchTask, QueuedJob)
 
 RUN_FILE = "run.json"
 RECORDER_SUFFIX = ".recorder"
-HEAD = Head("hocket recorded run, version ", 1, RecorderError, title="a recorded run", most_nbytes=16 << 20)
+HOST_FOLDERS = "host-*"
+"""In the folder of a run: those of other hosts."""
+HEAD = Head("hocket recorded run, version ", 2, RecorderError, title="a recorded run", most_nbytes=16 << 20)
 
 
 def saved_layout() -> np.dtype[np.void]:
@@ -47,6 +53,9 @@ class RunDescription:
         began_s, ended_s: seconds since 1970.
         exit_code: of the command; negative: minus the number of the signal that ended it.
         lost: of each process and ring, how many events were overwritten before they could be saved.
+        anchors: pairs of ticks and nanoseconds of the host's monotonic clock, oldest first.
+        readings: comparisons with the clock of the first host, in nanoseconds: this clock before, the other one, this
+            clock after; none if the clock is the same.
         tasks: of each process in a job of Slurm or PBS, its place there.
         queued: the jobs of these tasks as the batch system sees them, by id; of some it may say nothing.
     """
@@ -57,6 +66,8 @@ class RunDescription:
     ended_s: float
     exit_code: int
     lost: dict[str, dict[str, int]]
+    anchors: tuple[Anchor, ...]
+    readings: tuple[tuple[float, float, float], ...] = ()
     tasks: dict[str, BatchTask] = field(default_factory=dict)
     queued: dict[str, QueuedJob] = field(default_factory=dict)
 
@@ -71,10 +82,13 @@ class SavedProcess:
         events: by ring, structured arrays with "place" and `hocket.trace.EVENT_FIELDS`, by place.
         lost: by ring, how many events are missing in `events`.
         series: what the kernel said of the process while it ran: structured array by time with "time_ns", nanoseconds
-            of the monotonic clock as in `snapshot.anchor`; "state", the place of a state in `SERIES_STATES`; and the
-            numbers of `ProcessStatus` as float64, from "cpu_s" to "device_written_nbytes". NaN: it could not be read,
-            for example because the process belongs to another user or was killed. The last row is that of the end.
+            of the monotonic clock of its host (`clock.seconds_at_ns` converts them); "state", the place of a state in
+            `SERIES_STATES`; and the numbers of `ProcessStatus` as float64, from "cpu_s" to "device_written_nbytes".
+            NaN: it could not be read, for example because the process belongs to another user or was killed. The last
+            row is that of the end.
         problems: what could not be read, each with the file and the offset.
+        host: name of its host.
+        clock: converts its ticks to seconds since the run began, equal for the processes of all hosts.
     """
 
     name: str
@@ -83,6 +97,8 @@ class SavedProcess:
     lost: dict[str, int]
     series: NDArray[np.void]
     problems: tuple[str, ...]
+    host: str
+    clock: RunClock
 
 
 @dataclass(frozen=True)
@@ -91,9 +107,10 @@ class ObservedRun:
 
     Args:
         folder: where it is.
-        description: what was run.
-        processes: by rank; processes without a rank come last, by their start.
-        host_series: samples of the host, its devices and its shared file systems.
+        description: what was run on the first host.
+        processes: of all hosts, by rank; processes without a rank come last, by their start.
+        other_hosts: what was run on other hosts.
+        host_series: samples of all hosts, their devices and their shared file systems.
         problems: what could not be read of these, each with the file and the offset.
 
     Examples:
@@ -106,8 +123,9 @@ class ObservedRun:
     folder: Path
     description: RunDescription
     processes: tuple[SavedProcess, ...]
-    host_series: tuple[SavedSeries, ...]
-    problems: tuple[str, ...]
+    other_hosts: tuple[RunDescription, ...] = ()
+    host_series: tuple[SavedSeries, ...] = ()
+    problems: tuple[str, ...] = ()
 
 
 def empty_folder(folder: Path) -> Path:
@@ -148,30 +166,48 @@ def open_run(folder: str | Path) -> ObservedRun:
         1
     """
     path = Path(folder)
-    _, content = HEAD.load(path / RUN_FILE)
-    description = _description(content, str(path / RUN_FILE))
+    descriptions = {each: _load(each) for each in (path, *sorted(path.glob(HOST_FOLDERS)))}
+    origin_ns = descriptions[path].anchors[0][1]
     processes = [
-        _process(path, file.name.removesuffix(RECORDER_SUFFIX), description)
-        for file in sorted(path.glob("*" + RECORDER_SUFFIX))
+        _process(each, file.name.removesuffix(RECORDER_SUFFIX), description, clock)
+        for each, description in descriptions.items()
+        for clock in (_clock(description, origin_ns),)
+        for file in sorted(each.glob("*" + RECORDER_SUFFIX))
     ]
     processes.sort(key=_order)
     problems: list[str] = []
-    found = [read_series(file, problems) for file in sorted(path.glob("host-*" + SERIES_SUFFIX))]
-    series = sorted((each for each in found if each is not None), key=lambda each: (each.source, each.name))
-    return ObservedRun(path, description, tuple(processes), tuple(series), tuple(problems))
+    series = [
+        found
+        for each, description in descriptions.items()
+        for file in sorted(each.glob(DEVICE_FILES))
+        if (found := read_series(file, description.host, _clock(description, origin_ns), problems)) is not None
+    ]
+    series.sort(key=lambda each: (each.host, each.source, each.name))
+    first, *others = descriptions.values()
+    return ObservedRun(path, first, tuple(processes), tuple(others), tuple(series), tuple(problems))
 
 
-def _order(process: SavedProcess) -> tuple[bool, int, int]:
+def _load(folder: Path) -> RunDescription:
+    _, content = HEAD.load(folder / RUN_FILE)
+    return _description(content, str(folder / RUN_FILE))
+
+
+def _clock(description: RunDescription, origin_ns: int) -> RunClock:
+    return RunClock(description.anchors, [ClockReading(*each) for each in description.readings], origin_ns)
+
+
+def _order(process: SavedProcess) -> tuple[bool, int, float]:
     owner = process.snapshot.owner
-    return owner.rank is None, owner.rank or 0, owner.started
+    return owner.rank is None, owner.rank or 0, float(process.clock.seconds(process.snapshot.anchor[0]))
 
 
-def _process(folder: Path, name: str, description: RunDescription) -> SavedProcess:
+def _process(folder: Path, name: str, description: RunDescription, clock: RunClock) -> SavedProcess:
     snapshot = read_recorder(folder / (name + RECORDER_SUFFIX))
     problems = list(snapshot.problems)
     events = {ring: _events(events_path(folder, name, ring), problems) for ring in snapshot.rings}
+    lost = dict(description.lost.get(name, {}))
     series = read_process_rows(folder / (name + SERIES_SUFFIX), problems)
-    return SavedProcess(name, snapshot, events, dict(description.lost.get(name, {})), series, tuple(problems))
+    return SavedProcess(name, snapshot, events, lost, series, tuple(problems), description.host, clock)
 
 
 def _events(path: Path, problems: list[str]) -> NDArray[np.void]:
@@ -201,13 +237,34 @@ def _description(content: dict[str, Any], place: str) -> RunDescription:
             ended_s=float(content["ended_s"]),
             exit_code=int(content["exit_code"]),
             lost={str(name): {str(ring): int(count) for ring, count in rings.items()} for name, rings in lost.items()},
+            anchors=_anchors(content["anchors"]),
+            readings=_readings(content["readings"]),
             tasks={str(name): _typed(BatchTask, each) for name, each in content.get("tasks", {}).items()},
             queued={str(job): _typed(QueuedJob, each) for job, each in content.get("queued", {}).items()},
         )
     except KeyError as error:
         raise RecorderError(f"{place}: the key {error} is missing") from None
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, InvalidArgument) as error:
         raise RecorderError(f"{place}: {error}") from None
+
+
+def _anchors(content: list[Any]) -> tuple[Anchor, ...]:
+    anchors = tuple((int(ticks), int(ns)) for ticks, ns in content)
+    if len(anchors) < 2 or any(before >= after for before, after in pairwise(anchors)):
+        raise ValueError("anchors must be at least two, in the order of time")
+    if not all(0 <= number < 1 << 63 for anchor in anchors for number in anchor):
+        raise ValueError("an anchor is out of range")
+    return anchors
+
+
+def _readings(content: list[Any]) -> tuple[tuple[float, float, float], ...]:
+    readings = tuple((float(asked), float(theirs), float(answered)) for asked, theirs, answered in content)
+    if not all(isfinite(number) for reading in readings for number in reading):
+        raise ValueError("a comparison of clocks is not finite")
+    ordered = [ClockReading(*reading).at for reading in readings]
+    if ordered != sorted(ordered):
+        raise ValueError("comparisons of clocks must be in the order of time")
+    return readings
 
 
 def _typed(kind: type[_T], content: dict[str, Any]) -> _T:

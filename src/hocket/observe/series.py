@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hocket.errors import RecorderError
+from hocket.observe.run_clock import RunClock
 from hocket.versioned_json import Head
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SERIES_SUFFIX = ".series"
+DEVICE_FILES = "device-*" + SERIES_SUFFIX
 SERIES_STATES = (
     "unknown", "running", "sleeping", "in the kernel", "stopped", "stopped by a debugger", "idle", "ended", "replaced",
 )  # fmt: skip
@@ -40,14 +42,16 @@ _MOST_NBYTES = 1 << 30
 
 @dataclass(frozen=True)
 class SavedSeries:
-    """Samples of a device, a file system or the host of a recorded run.
+    """Samples of a device, a file system or a host of a recorded run.
 
     Args:
+        host: name of the host.
         source: "host", "network", "disk", "Lustre" or "NFS".
         name: of the device or the place where the file system is mounted; of the host.
-        rows: structured array by time: "time_ns", nanoseconds of the monotonic clock of that host as those of the
-            recorders' anchors, and numbers of type float64. Names say the unit: "_nbytes", "_s"; without one it is a
-            count. Counts are since the start of the host, the device or the mount. NaN: it could not be read.
+        rows: structured array by time: "time_ns", nanoseconds of the monotonic clock of that host, and numbers of type
+            float64. Names say the unit: "_nbytes", "_s"; without one it is a count. Counts are since the start of the
+            host, the device or the mount. NaN: it could not be read.
+        clock: its `seconds_at_ns` converts the times to seconds since the run began, equal for all hosts.
 
     Examples:
         >>> from hocket import observe
@@ -57,9 +61,11 @@ class SavedSeries:
         True
     """
 
+    host: str
     source: str
     name: str
     rows: NDArray[np.void]
+    clock: RunClock
 
 
 class SeriesWriter:
@@ -109,25 +115,25 @@ def no_process_rows() -> NDArray[np.void]:
 def read_process_rows(path: Path, problems: list[str]) -> NDArray[np.void]:
     """Return the rows of a process by time; appends what is wrong with the file to `problems`."""
     try:
-        series = _read(path, problems)
+        source, _, rows = _read(path, problems)
     except FileNotFoundError:
         return no_process_rows()
     except RecorderError as error:
         problems.append(str(error))
         return no_process_rows()
-    if series.source != "process" or series.rows.dtype != _process_layout():
-        problems.append(f"{path}, offset 0: not a series of a process, but of {series.source[:80]!r}")
+    if source != "process" or rows.dtype != _process_layout():
+        problems.append(f"{path}, offset 0: not a series of a process, but of {source[:80]!r}")
         return no_process_rows()
-    is_known = series.rows["state"] < len(SERIES_STATES)
+    is_known = rows["state"] < len(SERIES_STATES)
     if not is_known.all():
         problems.append(f"{path}: {int((~is_known).sum())} rows have an unknown state and are left out")
-    return series.rows[is_known]
+    return rows[is_known]
 
 
-def read_series(path: Path, problems: list[str]) -> SavedSeries | None:
-    """Return a series; None: the file has none. Appends what is wrong with it to `problems`."""
+def read_series(path: Path, host: str, clock: RunClock, problems: list[str]) -> SavedSeries | None:
+    """Return a series of a host; None: the file has none. Appends what is wrong with it to `problems`."""
     try:
-        return _read(path, problems)
+        return SavedSeries(host, *_read(path, problems), clock)
     except FileNotFoundError:
         return None
     except RecorderError as error:
@@ -141,7 +147,7 @@ def _process_layout() -> np.dtype[np.void]:
     return np.dtype([_TIME, _STATE, *((number, _NUMBER) for number in PROCESS_NUMBERS)])
 
 
-def _read(path: Path, problems: list[str]) -> SavedSeries:
+def _read(path: Path, problems: list[str]) -> tuple[str, str, NDArray[np.void]]:
     import numpy as np
 
     try:
@@ -166,7 +172,7 @@ def _read(path: Path, problems: list[str]) -> SavedSeries:
     if whole < len(content):
         problems.append(f"{path}, offset {len(head) + whole}: it ends in the middle of a row")
     rows = np.frombuffer(content[:whole], layout)
-    return SavedSeries(source, name, rows[np.argsort(rows["time_ns"], kind="stable")])
+    return source, name, rows[np.argsort(rows["time_ns"], kind="stable")]
 
 
 def _fields(found: object, path: Path) -> list[tuple[str, str]]:
