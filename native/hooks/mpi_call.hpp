@@ -15,6 +15,7 @@
 #include "hooks/hooks.hpp"
 #include "hooks/mpi_communicators.hpp"
 #include "hooks/mpi_library.hpp"
+#include "hooks/mpi_variables.hpp"
 
 namespace hocket::hooks {
 
@@ -97,7 +98,10 @@ struct MpiOperation {
 class MpiCall {
  public:
   MpiCall(HookedFunction& function, const void* caller, Layer layer = Layer::communication);
-  ~MpiCall() { t_is_inside = was_inside_; }
+  ~MpiCall() {
+    if (is_recorded_) read_variables_if_due();
+    t_is_inside = was_inside_;
+  }
   MpiCall(const MpiCall&) = delete;
   MpiCall& operator=(const MpiCall&) = delete;
 

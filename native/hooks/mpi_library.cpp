@@ -30,6 +30,9 @@ constexpr MpiConstants kMpich = {
     .cart = 2,
     .dist_graph = 3,
     .has_exchange_status = false,
+    .first_variable_class = 240,
+    .bind_to_nothing = 9700,
+    .bind_to_communicator = 9701,
 };
 constexpr MpiConstants kOpenMpi = {
     .name = "openmpi",
@@ -49,6 +52,9 @@ constexpr MpiConstants kOpenMpi = {
     .cart = 1,
     .dist_graph = 3,
     .has_exchange_status = true,
+    .first_variable_class = 0,
+    .bind_to_nothing = 0,
+    .bind_to_communicator = 1,
 };
 constexpr MpiConstants kStandardAbi = {
     .name = "mpi",
@@ -68,6 +74,9 @@ constexpr MpiConstants kStandardAbi = {
     .cart = 211,
     .dist_graph = 213,
     .has_exchange_status = false,
+    .first_variable_class = -1,
+    .bind_to_nothing = -1,
+    .bind_to_communicator = -1,
 };
 
 // Which library the code in a range of addresses calls. Ranges are only added.

@@ -42,6 +42,10 @@ struct MpiConstants {
   int dist_graph;
   // MPICH leaves the status of MPI_Isendrecv undefined (5.0.2).
   bool has_exchange_status;
+  // Of the tool interface: MPI_T_PVAR_CLASS_STATE, MPI_T_BIND_NO_OBJECT and MPI_T_BIND_MPI_COMM. Negative: not known.
+  int first_variable_class;
+  int bind_to_nothing;
+  int bind_to_communicator;
 };
 
 inline constexpr int kUndefined = -32766;  // MPI_UNDEFINED, the same everywhere

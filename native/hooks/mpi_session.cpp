@@ -1,7 +1,8 @@
-// The start of MPI, which says what rank this process has.
+// The start of MPI, which says what rank this process has, and its end.
 #include <cstdlib>
 
 #include "hooks/mpi_call.hpp"
+#include "hooks/mpi_variables.hpp"
 
 namespace {
 
@@ -16,6 +17,7 @@ int take_rank(const hocket::hooks::MpiCall& call, int code) {
   functions.comm_rank(call.mpi().world(), &rank);
   functions.comm_size(call.mpi().world(), &size);
   if (size > 1 || !std::getenv("WORLD_SIZE")) hocket::Recorder::instance().set_rank(rank, size);
+  if (call.is_recorded()) hocket::hooks::start_variables(call.mpi());
   return code;
 }
 
@@ -29,4 +31,13 @@ HOCKET_HOOK int MPI_Init(int* argc, char*** argv) {
 HOCKET_HOOK int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
   HOCKET_MPI_CALL(Init_thread, nullptr);
   return take_rank(call, call(argc, argv, required, provided));
+}
+
+HOCKET_HOOK int MPI_Finalize() {
+  HOCKET_MPI_CALL(Finalize, nullptr);
+  if (call.is_recorded()) {
+    hocket::hooks::stop_variables();
+    hocket::hooks::t_is_inside = false;  // it calls functions of the program, which frees what it attached to MPI
+  }
+  return call();
 }

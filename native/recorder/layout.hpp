@@ -23,8 +23,9 @@ inline constexpr std::array kRingNames = {"operations", "foreign", "transfers", 
 inline constexpr size_t kNumRings = kRingNames.size();
 inline constexpr std::array<uint64_t, kNumRings> kRingCapacities = {8192, 8192, 8192, 8192, 16384, 4096};
 
-// Operations are never sampled: the one that hangs must be in its ring.
-inline constexpr std::array<bool, kNumRings> kMayBeSampled = {false, false, true, true, true, true};
+// Operations are never sampled: the one that hangs must be in its ring. Counters of a process come at a bounded rate,
+// and the last value of each counts.
+inline constexpr std::array<bool, kNumRings> kMayBeSampled = {false, false, true, true, true, false};
 
 // Kinds of events by ring. Those of operations are OpKind; foreign libraries have more of them.
 inline constexpr size_t kFirstForeignKind = 64;
@@ -80,7 +81,7 @@ struct Event {
   // step; of a counter: bits of its double; of a transfer: number of the step in the rank's program; of a part: 0 or
   // 1, the first or the second library; of a change of sampling: the new sampling_log2.
   uint64_t aux;
-  uint32_t seq;         // modulo 2^32; of a transfer: of its operation
+  uint32_t seq;         // modulo 2^32; of a transfer: of its operation; of a counter with several elements: which one
   uint32_t comm;        // id of the definition of its communicator; of its file, region or counter in other rings; of a
                         // change of sampling: the ring's RingId
   int32_t peer;         // rank; -1 for a collective without root; of failed I/O: errno, else 0
@@ -166,8 +167,19 @@ struct alignas(kLineNbytes) HistogramTable {
 inline constexpr size_t kNumTables = 2;
 
 // `members` of communicator `id`: their ranks in the job, such as "0-3,7"; -1 for members of another job. Between two
-// groups: of the other group, whose ranks `peer` means.
-enum class DefinitionKind : uint16_t { communicator, backend, algorithm, thread, region, file, counter, members };
+// groups: of the other group, whose ranks `peer` means. `variable` is "NAME=VALUE" of the environment that the process
+// began with: a process may have ended before anybody could read it.
+enum class DefinitionKind : uint16_t {
+  communicator,
+  backend,
+  algorithm,
+  thread,
+  region,
+  file,
+  counter,
+  members,
+  variable
+};
 
 // Followed by `nbytes` bytes of UTF-8, padded to a multiple of 8.
 struct DefinitionHeader {
@@ -178,6 +190,11 @@ struct DefinitionHeader {
   int32_t extra;  // of a communicator: this process's rank; of a thread: its id in the kernel
 };
 static_assert(sizeof(DefinitionHeader) == 16);
+// The place of a process in a job of Slurm or PBS.
+inline constexpr std::array kRecordedVariables = {
+    "SLURM_JOB_ID",       "SLURM_STEP_ID",  "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS",
+    "SLURM_JOB_NODELIST", "SLURM_NODELIST", "PBS_JOBID",    "PBS_NODEFILE",
+};
 inline constexpr uint64_t kDefinitionsNbytes = 256 << 10;
 
 struct IoBytes {
@@ -200,6 +217,23 @@ struct alignas(kLineNbytes) IoTotals {
   uint64_t unused[4];
 };
 static_assert(sizeof(IoTotals) == 2 * kLineNbytes);
+
+// What the kernel said of a process at its normal end: a short one has ended before anybody else could ask. -1:
+// unknown.
+struct EndStatus {
+  int64_t monotonic_ns;  // when; 0: nothing was written
+  int64_t cpu_ns;
+  int64_t num_threads;
+  int64_t resident_nbytes;
+  int64_t minor_faults;
+  int64_t major_faults;
+  int64_t voluntary_switches;  // of the main thread
+  int64_t forced_switches;
+  int64_t read_nbytes;
+  int64_t written_nbytes;
+  int64_t device_read_nbytes;
+  int64_t device_written_nbytes;
+};
 
 struct RegionHeader {
   uint64_t magic;  // written last
@@ -228,7 +262,7 @@ struct RegionHeader {
   uint64_t definitions_dropped;  // found no room
   std::array<HistogramTable, kNumTables> tables;
   std::array<RingHeader, kNumRings> rings;
-  std::array<std::byte, 2 * kLineNbytes> unused_too;
+  EndStatus end_status;
   IoTotals io;
 };
 inline constexpr size_t kHeaderNbytes = 4096;
@@ -236,6 +270,7 @@ static_assert(sizeof(RegionHeader) <= kHeaderNbytes);
 // Readers have these numbers, too.
 static_assert(offsetof(RegionHeader, anchor) == 376 && offsetof(RegionHeader, definitions_offset) == 448);
 static_assert(offsetof(RegionHeader, tables) == 512 && offsetof(RegionHeader, rings) == 640);
+static_assert(offsetof(RegionHeader, end_status) == 1408 && sizeof(EndStatus) == 96);
 static_assert(offsetof(RegionHeader, io) == 1536);
 
 constexpr uint64_t recorder_nbytes() {

@@ -15,10 +15,13 @@
 #include <cstring>
 
 #include "core/proc_file.hpp"
+#include "recorder/end_status.hpp"
 
 namespace hocket {
 
 namespace {
+
+constexpr size_t kMostText = 4096;  // of a definition
 
 RecorderAnchor take_anchor() {
   timespec calendar{};
@@ -115,8 +118,10 @@ void Recorder::lay_out() {
   header.ticks_are_tsc = kTscIsClock;
 #endif
   read_line("/proc/sys/kernel/random/boot_id", header.boot_id);
-  header.rank = from_environment("RANK");
-  header.world_size = from_environment("WORLD_SIZE");
+  // A task of Slurm has a rank before the program says so; a batch script has none, and no step.
+  const bool is_task = std::getenv("RANK") == nullptr && std::getenv("SLURM_STEP_ID") != nullptr;
+  header.rank = from_environment(is_task ? "SLURM_PROCID" : "RANK");
+  header.world_size = from_environment(is_task ? "SLURM_STEP_NUM_TASKS" : "WORLD_SIZE");
   gethostname(header.host.data(), header.host.size() - 1);
   read_command(header.program);
   header.anchor = take_anchor();
@@ -142,6 +147,15 @@ void Recorder::lay_out() {
   HistogramTable& table = header.tables[0];
   histograms_ = SerialHistograms(&table, reinterpret_cast<Histogram*>(base + table.offset));
   SharedHistograms::prepare(&header.tables[1], reinterpret_cast<Histogram*>(base + header.tables[1].offset));
+  uint32_t number = 0;
+  for (const char* name : kRecordedVariables) {
+    ++number;
+    const char* value = std::getenv(name);
+    if (!value) continue;
+    std::array<char, kMostText> text{};  // a forked child allocates nothing here
+    std::snprintf(text.data(), text.size(), "%s=%s", name, value);
+    define(DefinitionKind::variable, text.data(), number);
+  }
   std::atomic_ref(header.magic).store(kRecorderMagic, std::memory_order_release);
 }
 
@@ -188,7 +202,6 @@ uint32_t Recorder::define(DefinitionKind kind, std::string_view text, uint32_t i
   const std::lock_guard guard(definitions_mutex_);
   if (id == 0) id = next_id_++;
   if (!header_) return id;
-  constexpr size_t kMostText = 4096;
   text = text.substr(0, kMostText);
   const size_t nbytes = sizeof(DefinitionHeader) + (text.size() + 7) / 8 * 8;
   const uint64_t used = header_->definitions_nbytes;
@@ -222,6 +235,7 @@ void Recorder::end_process() {
 
 void Recorder::end() {
   if (!header_) return;
+  if (keeps_recorder_files()) read_end_status(header_->end_status);
   header_->has_ended = 1;
   if (memory_.residence == Residence::file && !keeps_recorder_files()) unlink(memory_.path.c_str());
 }

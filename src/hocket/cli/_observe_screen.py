@@ -43,15 +43,25 @@ def screen(view: JobView, title: str) -> Group:
     from rich.console import Group
     from rich.text import Text
 
-    table = table_of(title, _HEADINGS, _LEFT, no_wrap=True)
+    jobs = sorted({rank.job for rank in view.ranks if rank.owner.rank is not None})
+    has_several = len(jobs) > 1
+    headings, left = (("job", *_HEADINGS), ("job", *_LEFT)) if has_several else (_HEADINGS, _LEFT)
+    table = table_of(title, headings, left, no_wrap=True)
     for rank in view.ranks:
-        table.add_row(*_row(rank), style=_style(rank))
-    late = sorted({each for rank in view.ranks for each in rank.waits_for})
-    notes = [Text(problem, style="yellow") for problem in view.problems]
-    if late:
-        stuck = sum(bool(rank.waits_for) for rank in view.ranks)
-        text = f"{stuck} {'rank waits' if stuck == 1 else 'ranks wait'} for {_ranks(tuple(late))}"
-        notes.insert(0, Text(text, style="bold red" if _is_long(view) else ""))
+        shown = [str(rank.job) if rank.owner.rank is not None else "-"] if has_several else []
+        table.add_row(*shown, *_row(rank), style=_style(rank))
+    notes = []
+    for job in jobs:
+        ranks = [rank for rank in view.ranks if rank.job == job]
+        late = sorted({each for rank in ranks for each in rank.waits_for})
+        if late:
+            stuck = sum(bool(rank.waits_for) for rank in ranks)
+            text = f"{stuck} {'rank waits' if stuck == 1 else 'ranks wait'} for {_ranks(tuple(late))}"
+            where = f"job {job}: " if has_several else ""
+            notes.append(Text(where + text, style="bold red" if _is_long(ranks) else ""))
+    batch = {(rank.batch.system, rank.batch.job): rank.batch.nodes for rank in view.ranks if rank.batch}
+    notes += [Text(f"{system} job {job} on {nodes or 'unknown hosts'}") for (system, job), nodes in batch.items()]
+    notes += [Text(problem, style="yellow") for problem in view.problems]
     return Group(table, *notes)
 
 
@@ -106,8 +116,8 @@ def _style(rank: RankView) -> str:
     return "yellow" if doing and doing.ring != "program" and doing.since_s > _LONG_S else ""
 
 
-def _is_long(view: JobView) -> bool:
-    return any(rank.waits_for and rank.doing and rank.doing.since_s > _LONG_S for rank in view.ranks)
+def _is_long(ranks: list[RankView]) -> bool:
+    return any(rank.waits_for and rank.doing and rank.doing.since_s > _LONG_S for rank in ranks)
 
 
 def _ranks(ranks: tuple[int, ...]) -> str:

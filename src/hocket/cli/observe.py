@@ -83,9 +83,13 @@ def register(application: typer.Typer) -> None:
 def run(
     command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="Program and arguments, after --.")],
     output: Annotated[
-        Path | None, typer.Option("--output", help="Folder for the run; by default hocket-run-DATE-TIME.")
+        Path | None,
+        typer.Option("--output", help="Folder for the run; by default hocket-run-DATE-TIME, in srun with -task-N."),
     ] = None,
     layers: Annotated[str, typer.Option("--layers", help="What to record: comm, io or both.")] = "comm,io",
+    interval: Annotated[
+        float, typer.Option("--interval", min=0.01, help="Seconds between two samples of CPU, memory and so on.")
+    ] = 1.0,
     listen: Annotated[
         str | None,
         typer.Option(
@@ -99,7 +103,8 @@ def run(
     as_json: AsJson = False,
 ) -> int:
     """Run a command and record it."""
-    recording = _recorded(command, output, [each.strip() for each in layers.split(",") if each.strip()], listen, join)
+    wanted = [each.strip() for each in layers.split(",") if each.strip()]
+    recording = _recorded(command, output, wanted, interval, listen, join)
     if recording.num_hosts == 0:
         pass  # the agent that records this process reports
     elif as_json:
@@ -118,10 +123,11 @@ def run(
 
 
 def _recorded(
-    command: list[str], output: Path | None, layers: list[str], listen: str | None, join: str | None
+    command: list[str], output: Path | None, layers: list[str], interval_s: float, listen: str | None, join: str | None
 ) -> RunRecording:
     from hocket.errors import InvalidArgument
     from hocket.observe import follow_run, join_run, record_run
+    from hocket.observe.batch import task_in
 
     if join is not None and (listen is not None or output is not None):
         raise InvalidArgument("--join sends the run to the host that listens: leave out --output and --listen")
@@ -131,9 +137,11 @@ def _recorded(
             return followed
         join = os.environ.get("HOCKET_OBSERVE_JOIN")
     if join is not None:
-        return join_run(command, join, layers=layers)
-    folder = output or Path(strftime("hocket-run-%Y%m%d-%H%M%S"))
-    return record_run(command, folder, layers=layers, listen=listen)
+        return join_run(command, join, layers=layers, interval_s=interval_s)
+    task = task_in(os.environ)
+    end = "" if task is None or task.step is None or task.rank is None else f"-task-{task.rank}"
+    folder = output or Path(strftime("hocket-run-%Y%m%d-%H%M%S") + end)
+    return record_run(command, folder, layers=layers, interval_s=interval_s, listen=listen)
 
 
 def _print_recording(recording: RunRecording) -> None:

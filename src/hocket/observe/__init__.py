@@ -1,7 +1,8 @@
 """See what the processes of a job do, also while they hang and after they were killed."""
 
-from hocket.observe.activity import Activity, InFlight, activity_of
+from hocket.observe.activity import Activity, InFlight, LatestCollective, activity_of
 from hocket.observe.agent import RunRecording, follow_run, join_run, record_run
+from hocket.observe.batch import BatchTask, QueuedJob, queued_job
 from hocket.observe.completeness import (
     IoAccount,
     IoCompleteness,
@@ -18,20 +19,26 @@ from hocket.observe.processes import ProcessStatus, process_status
 from hocket.observe.program import counter, mark, region, traced
 from hocket.observe.run_clock import RunClock
 from hocket.observe.saved import ObservedRun, RunDescription, SavedProcess, open_run
+from hocket.observe.series import SERIES_STATES, SavedSeries
 from hocket.observe.sources import SourceStatus, find_sources
 
 __all__ = [
+    "SERIES_STATES",
     "Activity",
+    "BatchTask",
     "InFlight",
     "IoAccount",
     "IoCompleteness",
     "JobView",
+    "LatestCollective",
     "ObservedRun",
     "ProcessStatus",
     "RecordedEvent",
     "RunDescription",
     "RunClock",
     "SavedProcess",
+    "SavedSeries",
+    "QueuedJob",
     "RankView",
     "RunCompleteness",
     "RunRecording",
@@ -49,6 +56,7 @@ __all__ = [
     "mark",
     "open_run",
     "process_status",
+    "queued_job",
     "record_io",
     "record_run",
     "recorded_bytes",

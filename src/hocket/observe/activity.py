@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 _IN_FLIGHT = [EVENT_STATES.index(state) for state in ("issued", "started", "waited")]
+_MESSAGES = [_native.OP_NAMES.index(name) for name in ("send", "recv")]
 _LAYERS = ("communication", "transfer", "program", "io", "process")
 RINGS_OF_NAMES = ("program", "process")
 """Their events are what their name says, and have no communicator or file."""
@@ -34,6 +35,7 @@ class InFlight:
         peer: rank that it exchanges data with, or root; None: neither.
         nbytes: bytes that it moves.
         since_s: seconds since it began.
+        members: ranks in the job of its communicator's members, such as "0-3,7"; "": unknown.
 
     Examples:
         >>> from hocket import observe
@@ -48,6 +50,27 @@ class InFlight:
     peer: int | None
     nbytes: int
     since_s: float
+    members: str = ""
+
+
+@dataclass(frozen=True)
+class LatestCollective:
+    """How far a process has come on one communicator.
+
+    Args:
+        target: the communicator.
+        members: ranks in the job of its members, such as "0-3,7"; "": unknown.
+        number: of its latest collective, in flight or completed; -1: it has begun none.
+
+    Examples:
+        >>> from hocket import observe
+        >>> observe.LatestCollective("world", "", 7).number
+        7
+    """
+
+    target: str
+    members: str
+    number: int
 
 
 @dataclass(frozen=True)
@@ -62,7 +85,8 @@ class Activity:
         num_io: completed calls of I/O.
         io_nbytes: their bytes.
         io_s: their seconds.
-        latest: number of the latest collective of each communicator, in flight or completed.
+        collectives: the latest collective of each communicator; communicators may have the same name.
+        latest: number of the latest collective by the name of its communicator.
         idle_s: seconds since the last operation or call ended; None: none has, or something is in flight.
 
     Examples:
@@ -83,6 +107,7 @@ class Activity:
     num_io: int
     io_nbytes: int
     io_s: float
+    collectives: tuple[LatestCollective, ...]
     latest: dict[str, int]
     idle_s: float | None
 
@@ -126,6 +151,7 @@ def activity_of(snapshot: RecorderSnapshot) -> Activity:
     histograms = snapshot.histograms
     communication = histograms[histograms["layer"] == _LAYERS.index("communication")]
     io = counted_io(snapshot)
+    collectives = _collectives(snapshot)
     ends = [int(ring.events["t_end"].max()) for ring in snapshot.rings.values() if len(ring.events)]
     return Activity(
         in_flight=tuple(in_flight),
@@ -135,7 +161,8 @@ def activity_of(snapshot: RecorderSnapshot) -> Activity:
         num_io=int(io["count"].sum()),
         io_nbytes=int(io["nbytes"].sum()),
         io_s=float(io["ticks"].sum()) * clock.s_per_tick,
-        latest=_latest(snapshot),
+        collectives=tuple(collectives),
+        latest=_latest(collectives),
         idle_s=None if in_flight or not any(ends) else clock.seconds_since(max(ends)),
     )
 
@@ -171,6 +198,7 @@ def _in_flight(snapshot: RecorderSnapshot, clock: Clock) -> Iterator[InFlight]:
                 peer=peer if is_message and peer >= 0 else None,
                 nbytes=int(event["nbytes"]),
                 since_s=clock.seconds_since(int(event["t_begin"])),
+                members=snapshot.names.get(("members", int(event["comm"]), 0), "") if is_message else "",
             )
 
 
@@ -193,11 +221,28 @@ def target_of(snapshot: RecorderSnapshot, ring: str, event: np.void) -> str:
     return snapshot.names.get((kind, ident, 0), f"{kind} {ident}")
 
 
-def _latest(snapshot: RecorderSnapshot) -> dict[str, int]:
-    found = {each.text: 0 for each in snapshot.communicators.values()}
+def _collectives(snapshot: RecorderSnapshot) -> list[LatestCollective]:
+    import numpy as np
+
+    numbers = dict.fromkeys(snapshot.communicators, -1)
     for name in ("operations", "foreign"):
         ring = snapshot.rings[name]
-        for event in ring.events[ring.events["peer"] < 0]:
-            label = target_of(snapshot, name, event)
-            found[label] = max(found.get(label, 0), int(event["seq"]))
+        # A receive of MPI from any rank has no peer either.
+        is_collective = (ring.events["peer"] < 0) & ~np.isin(ring.events["kind"], _MESSAGES)
+        for event in ring.events[is_collective]:
+            ident = int(event["comm"])
+            numbers[ident] = max(numbers.get(ident, -1), int(event["seq"]))
+    names = snapshot.names
+    return [
+        LatestCollective(
+            names.get(("communicator", ident, 0), f"communicator {ident}"), names.get(("members", ident, 0), ""), number
+        )
+        for ident, number in numbers.items()
+    ]
+
+
+def _latest(collectives: list[LatestCollective]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for each in collectives:
+        found[each.target] = max(found.get(each.target, 0), each.number)
     return found

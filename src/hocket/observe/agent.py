@@ -13,16 +13,18 @@ from shutil import rmtree
 from tempfile import mkdtemp
 from time import time
 
-from hocket.errors import RecorderError
+from hocket.errors import InvalidArgument, RecorderError
 from hocket.observe.command import check_command, running
 from hocket.observe.completeness import RunCompleteness, account_numbers, total_of
-from hocket.observe.drain import Drain
+from hocket.observe.drain import FILE_PREFIX, Drain, name_of
 from hocket.observe.host_collector import HostCollector, parse_address
 from hocket.observe.host_joiner import HostJoiner
 from hocket.observe.one_agent import AgentLease, lease_or_folder, locked
 from hocket.observe.run import LAYERS, memory_folder, recording_environment
 from hocket.observe.run_clock import AnchorSeries
+from hocket.observe.sampler import RunSampler, check_interval
 from hocket.observe.saved import RunDescription, empty_folder, save_run
+from hocket.trace import read_recorder
 
 FOLDER_PREFIX = "hocket-observe-"
 """Of the folders in memory in which the processes of recorded runs leave their recorders."""
@@ -30,7 +32,7 @@ JOIN_VARIABLE = "HOCKET_OBSERVE_JOIN"
 """Environment variable of a recorded command: where agents of other hosts join the run."""
 _LOCK = "agent"
 _BEGINNING_S = 10.0
-_FILES = "hocket-recorder-*"
+_FILES = FILE_PREFIX + "*"
 _LONGEST_WAIT_S = 0.25
 _SHORTEST_WAIT_S = 0.01
 _FULL_SHARE = 0.25
@@ -70,7 +72,7 @@ class RunRecording:
 
 
 def record_run(
-    command: Sequence[str], folder: str | Path, *, layers: Collection[str] = LAYERS,
+    command: Sequence[str], folder: str | Path, *, layers: Collection[str] = LAYERS, interval_s: float = 1.0,
     environment: Mapping[str, str] | None = None, listen: str | None = None,
 ) -> RunRecording:  # fmt: skip
     """Run a command and record it and all programs that it starts on this host; they need not import hocket.
@@ -79,14 +81,16 @@ def record_run(
         command: program and arguments, such as ``["torchrun", "--nproc-per-node", "2", "train.py"]``.
         folder: where to save the run; a new or an empty folder.
         layers: what to record of programs that do not import hocket: "comm", "io" or both.
+        interval_s: seconds between two samples of the processes and of this host, such as their CPU and memory; at
+            least 0.01. With many processes they are rarer, so that sampling takes at most 2 % of a CPU.
         environment: of the command; None: that of this process.
         listen: address by which other hosts reach this one, such as ``"10.0.0.1:29777"``: their agents (see `join_run`)
             send what they record into this run. Without a port any free one is used; `HOCKET_OBSERVE_JOIN` tells it to
             the command. None: this host only.
 
     Raises:
-        InvalidArgument: `folder` is not empty, a layer is unknown, the command cannot be started, or this host does not
-            have the address.
+        InvalidArgument: `folder` is not empty, a layer is unknown, the interval is too short, the command cannot be
+            started, or this host does not have the address.
         RecorderError: nothing can be recorded here.
 
     Examples:
@@ -95,20 +99,22 @@ def record_run(
         0
     """
     check_command(command)
+    check_interval(interval_s)
     target = empty_folder(Path(folder))
     variables = dict(os.environ if environment is None else environment)
-    if listen is None:
-        with _agent_of(target) as agent:
+    with _claimed(target), _agent_of(target, interval_s) as agent:
+        if listen is None:
             return _record(agent, command, variables, layers)
-    with HostCollector(*parse_address(listen, needs_port=False), target) as collector, _agent_of(target) as agent:
-        variables[JOIN_VARIABLE] = collector.name
-        recording = _record(agent, command, variables, layers)
-        collector.wait_for_hosts()
-        return replace(recording, problems=(*recording.problems, *collector.problems), num_hosts=1 + collector.num_kept)
+        with HostCollector(*parse_address(listen, needs_port=False), target) as collector:
+            variables[JOIN_VARIABLE] = collector.name
+            recording = _record(agent, command, variables, layers)
+            collector.wait_for_hosts()
+            problems = (*recording.problems, *collector.problems)
+            return replace(recording, problems=problems, num_hosts=1 + collector.num_kept)
 
 
 def join_run(
-    command: Sequence[str], address: str, *, layers: Collection[str] = LAYERS,
+    command: Sequence[str], address: str, *, layers: Collection[str] = LAYERS, interval_s: float = 1.0,
     environment: Mapping[str, str] | None = None, timeout: float = 60.0,
 ) -> RunRecording:  # fmt: skip
     """Run a command, record it on this host, and send that to the first host of the run.
@@ -119,6 +125,7 @@ def join_run(
         command: program and arguments.
         address: of the first host: the one that `record_run` listens at, with the port.
         layers: what to record of programs that do not import hocket: "comm", "io" or both.
+        interval_s: seconds between two samples, as of `record_run`.
         environment: of the command; None: that of this process.
         timeout: seconds to wait until the first host listens.
 
@@ -126,7 +133,7 @@ def join_run(
         What was recorded. `folder` is None: the run is on the first host.
 
     Raises:
-        InvalidArgument: a layer is unknown, or the command cannot be started.
+        InvalidArgument: a layer is unknown, the interval is too short, or the command cannot be started.
         RecorderError: the first host is not there, has another secret, or has left; then the message names the folder
             in which the recording lies on this host.
 
@@ -137,6 +144,7 @@ def join_run(
         hocket.errors.RecorderError: no `hocket observe run --listen` answers at 127.0.0.1:9 within 0.2 s: ...
     """
     check_command(command)
+    check_interval(interval_s)
     place = parse_address(address, needs_port=True)
     variables = dict(os.environ if environment is None else environment)
     with lease_or_folder(address) as lease:
@@ -145,7 +153,7 @@ def join_run(
         joiner = HostJoiner(place, timeout)
         target = Path(mkdtemp(prefix="hocket-joined-run-"))
         try:
-            with _agent_of(target) as agent:
+            with _agent_of(target, interval_s) as agent:
                 lease.publish(agent.memory)
                 recording = _record(agent, command, variables, layers, lease, joiner)
             joiner.send_run(target)
@@ -174,15 +182,32 @@ def _recorded_by_another(command: Sequence[str], variables: Mapping[str, str]) -
 
 
 @contextmanager
-def _agent_of(target: Path) -> Iterator[Agent]:
+def _agent_of(target: Path, interval_s: float) -> Iterator[Agent]:
+    sampler = RunSampler(target, interval_s)
     folder = memory_folder()
     remove_abandoned(folder)
     memory = Path(mkdtemp(prefix=FOLDER_PREFIX, dir=folder))
     try:
         with locked(memory / _LOCK):
-            yield Agent(memory, target)
+            yield Agent(memory, target, sampler)
     finally:
         rmtree(memory, ignore_errors=True)
+
+
+@contextmanager
+def _claimed(folder: Path) -> Iterator[None]:
+    """Keep other processes from recording into a folder: tasks of `srun` start at the same time."""
+    claim = folder / "recording"
+    try:
+        claim.touch(exist_ok=False)
+    except FileExistsError:
+        raise InvalidArgument(f"another process records into {folder}: name a folder for each") from None
+    except OSError as error:
+        raise InvalidArgument(f"{folder} cannot be used: {error.strerror}") from None
+    try:
+        yield
+    finally:
+        claim.unlink(missing_ok=True)
 
 
 def remove_abandoned(folder: Path) -> None:
@@ -212,15 +237,17 @@ def _record(
             agent.stop()
     if joiner is not None:
         joiner.stop_comparing()
-    drains = agent.drains
+    drains, ended_s = agent.drains, time()
     description = RunDescription(
         command=tuple(command),
         host=socket.gethostname(),
         began_s=began_s,
-        ended_s=time(),
+        ended_s=ended_s,
         exit_code=exit_code,
         lost={drain.name: drain.lost for drain in drains if drain.lost},
         anchors=tuple(agent.anchors.anchors),
+        tasks=agent.sampler.tasks,
+        queued=agent.sampler.queued_jobs(),
         readings=tuple((each.asked, each.theirs, each.answered) for each in joiner.readings) if joiner else (),
         io_looks={drain.name: account_numbers(drain.io) for drain in drains if drain.io.as_of == "now"},
     )
@@ -232,7 +259,7 @@ def _record(
         num_events=sum(drain.num_saved for drain in drains),
         num_lost=sum(sum(drain.lost.values()) for drain in drains),
         io=total_of((drain.label or drain.name, drain.io) for drain in drains),
-        problems=tuple(problem for drain in drains for problem in drain.problems),
+        problems=tuple(agent.problems),
         num_hosts=1,
     )
 
@@ -243,13 +270,16 @@ class Agent:
     Args:
         memory: folder in which processes leave their recorders.
         target: folder to save them in.
+        sampler: samples the processes.
     """
 
-    def __init__(self, memory: Path, target: Path) -> None:
+    def __init__(self, memory: Path, target: Path, sampler: RunSampler) -> None:
         self.memory = memory
         self.target = target
+        self.sampler = sampler
         self.anchors = AnchorSeries()
         self._drains: dict[str, Drain] = {}
+        self._unreadable: dict[Path, str] = {}
         self._stops = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hocket-agent", daemon=True)
         self._error: BaseException | None = None
@@ -258,6 +288,12 @@ class Agent:
     def drains(self) -> list[Drain]:
         """One for each process."""
         return list(self._drains.values())
+
+    @property
+    def problems(self) -> list[str]:
+        """What could not be read."""
+        of_drains = (problem for drain in self.drains for problem in drain.problems)
+        return [*self._unreadable.values(), *of_drains, *sorted(self.sampler.problems)]
 
     def start(self) -> None:
         """Begin to look at the recorders."""
@@ -277,26 +313,36 @@ class Agent:
             raise RecorderError(f"the events could not be saved: {self._error}") from self._error
 
     def _run(self) -> None:
-        wait_s = _LONGEST_WAIT_S
+        wait_s = longest_wait_s = min(_LONGEST_WAIT_S, self.sampler.interval_s)
         try:
             while not self._stops.wait(wait_s):
                 share = self._look()
                 self.anchors.take()
-                wait_s = min(wait_s * (0.5 if share > _FULL_SHARE else 1.5), _LONGEST_WAIT_S)
+                wait_s = min(wait_s * (0.5 if share > _FULL_SHARE else 1.5), longest_wait_s)
                 wait_s = max(wait_s, _SHORTEST_WAIT_S)
             self._look()
             self.anchors.take(at_once=True)
+            self.sampler.sample_host()
             for drain in self.drains:
                 drain.finish()
+                self.sampler.see(drain)
         except BaseException as error:
             self._error = error
 
     def _look(self) -> float:
         """Look at every recorder; return the largest share of a ring that was new."""
         largest = 0.0
+        self.sampler.sample_if_due()
+        self._unreadable.clear()  # one that is being made is readable at the next look
         for path in sorted(self.memory.glob(_FILES)):
-            drain = self._drains.get(path.name)
-            if drain is None:
-                drain = self._drains[path.name] = Drain(path, self.target)
-            largest = max(largest, drain.look())
+            try:
+                head = read_recorder(path, 0)
+            except RecorderError as error:
+                self._unreadable[path] = str(error)
+                continue
+            name = name_of(path, head.owner)
+            drain = self._drains.setdefault(name, Drain(name, path, self.target))
+            drain.path = path
+            largest = max(largest, drain.look(head))
+            self.sampler.see(drain)
         return largest

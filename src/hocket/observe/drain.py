@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,14 @@ from hocket.observe.completeness import completeness_of, unavailable
 from hocket.observe.processes import io_counters, status_of
 from hocket.observe.saved import RECORDER_SUFFIX, events_path, saved_layout
 from hocket.observe.sparse_copy import copy_sparsely
-from hocket.trace import EVENT_STATES, ReadWritten, RecorderSnapshot, Ring, read_recorder
+from hocket.trace import EVENT_STATES, EndStatus, Owner, ReadWritten, RecorderSnapshot, Ring, read_recorder
 
 if TYPE_CHECKING:
     import numpy as np
 
 _COMPLETED = [EVENT_STATES.index(state) for state in ("completed", "failed")]
+FILE_PREFIX = "hocket-recorder-"
+"""Of the names of recorders' files."""
 _REACH = 64
 """Events that are read again at every look, since one that is being written is left out."""
 _PROGRAM_LENGTH = 100
@@ -25,13 +28,18 @@ class Drain:
     """Appends the completed events of each ring to a file; what is in flight is saved when it completes or at the end.
 
     Args:
+        name: of the process's files in the saved run; see `name_of`.
         path: the recorder.
         target: folder for the files.
     """
 
-    def __init__(self, path: Path, target: Path) -> None:
+    def __init__(self, name: str, path: Path, target: Path) -> None:
+        self.name = name
         self.path = path
         self.target = target
+        self.owner: Owner | None = None
+        self.variables: Mapping[str, str] = {}
+        self.end_status: EndStatus | None = None
         self.num_saved = 0
         self.lost: dict[str, int] = {}
         self.problems: list[str] = []
@@ -44,16 +52,24 @@ class Drain:
         self.is_over = False
 
     @property
-    def name(self) -> str:
-        """Name of the process's files in a saved run."""
-        return self.path.name.removeprefix("hocket-recorder-")
+    def is_replaced(self) -> bool:
+        """Whether the process goes on as another program, after `os.exec`."""
+        return self.owner is not None and self.path.name.endswith(f"-{self.owner.image}")
 
-    def look(self) -> float:
-        """Save what is new; return the largest share of a ring that was new."""
+    def look(self, head: RecorderSnapshot) -> float:
+        """Save what is new.
+
+        Args:
+            head: the recorder as it is now, without its events.
+
+        Returns:
+            The largest share of a ring that was new.
+        """
         if self.is_over:
             return 0.0
+        self.owner = head.owner
+        self.variables = head.variables
         try:
-            head = read_recorder(self.path, 0)
             status = status_of(head.owner)
             if status is None:
                 self.finish()
@@ -62,7 +78,7 @@ class Drain:
             new = {name: ring.next_place - self._begin.get(name, 0) for name, ring in head.rings.items()}
             if not any(new.values()):
                 return 0.0
-            snapshot = read_recorder(self.path, max(new.values()) + _REACH)
+            snapshot = self._read(max(new.values()) + _REACH)
         except RecorderError:
             return 0.0  # it is being made; what stays unreadable is told at the end
         for ring in snapshot.rings.values():
@@ -75,12 +91,13 @@ class Drain:
             return
         self.is_over = True
         try:
-            snapshot = read_recorder(self.path)
+            snapshot = self._read()
         except RecorderError as error:
             self.problems.append(str(error))
             return
         self.problems += snapshot.problems
         self._look_at_io(snapshot, io_counters(status_of(snapshot.owner)))
+        self.end_status = snapshot.end_status
         for ring in snapshot.rings.values():
             self._save_ring(ring, takes_open=True)
         copy_sparsely(self.path, self.target / (self.name + RECORDER_SUFFIX))
@@ -92,6 +109,13 @@ class Drain:
         self.label = f"process {snapshot.owner.pid} ({program[:_PROGRAM_LENGTH]})"
         last = self.io if self.io.read is not None else None
         self.io = completeness_of(snapshot, counters, last)
+
+    def _read(self, latest: int | None = None) -> RecorderSnapshot:
+        snapshot = read_recorder(self.path, latest)
+        if self.owner and snapshot.owner.image != self.owner.image:  # the process has replaced itself just now
+            self.path = self.path.with_name(f"{self.path.name}-{self.owner.image}")
+            snapshot = read_recorder(self.path, latest)
+        return snapshot
 
     def _save_ring(self, ring: Ring, takes_open: bool) -> None:
         import numpy as np
@@ -128,3 +152,12 @@ class Drain:
         with events_path(self.target, self.name, ring).open("ab") as file:
             file.write(rows.tobytes())
         self.num_saved += len(places)
+
+
+def name_of(path: Path, owner: Owner) -> str:
+    """Return the name of a process's files in a saved run.
+
+    It has the number of the process's program, because `os.exec` gives a process a new recorder with the old name.
+    """
+    name, end = path.name.removeprefix(FILE_PREFIX), f"-{owner.image}"
+    return name if name.endswith(end) else name + end

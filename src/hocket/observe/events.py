@@ -26,7 +26,8 @@ class RecordedEvent:
             "process".
         name: of the operation, the transfer, the kind of I/O, the region, the counter or the control message.
         target: its communicator or file; "" in the program and the process.
-        number: of an operation in its communicator, also of its transfers; of a region or mark its step; otherwise 0.
+        number: of an operation in its communicator, also of its transfers; of a region or mark its step; of a counter
+            with several elements, which one; otherwise 0.
         peer: rank that it exchanges data with, or root; None: neither.
         nbytes: bytes that it moved.
         offset: in the file; None: unknown, or no I/O.
@@ -91,7 +92,8 @@ def _event(
     aux, peer = int(event["aux"]), int(event["peer"])
     kind, number = name, int(event["seq"])
     if ring in RINGS_OF_NAMES:
-        number = 0 if kind in ("counter", "sampling") or aux == _NO_STEP else aux
+        if kind != "counter":
+            number = 0 if kind == "sampling" or aux == _NO_STEP else aux
         name, target = target, ""
     begin, end = int(event["t_begin"]), int(event["t_end"])
     return RecordedEvent(

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
 from hocket.errors import RecorderError
-from hocket.observe.activity import Activity, InFlight, activity_of
+from hocket.observe.activity import Activity, InFlight, LatestCollective, activity_of
+from hocket.observe.batch import BatchTask, task_in
 from hocket.observe.completeness import IoCompleteness, completeness_of
+from hocket.observe.jobs import JobFinder, JobMember
 from hocket.observe.processes import ProcessStatus, io_counters, status_of
 from hocket.trace import Owner, RecorderPlace
 
+_Latest = tuple[int, int | None, Sequence[LatestCollective]]
+"""Of a process: its job, its rank and how far it has come."""
 _LATEST_EVENTS = 256
 """Of each ring: enough for what is in flight, and cheap enough to read several times a second."""
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What one process was doing at one moment."""
+
+    owner: Owner
+    status: ProcessStatus | None
+    activity: Activity
+    io: IoCompleteness
+    batch: BatchTask | None
 
 
 @dataclass(frozen=True)
@@ -30,7 +46,9 @@ class RankView:
         io_per_s: bytes of file I/O per second.
         io: how much of its I/O was seen so far.
         cpu: CPUs that it used since the last look.
-        waits_for: ranks of the job that have not begun the oldest collective that this one has in flight.
+        waits_for: ranks of its job that have not begun the oldest collective that this one has in flight.
+        job: number of its job in this view: a shell or a script may have started several, each with a rank 0.
+        batch: its job of Slurm or PBS; None: none, or unknown.
 
     Examples:
         >>> import os
@@ -51,6 +69,8 @@ class RankView:
     io: IoCompleteness
     cpu: float
     waits_for: tuple[int, ...]
+    job: int
+    batch: BatchTask | None
 
     @property
     def doing(self) -> InFlight | None:
@@ -65,7 +85,7 @@ class JobView:
     """All processes of a job at one moment.
 
     Args:
-        ranks: by rank; processes without a rank come last.
+        ranks: by job and rank; processes without a rank come last.
         problems: what could not be read, each with its file and offset.
         interval_s: seconds since the last look; None: this is the first one, and rates are since the start.
 
@@ -102,8 +122,9 @@ class JobWatcher:
 
     def __init__(self, find: Callable[[], Sequence[RecorderPlace]]) -> None:
         self._find = find
-        self._before: dict[tuple[int, int, int], tuple[Activity, ProcessStatus | None]] = {}
+        self._before: dict[tuple[int, int, int], _Look] = {}
         self._looked_s: float | None = None
+        self._jobs = JobFinder()
 
     def look(self) -> JobView:
         """Return what all processes do now.
@@ -114,7 +135,8 @@ class JobWatcher:
         now_s = monotonic()
         interval_s = None if self._looked_s is None else max(now_s - self._looked_s, 1e-9)
         problems: list[str] = []
-        looks: dict[tuple[int, int, int], tuple[Owner, ProcessStatus | None, Activity, IoCompleteness]] = {}
+        looks: dict[tuple[int, int, int], _Look] = {}
+        members: list[JobMember] = []
         for place in self._find():
             try:
                 snapshot = place.read(_LATEST_EVENTS)
@@ -122,54 +144,78 @@ class JobWatcher:
                 problems.append(str(error))
                 continue
             problems += snapshot.problems
-            owner = snapshot.owner
-            status = status_of(owner)
+            owner, status = snapshot.owner, status_of(snapshot.owner)
+            key = owner.pid, owner.started, owner.image
+            if key not in looks:
+                pid = status.pid if status else owner.pid  # in a container it has another number
+                members.append(
+                    JobMember(pid, owner.started, owner.rank, owner.world_size, place.holder, status is not None)
+                )
             io = completeness_of(snapshot, io_counters(status))
-            looks[owner.pid, owner.started, owner.image] = owner, status, activity_of(snapshot), io
-        latest = [(owner.rank, activity.latest) for owner, _, activity, _ in looks.values()]
-        ranks = [
-            self._view(owner, status, activity, io, self._before.get(key), interval_s, latest)
-            for key, (owner, status, activity, io) in looks.items()
+            looks[key] = _Look(owner, status, activity_of(snapshot), io, task_in(snapshot.variables))
+        jobs = self._jobs.group(members)
+        latest = [
+            (job, look.owner.rank, look.activity.collectives) for job, look in zip(jobs, looks.values(), strict=True)
         ]
-        self._before = {key: (activity, status) for key, (_, status, activity, _) in looks.items()}
+        ranks = [
+            _view(look, self._before.get(key), interval_s, job, latest)
+            for job, (key, look) in zip(jobs, looks.items(), strict=True)
+        ]
+        self._before = looks
         self._looked_s = now_s
-        ranks.sort(key=lambda view: (view.owner.rank is None, view.owner.rank or 0, view.owner.pid))
+        ranks.sort(key=lambda view: (view.owner.rank is None, view.job, view.owner.rank or 0, view.owner.pid))
         return JobView(tuple(ranks), tuple(problems), interval_s)
 
-    def _view(
-        self, owner: Owner, status: ProcessStatus | None, activity: Activity, io: IoCompleteness,
-        before: tuple[Activity, ProcessStatus | None] | None, interval_s: float | None,
-        latest: list[tuple[int | None, dict[str, int]]],
-    ) -> RankView:  # fmt: skip
-        past, past_status = before if before else (None, None)
-        num_operations, nbytes, communication_s, io_nbytes, cpu_s = (
-            (past.num_operations, past.communicated_nbytes, past.communication_s, past.io_nbytes,
-             past_status.cpu_s if past_status else 0.0)
-            if past else (0, 0, 0.0, 0, 0.0)
-        )  # fmt: skip
-        passed_s = interval_s if interval_s is not None and past else None
-        per_s = 1 / passed_s if passed_s else 0.0
-        return RankView(
-            owner=owner,
-            status=status,
-            activity=activity,
-            operations_per_s=(activity.num_operations - num_operations) * per_s,
-            communicated_per_s=(activity.communicated_nbytes - nbytes) * per_s,
-            communicating=max(activity.communication_s - communication_s, 0.0) * per_s,
-            io_per_s=(activity.io_nbytes - io_nbytes) * per_s,
-            io=io,
-            cpu=(status.cpu_s - cpu_s) * per_s if status else 0.0,
-            waits_for=_late_ranks(activity, latest),
-        )
+
+def _view(look: _Look, before: _Look | None, interval_s: float | None, job: int, latest: Sequence[_Latest]) -> RankView:
+    activity = look.activity
+    past = before.activity if before else None
+    num_operations, nbytes, communication_s, io_nbytes = (
+        (past.num_operations, past.communicated_nbytes, past.communication_s, past.io_nbytes)
+        if past else (0, 0, 0.0, 0)
+    )  # fmt: skip
+    cpu_s = before.status.cpu_s if before and before.status else 0.0
+    per_s = 1 / interval_s if interval_s is not None and past else 0.0
+    return RankView(
+        owner=look.owner,
+        status=look.status,
+        activity=activity,
+        operations_per_s=(activity.num_operations - num_operations) * per_s,
+        communicated_per_s=(activity.communicated_nbytes - nbytes) * per_s,
+        communicating=max(activity.communication_s - communication_s, 0.0) * per_s,
+        io_per_s=(activity.io_nbytes - io_nbytes) * per_s,
+        io=look.io,
+        cpu=(look.status.cpu_s - cpu_s) * per_s if look.status else 0.0,
+        waits_for=_late_ranks(activity, [(rank, of_rank) for other, rank, of_rank in latest if other == job]),
+        job=job,
+        batch=look.batch,
+    )
 
 
-def _late_ranks(activity: Activity, latest: list[tuple[int | None, dict[str, int]]]) -> tuple[int, ...]:
+def _late_ranks(activity: Activity, latest: Sequence[tuple[int | None, Sequence[LatestCollective]]]) -> tuple[int, ...]:
     for each in activity.in_flight:
-        if each.ring in ("operations", "foreign") and each.peer is None:
-            late = {
-                rank
-                for rank, of_rank in latest
-                if rank is not None and of_rank.get(each.target, each.number) < each.number
-            }
+        if each.ring in ("operations", "foreign") and each.peer is None and each.name not in ("send", "recv"):
+            # Children of a rank have its number, too, and no communicators.
+            of_ranks: dict[int, list[LatestCollective]] = {}
+            for rank, of_process in latest:
+                if rank is not None:
+                    of_ranks.setdefault(rank, []).extend(of_process)
+            late = {rank for rank, of_rank in of_ranks.items() if _is_late(each, rank, of_rank)}
             return tuple(sorted(late))
     return ()
+
+
+def _is_late(waiting: InFlight, rank: int, of_rank: Sequence[LatestCollective]) -> bool:
+    """Whether a rank has not begun the collective that another one has in flight."""
+    numbers = [each.number for each in of_rank if (each.target, each.members) == (waiting.target, waiting.members)]
+    if numbers:
+        return max(numbers) < waiting.number
+    # A member that has not used the communicator yet has no name for it. Between two groups, the other group has the
+    # name with other members.
+    has_name = any(each.target == waiting.target for each in of_rank)
+    return not has_name and any(first <= rank <= last for first, last in _ranges(waiting.members))
+
+
+def _ranges(members: str) -> Iterator[tuple[int, int]]:
+    for found in re.finditer(r"(?:^|,)(\d{1,9})(?:-(\d{1,9}))?(?=,|$)", members):
+        yield int(found[1]), int(found[2] or found[1])

@@ -17,6 +17,7 @@ _STATES = {
     "Z": "ended", "X": "ended", "I": "idle",
 }  # fmt: skip
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_MOST_ENVIRONMENT_NBYTES = 4 << 20
 _PAGE_NBYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -148,21 +149,40 @@ def _pid_here(namespace: int, pid: int, started: int) -> int | None:
     return None
 
 
-def descendants_of(pid: int) -> list[int]:
-    """Return a process and those that it, its children and so on have started and that run."""
-    children: dict[int, list[int]] = {}
+def parents() -> dict[int, int]:
+    """Return the parent of each process that runs."""
+    found = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
         try:
-            parent = int(Path(f"/proc/{entry}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+            fields = Path(f"/proc/{entry}/stat").read_text(errors="replace").rpartition(")")[2].split()
+            found[int(entry)] = int(fields[1])
         except (OSError, IndexError):
             continue  # it has ended
-        children.setdefault(parent, []).append(int(entry))
+    return found
+
+
+def descendants_of(pid: int) -> list[int]:
+    """Return a process and those that it, its children and so on have started and that run."""
+    children: dict[int, list[int]] = {}
+    for child, parent in parents().items():
+        children.setdefault(parent, []).append(child)
     found = [pid]
     for each in found:  # grows meanwhile
         found += children.get(each, [])
     return found
+
+
+def environment_of(pid: int) -> dict[str, str] | None:
+    """Return the environment that a process was started with; None: it has ended, or belongs to another user."""
+    try:
+        with Path(f"/proc/{pid}/environ").open("rb") as file:
+            content = file.read(_MOST_ENVIRONMENT_NBYTES)
+    except OSError:
+        return None
+    entries = (entry.partition("=") for entry in content.decode(errors="replace").split("\0"))
+    return {name: value for name, equals, value in entries if equals}
 
 
 def _numbers(path: Path, names: tuple[str, ...]) -> tuple[int | None, ...]:

@@ -93,7 +93,17 @@ class RunClock:
         """
         import numpy as np
 
-        at_ns = _monotonic_ns(np.asarray(ticks), self._anchors)
+        return self.seconds_at_ns(_monotonic_ns(np.asarray(ticks), self._anchors))
+
+    def seconds_at_ns(self, time_ns: ArrayLike) -> NDArray[np.float64]:
+        """Return the seconds since the run began.
+
+        Args:
+            time_ns: nanoseconds of the host's monotonic clock, such as ``series["time_ns"]``; of any shape.
+        """
+        import numpy as np
+
+        at_ns = np.asarray(time_ns)
         ahead_ns = np.zeros_like(at_ns)
         if self._lines:
             of_line = np.searchsorted(self._begins, at_ns, side="right") - 1

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hocket.clock import ClockReading
 from hocket.errors import InvalidArgument, RecorderError
+from hocket.observe.batch import BatchTask, QueuedJob
 from hocket.observe.completeness import IoCompleteness, completeness_of, parse_accounts
 from hocket.observe.run_clock import Anchor, RunClock
+from hocket.observe.series import DEVICE_FILES, SERIES_SUFFIX, SavedSeries, read_process_rows, read_series
 from hocket.trace import EVENT_FIELDS, RecorderSnapshot, read_recorder
 from hocket.versioned_json import Head
 from hocket.whole_file import write_whole
@@ -20,6 +22,8 @@ from hocket.whole_file import write_whole
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+_T = TypeVar("_T", BatchTask, QueuedJob)
 
 RUN_FILE = "run.json"
 RECORDER_SUFFIX = ".recorder"
@@ -55,6 +59,8 @@ class RunDescription:
             clock after; none if the clock is the same.
         io_looks: of each process without last counters of its I/O, because it was killed or still runs, six numbers:
             for reads and for writes the bytes recorded in files, seen elsewhere, and counted by the kernel.
+        tasks: of each process in a job of Slurm or PBS, its place there.
+        queued: the jobs of these tasks as the batch system sees them, by id; of some it may say nothing.
     """
 
     command: tuple[str, ...]
@@ -66,6 +72,8 @@ class RunDescription:
     anchors: tuple[Anchor, ...]
     readings: tuple[tuple[float, float, float], ...] = ()
     io_looks: dict[str, list[int]] = field(default_factory=dict)
+    tasks: dict[str, BatchTask] = field(default_factory=dict)
+    queued: dict[str, QueuedJob] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -78,6 +86,11 @@ class SavedProcess:
         events: by ring, structured arrays with "place" and `hocket.trace.EVENT_FIELDS`, by place.
         lost: by ring, how many events are missing in `events`.
         io: how much of its I/O was seen.
+        series: what the kernel said of the process while it ran: structured array by time with "time_ns", nanoseconds
+            of the monotonic clock of its host (`clock.seconds_at_ns` converts them); "state", the place of a state in
+            `SERIES_STATES`; and the numbers of `ProcessStatus` as float64, from "cpu_s" to "device_written_nbytes".
+            NaN: it could not be read, for example because the process belongs to another user or was killed. The last
+            row is that of the end.
         problems: what could not be read, each with the file and the offset.
         host: name of its host.
         clock: converts its ticks to seconds since the run began, equal for the processes of all hosts.
@@ -88,6 +101,7 @@ class SavedProcess:
     events: dict[str, NDArray[np.void]]
     lost: dict[str, int]
     io: IoCompleteness
+    series: NDArray[np.void]
     problems: tuple[str, ...]
     host: str
     clock: RunClock
@@ -102,6 +116,8 @@ class ObservedRun:
         description: what was run on the first host.
         processes: of all hosts, by rank; processes without a rank come last, by their start.
         other_hosts: what was run on other hosts.
+        host_series: samples of all hosts, their devices and their shared file systems.
+        problems: what could not be read of these, each with the file and the offset.
 
     Examples:
         >>> from hocket import observe
@@ -114,6 +130,8 @@ class ObservedRun:
     description: RunDescription
     processes: tuple[SavedProcess, ...]
     other_hosts: tuple[RunDescription, ...] = ()
+    host_series: tuple[SavedSeries, ...] = ()
+    problems: tuple[str, ...] = ()
 
 
 def empty_folder(folder: Path) -> Path:
@@ -163,8 +181,16 @@ def open_run(folder: str | Path) -> ObservedRun:
         for file in sorted(each.glob("*" + RECORDER_SUFFIX))
     ]
     processes.sort(key=_order)
+    problems: list[str] = []
+    series = [
+        found
+        for each, description in descriptions.items()
+        for file in sorted(each.glob(DEVICE_FILES))
+        if (found := read_series(file, description.host, _clock(description, origin_ns), problems)) is not None
+    ]
+    series.sort(key=lambda each: (each.host, each.source, each.name))
     first, *others = descriptions.values()
-    return ObservedRun(path, first, tuple(processes), tuple(others))
+    return ObservedRun(path, first, tuple(processes), tuple(others), tuple(series), tuple(problems))
 
 
 def _load(folder: Path) -> RunDescription:
@@ -188,7 +214,8 @@ def _process(folder: Path, name: str, description: RunDescription, clock: RunClo
     look = description.io_looks.get(name)
     io = completeness_of(snapshot, last=parse_accounts(look, str(folder / RUN_FILE)) if look is not None else None)
     lost = dict(description.lost.get(name, {}))
-    return SavedProcess(name, snapshot, events, lost, io, tuple(problems), description.host, clock)
+    series = read_process_rows(folder / (name + SERIES_SUFFIX), problems)
+    return SavedProcess(name, snapshot, events, lost, io, series, tuple(problems), description.host, clock)
 
 
 def _events(path: Path, problems: list[str]) -> NDArray[np.void]:
@@ -221,6 +248,8 @@ def _description(content: dict[str, Any], place: str) -> RunDescription:
             anchors=_anchors(content["anchors"]),
             readings=_readings(content["readings"]),
             io_looks={str(name): list(numbers) for name, numbers in io_looks.items()},
+            tasks={str(name): _typed(BatchTask, each) for name, each in content.get("tasks", {}).items()},
+            queued={str(job): _typed(QueuedJob, each) for job, each in content.get("queued", {}).items()},
         )
     except KeyError as error:
         raise RecorderError(f"{place}: the key {error} is missing") from None
@@ -245,3 +274,12 @@ def _readings(content: list[Any]) -> tuple[tuple[float, float, float], ...]:
     if ordered != sorted(ordered):
         raise ValueError("comparisons of clocks must be in the order of time")
     return readings
+
+
+def _typed(kind: type[_T], content: dict[str, Any]) -> _T:
+    """Make a record of texts and numbers from an object of JSON."""
+    for each in fields(kind):
+        value, types = content[each.name], str(each.type)
+        if ("None" if value is None else type(value).__name__) not in types.split(" | "):
+            raise TypeError(f"{each.name} of a {kind.__name__} must be {types}, not {value!r:.80}")
+    return kind(**{each.name: content[each.name] for each in fields(kind)})

@@ -10,7 +10,11 @@ from pathlib import Path
 from platform import machine
 
 from hocket import _native
+from hocket.backends._mpi import find_library
 from hocket.errors import RecorderError
+from hocket.observe.batch import queued_job, task_in
+from hocket.observe.file_systems import LUSTRE_FOLDERS, lustre_folder, nfs_samples
+from hocket.observe.mpi_variables import num_mpi_variables
 from hocket.observe.run import hooks_library, memory_folder
 
 _NEEDED_MIB = 8
@@ -63,8 +67,9 @@ def _sources() -> Iterator[SourceStatus]:
     for name, package in (("torch", "torch"), ("MPI", "mpi4py"), ("fsspec", "fsspec")):
         has_it = find_spec(package) is not None
         yield SourceStatus(name, has_it, f"{package} is installed" if has_it else f"{package} is not installed")
+    yield from _mpi_variables()
     yield from _shared_file_systems()
-    yield _scheduler()
+    yield from _batch_system()
 
 
 def _memory() -> SourceStatus:
@@ -131,18 +136,50 @@ def _attach() -> SourceStatus:
     )
 
 
+def _mpi_variables() -> Iterator[SourceStatus]:
+    for family, name in (("mpich", "MPICH"), ("openmpi", "Open MPI")):
+        source, path = f"MPI_T of {name}", find_library(family)
+        if path is None:
+            yield SourceStatus(source, False, f"{name} is not installed")
+            continue
+        try:
+            number = num_mpi_variables(path)
+        except RecorderError as error:
+            yield SourceStatus(source, False, str(error))
+            continue
+        reason = f"{number} performance variables" if number else "was built without performance variables"
+        yield SourceStatus(source, number > 0, f"{path}: {reason}")
+
+
 def _shared_file_systems() -> Iterator[SourceStatus]:
-    lustre = Path("/proc/fs/lustre/llite")
-    yield SourceStatus(
-        "Lustre", lustre.is_dir(), f"counters in {lustre}" if lustre.is_dir() else f"there is no {lustre}"
-    )
-    statistics = Path("/proc/self/mountstats")
-    has_nfs = statistics.is_file() and " nfs" in statistics.read_text(errors="replace")
-    yield SourceStatus("NFS", has_nfs, f"counters in {statistics}" if has_nfs else "no NFS is mounted")
+    folder = lustre_folder()
+    missing = f"neither {' nor '.join(map(str, LUSTRE_FOLDERS))} has counters that this user can read"
+    yield SourceStatus("Lustre", folder is not None, f"counters in {folder}" if folder else missing)
+    yield _nfs()
 
 
-def _scheduler() -> SourceStatus:
-    for variable, name in (("SLURM_JOB_ID", "Slurm"), ("PBS_JOBID", "PBS")):
-        if variable in os.environ:
-            return SourceStatus("job", True, f"{name} job {os.environ[variable]}")
-    return SourceStatus("job", False, "neither SLURM_JOB_ID nor PBS_JOBID is set")
+def _nfs() -> SourceStatus:
+    try:
+        mounts = [each.name for each in nfs_samples()]
+    except RecorderError as error:
+        return SourceStatus("NFS", False, str(error))
+    return SourceStatus("NFS", bool(mounts), f"counters of {', '.join(mounts)}" if mounts else "no NFS is mounted")
+
+
+def _batch_system() -> Iterator[SourceStatus]:
+    task = task_in(os.environ)
+    if task is None:
+        reason = "neither SLURM_JOB_ID nor PBS_JOBID is set"
+        yield SourceStatus("job", False, reason)
+        yield SourceStatus("queue", False, f"this process is in no job: {reason}")
+        return
+    step = "" if task.step is None else f", step {task.step}"
+    rank = "" if task.rank is None else f", task {task.rank} of {task.num_tasks or 'an unknown number'}"
+    yield SourceStatus("job", True, f"{task.system} job {task.job}{step}{rank} on {task.nodes or 'unknown hosts'}")
+    try:
+        queued = queued_job(task)
+    except RecorderError as error:
+        yield SourceStatus("queue", False, str(error))
+    else:
+        said = (("state", queued.state), ("queue", queued.queue), ("since", queued.began), ("limit", queued.time_limit))
+        yield SourceStatus("queue", True, ", ".join(f"{name} {value}" for name, value in said if value))

@@ -1,6 +1,7 @@
 """Records of operations, of this process and of others, and the files that a failing rank writes."""
 
 from hocket.trace.attach import RecorderPlace, find_recorders
+from hocket.trace.end_status import EndStatus
 from hocket.trace.failure import write_failure_record
 from hocket.trace.flight import GroupRecords, write_flight_record
 from hocket.trace.io_totals import IoTotals, ReadWritten
@@ -15,6 +16,7 @@ __all__ = [
     "FIRST_FOREIGN_KIND",
     "RINGS",
     "Definition",
+    "EndStatus",
     "GroupRecords",
     "IoTotals",
     "Owner",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from hocket import _native
 from hocket.errors import RecorderError
 from hocket.trace import io_totals
+from hocket.trace.end_status import END_STATUS, END_STATUS_AT, EndStatus, parse_end_status
 from hocket.trace.io_totals import NO_IO_TOTALS, IoTotals, parse_io_totals
 from hocket.trace.record import EVENT_FIELDS, EVENT_STATES, NO_REDUCTION
 
@@ -30,7 +31,9 @@ SCHEMA = 1
 """The newest layout that this version reads."""
 RINGS = ("operations", "foreign", "transfers", "program", "io", "process")
 """Names of a recorder's rings, by the native RingId."""
-DEFINITION_KINDS = ("communicator", "backend", "algorithm", "thread", "region", "file", "counter", "members")
+DEFINITION_KINDS = (
+    "communicator", "backend", "algorithm", "thread", "region", "file", "counter", "members", "variable",
+)  # fmt: skip
 NUM_TIME_BINS = 40
 FIRST_TIME_BIN = 4
 """Bin b of a histogram counts times from ``2**(b + FIRST_TIME_BIN)`` ticks to less than twice that; ends are open."""
@@ -176,6 +179,8 @@ class RecorderSnapshot:
         num_overflowed: operations that the last entry of a full table counts together.
         definitions: in the order in which they were made.
         io: the kernel's counters of the process's I/O, and bytes that are in no event.
+        end_status: what the process said of itself at its normal end; None: it has not ended normally, or nobody
+            collects its recorder.
         problems: what could not be read, each with the source and the offset; all else is in the snapshot.
 
     Examples:
@@ -195,6 +200,7 @@ class RecorderSnapshot:
     num_overflowed: int
     definitions: tuple[Definition, ...]
     io: IoTotals
+    end_status: EndStatus | None
     problems: tuple[str, ...]
 
     @cached_property
@@ -206,6 +212,12 @@ class RecorderSnapshot:
     def communicators(self) -> Mapping[int, Definition]:
         """Definitions of the communicators by id."""
         return {each.id: each for each in self.definitions if each.kind == "communicator"}
+
+    @cached_property
+    def variables(self) -> Mapping[str, str]:
+        """Variables of the environment that say the process's place in a job of Slurm or PBS, if it is in one."""
+        texts = (each.text.partition("=") for each in self.definitions if each.kind == "variable")
+        return {name: value for name, _, value in texts}
 
     @cached_property
     def members(self) -> Mapping[int, tuple[int, ...]]:
@@ -297,6 +309,7 @@ class _Reader:
             num_overflowed=num_overflowed,
             definitions=definitions,
             io=self._io_totals(),
+            end_status=parse_end_status(self._read(END_STATUS_AT, END_STATUS.size)),
             problems=tuple(self._problems),
         )  # fmt: skip
 

@@ -1,0 +1,133 @@
+"""Samples the processes of a run and their host while the run is recorded."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import asdict
+from pathlib import Path
+from time import monotonic, monotonic_ns, thread_time
+
+from hocket.errors import InvalidArgument, RecorderError
+from hocket.observe.batch import BatchTask, QueuedJob, queued_job, task_in
+from hocket.observe.drain import Drain
+from hocket.observe.file_systems import sample_file_systems
+from hocket.observe.host import HostSample, sample_host
+from hocket.observe.processes import status_of
+from hocket.observe.series import DEVICE_FILES, PROCESS_NUMBERS, SERIES_SUFFIX, SeriesWriter
+
+_LEAST_INTERVAL_S = 0.01
+_MOST_COST_SHARE = 50
+"""Sampling takes at most one part in so many of the time of a CPU; with many processes it becomes rarer."""
+_MOST_DEVICES = 1024
+_MOST_JOBS = 4
+
+
+def check_interval(interval_s: float) -> None:
+    """Check seconds between two rows.
+
+    Raises:
+        InvalidArgument: they are too short, or no number.
+    """
+    if not interval_s >= _LEAST_INTERVAL_S:
+        raise InvalidArgument(f"interval_s must be at least {_LEAST_INTERVAL_S}, not {interval_s}")
+
+
+class RunSampler:
+    """Writes one row for each process, and for the host and its devices, in every interval.
+
+    A process has a row from when it is first seen, however short it is, and a last one of its end.
+
+    Args:
+        target: folder of the run.
+        interval_s: seconds between two rows.
+    """
+
+    def __init__(self, target: Path, interval_s: float) -> None:
+        self._target = target
+        self.interval_s = interval_s
+        self.problems: set[str] = set()
+        self.tasks: dict[str, BatchTask] = {}
+        """Of processes in a job of Slurm or PBS."""
+        self._due_s = 0.0
+        self._cost_s = 0.0
+        self._running: dict[str, tuple[Drain, SeriesWriter]] = {}
+        self._ended: set[str] = set()
+        self._devices: dict[tuple[str, str], SeriesWriter] = {}
+
+    def see(self, drain: Drain) -> None:
+        """Take note of a process: it is new, has ended, or both."""
+        if drain.owner is None or drain.name in self._ended:
+            return
+        if drain.name not in self._running:
+            path = self._target / (drain.name + SERIES_SUFFIX)
+            self._running[drain.name] = (
+                drain,
+                SeriesWriter(path, "process", drain.name, PROCESS_NUMBERS, has_state=True),
+            )
+            if task := task_in(drain.variables):
+                self.tasks[drain.name] = task
+            if not drain.is_replaced:
+                self._sample_process(drain)
+        if drain.is_over or drain.is_replaced:
+            self._close(drain)
+
+    def sample_if_due(self) -> None:
+        """Sample everything, if an interval has passed."""
+        began_s, began_cpu_s = monotonic(), thread_time()
+        if began_s >= self._due_s:
+            self.sample()
+            cost_s = thread_time() - began_cpu_s
+            # The cheaper of two counts: a sample now and then makes files and loads modules.
+            self._due_s = began_s + max(self.interval_s, min(cost_s, self._cost_s) * _MOST_COST_SHARE)
+            self._cost_s = cost_s
+
+    def sample(self) -> None:
+        """Sample all processes that were seen and run, and the host."""
+        for drain, _ in self._running.values():
+            self._sample_process(drain)
+        self.sample_host()
+
+    def sample_host(self) -> None:
+        """Sample the host, its devices and its shared file systems."""
+        for sample in (*sample_host(socket.gethostname()), *sample_file_systems(self.problems)):
+            self._sample_device(sample)
+
+    def queued_jobs(self) -> dict[str, QueuedJob]:
+        """Ask the batch system about the jobs of all tasks; what it does not say is a problem."""
+        found = {}
+        for job, task in list({task.job: task for task in self.tasks.values()}.items())[:_MOST_JOBS]:
+            try:
+                found[job] = queued_job(task)
+            except RecorderError as error:
+                self.problems.add(f"job {job} of {task.system}: {error}")
+        return found
+
+    def _sample_process(self, drain: Drain) -> bool:
+        status = status_of(drain.owner) if drain.owner else None
+        if status is None:
+            return False
+        _, writer = self._running[drain.name]
+        writer.append(round(status.time_s * 1e9), asdict(status), status.state)
+        return True
+
+    def _close(self, drain: Drain) -> None:
+        _, writer = self._running[drain.name]
+        end = drain.end_status
+        if end is not None:
+            writer.append(end.time_ns, asdict(end), "ended")
+        elif drain.is_replaced:
+            writer.append(monotonic_ns(), {}, "replaced")
+        elif not self._sample_process(drain):  # else it outlives the command
+            writer.append(monotonic_ns(), {}, "ended")
+        del self._running[drain.name]
+        self._ended.add(drain.name)
+
+    def _sample_device(self, sample: HostSample) -> None:
+        writer = self._devices.get((sample.source, sample.name))
+        if writer is None:
+            if len(self._devices) == _MOST_DEVICES:
+                return
+            path = self._target / DEVICE_FILES.replace("*", str(len(self._devices)))
+            writer = SeriesWriter(path, sample.source, sample.name, list(sample.numbers))
+            self._devices[sample.source, sample.name] = writer
+        writer.append(monotonic_ns(), sample.numbers)
