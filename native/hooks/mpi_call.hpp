@@ -15,6 +15,7 @@
 #include "hooks/hooks.hpp"
 #include "hooks/mpi_communicators.hpp"
 #include "hooks/mpi_library.hpp"
+#include "hooks/open_event.hpp"
 
 namespace hocket::hooks {
 
@@ -194,8 +195,8 @@ class MpiCall {
   bool is_recorded_;
   bool is_receive_ = false;
   bool is_to_nobody_ = false;
-  uint64_t index_ = SharedRing::kNone;
-  uint64_t sent_index_ = SharedRing::kNone;
+  OpenEvent event_;
+  OpenEvent sent_;
   std::array<int, 4> lengths_{};
   std::shared_ptr<NarrowArrays> arrays_;
 };

@@ -62,32 +62,24 @@ void OpenRequests::move_plan(Handle from, Handle to) {
 }
 
 void finish_operation(const OpenOperation& operation, const HookedMpi& mpi, const void* status, int code) {
-  if (operation.index == SharedRing::kNone && operation.sent_index == SharedRing::kNone) return;
+  if (!operation.event.is_begun && !operation.sent.is_begun) return;
   const uint64_t now = ticks();
   int is_cancelled = 0;
   if (operation.is_cancelled && status && code == 0) mpi.functions().test_cancelled(status, &is_cancelled);
-  const bool is_of_file = operation.ring == RingId::io;
+  OpenEvent ended = operation.event;
+  Event& event = ended.event;
+  const bool is_of_file = ended.ring == RingId::io;
   const bool has_news = status && code == 0 && !is_cancelled && (operation.is_receive || is_of_file);
-  const uint64_t nbytes = has_news ? mpi.nbytes_of(status) : 0;
-  SharedRing ring = Recorder::instance().ring(operation.ring);
-  if (!ring) return;
-  const auto change = [&](Event& event) {
-    event.t_end = now;
-    if (has_news) event.nbytes = nbytes;
-    if (has_news && !is_of_file) {
-      const int source = HookedMpi::field(status, mpi.constants().source_at);
-      event.peer = source == mpi.constants().proc_null ? kProcNull : source;
-      event.aux = static_cast<uint32_t>(HookedMpi::field(status, mpi.constants().tag_at));
-    }
-    if (is_cancelled) event.nbytes = 0;
-    if (is_of_file && code != 0) event.peer = EIO;
-    event.state = code == 0 && !is_cancelled ? EventState::completed : EventState::failed;
-  };
-  ring.update(operation.index, change);
-  ring.update(operation.sent_index, [&](Event& event) {
-    event.t_end = now;
-    event.state = code == 0 ? EventState::completed : EventState::failed;
-  });
+  if (has_news) event.nbytes = mpi.nbytes_of(status);
+  if (has_news && !is_of_file) {
+    const int source = HookedMpi::field(status, mpi.constants().source_at);
+    event.peer = source == mpi.constants().proc_null ? kProcNull : source;
+    event.aux = static_cast<uint32_t>(HookedMpi::field(status, mpi.constants().tag_at));
+  }
+  if (is_cancelled) event.nbytes = 0;
+  if (is_of_file && code != 0) event.peer = EIO;
+  end_event(ended, code == 0 && !is_cancelled ? EventState::completed : EventState::failed, now);
+  end_event(operation.sent, code == 0 ? EventState::completed : EventState::failed, now);
 }
 
 namespace {
@@ -210,7 +202,7 @@ class Starts {
         number_operation(event, planned->group.get(), planned->is_message);
         event.thread = thread_number();
         event.t_begin = ticks();
-        operation.index = Recorder::instance().ring(RingId::foreign).add(event);
+        operation.event = begin_event(event);
       }
       started_.push_back({i, request, std::move(operation)});
     }

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 _IN_FLIGHT = [EVENT_STATES.index(state) for state in ("issued", "started", "waited")]
+_MESSAGES = [_native.OP_NAMES.index(name) for name in ("send", "recv")]
 _LAYERS = ("communication", "transfer", "program", "io", "process")
 
 
@@ -182,10 +183,13 @@ def target_of(snapshot: RecorderSnapshot, ring: str, event: np.void) -> str:
 
 
 def _latest(snapshot: RecorderSnapshot) -> dict[str, int]:
+    import numpy as np
+
     found = {each.text: 0 for each in snapshot.communicators.values()}
     for name in ("operations", "foreign"):
         ring = snapshot.rings[name]
-        for event in ring.events[ring.events["peer"] < 0]:
+        is_message = np.isin(ring.events["kind"], _MESSAGES)  # one from any rank has no peer yet
+        for event in ring.events[(ring.events["peer"] < 0) & ~is_message]:
             label = target_of(snapshot, name, event)
             found[label] = max(found.get(label, 0), int(event["seq"]))
     return found

@@ -15,6 +15,8 @@ from time import time
 
 from hocket.errors import InvalidArgument, RecorderError
 from hocket.observe.drain import Drain
+from hocket.observe.hook_watch import HookWatch
+from hocket.observe.nccl import plugin_problem
 from hocket.observe.run import LAYERS, memory_folder, recording_environment
 from hocket.observe.saved import RunDescription, empty_folder, save_run
 
@@ -39,7 +41,7 @@ class RunRecording:
         num_processes: how many processes have left a recorder.
         num_events: how many events were saved.
         num_lost: how many events were overwritten before they could be saved; totals have them.
-        problems: what could not be read.
+        problems: what could not be read, and which libraries the hooks do not match.
 
     Examples:
         >>> from hocket import observe
@@ -82,12 +84,15 @@ def record_run(
     memory = Path(mkdtemp(prefix=FOLDER_PREFIX, dir=memory_folder()))
     try:
         variables = recording_environment(os.environ if environment is None else environment, memory, layers)
+        plugin = plugin_problem(variables) if "comm" in layers else None
+        problems = [plugin] if plugin else []
         began_s = time()
         try:
             process = subprocess.Popen(list(command), env=variables)
         except OSError as error:
             raise InvalidArgument(f"{command[0]} cannot be started: {error.strerror}") from None
-        agent = Agent(memory, target)
+        watch = HookWatch(process.pid) if "comm" in layers else None
+        agent = Agent(memory, target, watch)
         agent.start()
         try:
             exit_code = _wait(process)
@@ -101,7 +106,7 @@ def record_run(
             num_processes=len(agent.drains),
             num_events=sum(drain.num_saved for drain in agent.drains),
             num_lost=sum(sum(drain.lost.values()) for drain in agent.drains),
-            problems=tuple(problem for drain in agent.drains for problem in drain.problems),
+            problems=(*problems, *agent.problems),
         )
     finally:
         rmtree(memory, ignore_errors=True)
@@ -113,11 +118,13 @@ class Agent:
     Args:
         memory: folder in which processes leave their recorders.
         target: folder to save them in.
+        watch: looks at the libraries of the processes; None: nobody does.
     """
 
-    def __init__(self, memory: Path, target: Path) -> None:
+    def __init__(self, memory: Path, target: Path, watch: HookWatch | None = None) -> None:
         self._memory = memory
         self._target = target
+        self._watch = watch
         self._drains: dict[str, Drain] = {}
         self._stops = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hocket-agent", daemon=True)
@@ -127,6 +134,12 @@ class Agent:
     def drains(self) -> list[Drain]:
         """One for each process."""
         return list(self._drains.values())
+
+    @property
+    def problems(self) -> list[str]:
+        """What could not be read, and which libraries the hooks do not match."""
+        of_watch = self._watch.problems if self._watch else []
+        return [*of_watch, *(problem for drain in self.drains for problem in drain.problems)]
 
     def start(self) -> None:
         """Begin to look at the recorders."""
@@ -160,6 +173,8 @@ class Agent:
 
     def _look(self) -> float:
         """Look at every recorder; return the largest share of a ring that was new."""
+        if self._watch:
+            self._watch.look_if_due()
         largest = 0.0
         for path in sorted(self._memory.glob(_FILES)):
             drain = self._drains.get(path.name)

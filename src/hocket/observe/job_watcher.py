@@ -159,7 +159,8 @@ class JobWatcher:
 
 def _late_ranks(activity: Activity, latest: list[tuple[int | None, dict[str, int]]]) -> tuple[int, ...]:
     for each in activity.in_flight:
-        if each.ring in ("operations", "foreign") and each.peer is None:
+        is_collective = each.ring in ("operations", "foreign") and each.name not in ("send", "recv")
+        if is_collective and each.peer is None:
             late = {
                 rank
                 for rank, of_rank in latest

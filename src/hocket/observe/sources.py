@@ -11,6 +11,8 @@ from platform import machine
 
 from hocket import _native
 from hocket.errors import RecorderError
+from hocket.observe.gloo import TESTED_TORCH, find_torch, match_gloo
+from hocket.observe.nccl import nccl_status
 from hocket.observe.run import hooks_library, memory_folder
 
 _NEEDED_MIB = 8
@@ -58,7 +60,9 @@ def _sources() -> Iterator[SourceStatus]:
     )
     yield _process_io()
     yield _completeness()
-    for name, package in (("torch", "torch"), ("MPI", "mpi4py"), ("fsspec", "fsspec")):
+    yield _gloo()
+    yield SourceStatus("NCCL", *nccl_status())
+    for name, package in (("MPI", "mpi4py"), ("fsspec", "fsspec")):
         has_it = find_spec(package) is not None
         yield SourceStatus(name, has_it, f"{package} is installed" if has_it else f"{package} is not installed")
     yield from _shared_file_systems()
@@ -85,6 +89,21 @@ def _hooks() -> SourceStatus:
         return SourceStatus(name, True, f"{hooks_library()} is loaded into them by `hocket observe run`")
     except RecorderError as error:
         return SourceStatus(name, False, str(error))
+
+
+def _gloo() -> SourceStatus:
+    name = "torch over gloo"
+    library = find_torch()
+    if library is None:
+        return SourceStatus(name, False, "torch is not installed")
+    try:
+        match = match_gloo(library)
+    except RecorderError as error:
+        return SourceStatus(name, False, str(error))
+    if match.problem:
+        return SourceStatus(name, False, match.problem)
+    tested = ", ".join(TESTED_TORCH)
+    return SourceStatus(name, True, match.name if match.is_tested else f"{match.name}, untested; tested is {tested}")
 
 
 def _process_io() -> SourceStatus:
