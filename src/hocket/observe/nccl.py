@@ -63,7 +63,7 @@ def read_nccl(path: str | Path, opened: Path | None = None) -> NcclLibrary:
     """
     with SharedObject(opened or path) as library:
         found = library.search(_VERSION, _REACH_NBYTES)
-    return NcclLibrary(Path(path), tuple(int(number) for number in found.groups()) if found else None)
+    return NcclLibrary(Path(path), tuple(int(number) for number in found) if found else None)
 
 
 def find_nccl() -> Path | None:

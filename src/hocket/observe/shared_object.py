@@ -88,9 +88,10 @@ class SharedObject:
             raise RecorderError(f"{self.path}: a symbol of {symbol.nbytes} bytes; at most {most_nbytes} are expected")
         return self._bytes(self._offset(symbol.address), symbol.nbytes)
 
-    def search(self, pattern: re.Pattern[bytes], reach: int) -> re.Match[bytes] | None:
-        """Return the first match in the first `reach` bytes of the file."""
-        return pattern.search(self._content, 0, reach)
+    def search(self, pattern: re.Pattern[bytes], reach: int) -> tuple[bytes, ...] | None:
+        """Return the groups of the first match in the first `reach` bytes of the file; None: there is no match."""
+        found = pattern.search(self._content, 0, reach)
+        return found.groups() if found else None
 
     def _find(self, name: bytes) -> DynamicSymbol | None:
         table, symbols = self._offset(self._tag(_HASH)), self._offset(self._tag(_SYMBOLS))
