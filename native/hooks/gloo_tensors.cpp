@@ -6,6 +6,7 @@
 
 #include "core/types.hpp"
 #include "hooks/gloo_interface.hpp"
+#include "hooks/hooks.hpp"
 
 namespace hocket::hooks {
 
@@ -31,9 +32,7 @@ void look_up(void* library, const char* name, Function*& place) {
 }  // namespace
 
 Torch::Torch(const void* caller) {
-  Dl_info info{};
-  if (dladdr(caller, &info) == 0) return;
-  library = dlopen(info.dli_fname, RTLD_NOLOAD | RTLD_NOW);
+  library = library_of_caller(caller);
   if (!library) return;
   look_up(library, HOCKET_TORCH_NUMEL, numel);
   look_up(library, HOCKET_TORCH_DTYPE, dtype);

@@ -35,13 +35,20 @@ Function* next_in_order(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
 }
 
+// A handle of the library, or of the program itself, in which an address is.
+inline void* library_of_caller(const void* caller) {
+  Dl_info info{};
+  if (dladdr(caller, &info) == 0) return nullptr;
+  void* library = dlopen(info.dli_fname, RTLD_NOLOAD | RTLD_NOW);
+  // The dynamic linker does not know the program by its path.
+  return library ? library : dlopen(nullptr, RTLD_NOW);
+}
+
 // The function that a hook replaces, from the library that calls the hook or one that it needs. RTLD_NEXT does not see
 // libraries that Python loads for one module only.
 template <typename Function>
 Function* next_of_caller(const char* name, const void* caller) {
-  Dl_info info{};
-  if (dladdr(caller, &info) == 0) return nullptr;
-  void* library = dlopen(info.dli_fname, RTLD_NOLOAD | RTLD_NOW);
+  void* library = library_of_caller(caller);
   return library ? reinterpret_cast<Function*>(dlsym(library, name)) : nullptr;
 }
 

@@ -112,8 +112,8 @@ import signal, time
 from hocket import observe
 signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
 observe.mark("begun")
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     time.sleep(100)
 except KeyboardInterrupt:
     raise SystemExit(7)
