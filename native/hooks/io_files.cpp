@@ -56,6 +56,8 @@ struct Names {
 };
 constinit Names g_names;
 
+thread_local bool t_was_inside = false;
+
 bool is_table(int fd) { return fd >= 0 && static_cast<size_t>(fd) < kNumEntries; }
 
 bool is_file_system_of_kernel(int fd, uint64_t device) {
@@ -200,7 +202,8 @@ void lock_files() {
   const uint64_t before = block_signals();
   g_names.mutex.lock();
   g_names.signals_before_fork = before;
-  t_is_inside = true;  // the recorder makes its new memory in the child
+  t_was_inside = t_is_inside;  // a function of the program that MPI calls may fork
+  t_is_inside = true;          // the recorder makes its new memory in the child
 }
 
 void unlock_files(bool is_child) {
@@ -213,7 +216,7 @@ void unlock_files(bool is_child) {
   }
   const uint64_t before = g_names.signals_before_fork;
   g_names.mutex.unlock();
-  t_is_inside = false;
+  t_is_inside = t_was_inside;
   restore_signals(before);
 }
 

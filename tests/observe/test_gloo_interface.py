@@ -236,6 +236,20 @@ def test_a_torch_that_was_not_tested_and_one_without_hooks(tmp_path: Path) -> No
     assert len(recording.problems) == 1 and "LD_PRELOAD" in recording.problems[0]
 
 
+def test_a_program_in_cpp_calls_hooked_functions_itself(tmp_path: Path) -> None:
+    # The hooks look for torch's own function in the library that calls them: here it is the program.
+    (wait,) = [name for name in gloo_interface().replaced if "SendWork4wait" in name]
+    declaration = f'_Bool wait_sent(void* work, long timeout_ms) __asm__("{wait}");'
+    library, program = tmp_path / "libtorch_cpu.so", tmp_path / "program"
+    (tmp_path / "torch.c").write_text(f"{declaration} _Bool wait_sent(void* work, long ms) {{ return ms == 5; }}")
+    (tmp_path / "main.c").write_text(f"{declaration} int main(void) {{ return wait_sent(0, 5) ? 42 : 1; }}")
+    subprocess.run(["cc", "-shared", "-fPIC", tmp_path / "torch.c", "-o", library], check=True, timeout=scaled(60))
+    build = ["cc", tmp_path / "main.c", "-o", program, library, f"-Wl,-rpath,{tmp_path}"]
+    subprocess.run(build, check=True, timeout=scaled(60))
+    recording = record_run([str(program)], tmp_path / "run", layers=["comm"])
+    assert recording.exit_code == 42
+
+
 def test_damaged_shared_objects(tmp_path: Path) -> None:
     whole = hooks_library().read_bytes()
     path = tmp_path / "library.so"

@@ -71,8 +71,8 @@ class HookWatch:
             problem = problem_of(path, opened)
         except (OSError, RecorderError) as error:
             key, problem = str(path), f"{path} cannot be compared with the hooks: {error}"
-            if key in self._seen or not Path(f"/proc/{pid}").exists():
-                return
+            if key in self._seen or path not in _libraries_of(pid):
+                return  # the process has ended
         self._seen.add(key)
         if problem:
             self._add(problem)
