@@ -12,8 +12,6 @@ namespace hocket::hooks {
 
 namespace {
 
-constexpr uint8_t kNoReduction = 0xff;
-
 int from_environment(const char* variable) {
   const char* value = std::getenv(variable);
   return value ? std::atoi(value) : -1;
@@ -37,12 +35,12 @@ std::vector<int> members_of(const void* group, int size, const Torch& torch) {
 
 GlooRecorder::GlooRecorder() : is_on_(observes("comm") && Recorder::instance().is_on()) {}
 
-void GlooRecorder::make_group(const void* group, int rank, int size) {
+void GlooRecorder::make_group(const void* group, int rank, int size, bool is_of_hocket) {
   if (!is_on_) return;
   const std::lock_guard guard(mutex_);
-  groups_[group] = {.rank = rank, .size = size};
+  groups_[group] = {.rank = rank, .size = size, .is_of_hocket = is_of_hocket};
   // Without a launcher only the first group, torch's default one, says which rank this is.
-  if (!has_made_groups_ && !std::getenv("RANK")) Recorder::instance().set_rank(rank, size);
+  if (!has_made_groups_ && !is_of_hocket && !Recorder::instance().has_rank()) Recorder::instance().set_rank(rank, size);
   has_made_groups_ = true;
 }
 
@@ -50,19 +48,22 @@ void GlooRecorder::issue(const void* work, const void* group, Event event, const
   if (!is_on_) return;
   event.flags |= kEventAsync;
   const std::lock_guard guard(mutex_);
+  Group& made = groups_[group];
+  if (made.is_of_hocket) return;
   OpenEvent& open = in_flight_[work];
   if (open.is_begun) {  // its work was destroyed without anybody having waited for it
     open.event.flags |= kEventEndUnknown;
     end_event(open, EventState::completed);
   }
-  open = begin_event(complete(event, group, torch));
+  open = begin_event(complete(event, group, made, torch));
 }
 
 OpenEvent GlooRecorder::begin_call(const void* group, Event event, const Torch& torch) {
   if (!is_on_) return {};
   event.state = EventState::started;
   const std::lock_guard guard(mutex_);
-  return begin_event(complete(event, group, torch));
+  Group& made = groups_[group];
+  return made.is_of_hocket ? OpenEvent() : begin_event(complete(event, group, made, torch));
 }
 
 void GlooRecorder::start(const void* work) {
@@ -90,8 +91,7 @@ void GlooRecorder::finish(const void* work, EventState state, int source) {
   in_flight_.erase(found);
 }
 
-Event GlooRecorder::complete(Event event, const void* address, const Torch& torch) {
-  Group& group = groups_[address];
+Event GlooRecorder::complete(Event event, const void* address, Group& group, const Torch& torch) {
   event.comm = id_of(address, group, torch);
   event.thread = thread_number();
   event.layer = Layer::communication;

@@ -18,8 +18,9 @@ class GlooRecorder {
   GlooRecorder();
 
   bool is_on() const { return is_on_; }
-  // A group is made at this address, perhaps in place of one that was destroyed.
-  void make_group(const void* group, int rank, int size);
+  // A group is made at this address, perhaps in place of one that was destroyed. Of hocket's own ones nothing is
+  // recorded, because hocket has an event for each of its operations.
+  void make_group(const void* group, int rank, int size, bool is_of_hocket);
   // An operation of a group begins: its layer, thread and begin are set here.
   void issue(const void* work, const void* group, Event event, const Torch& torch);
   void start(const void* work);
@@ -32,12 +33,13 @@ class GlooRecorder {
   struct Group {
     int rank = -1;
     int size = 0;  // 0: unknown
+    bool is_of_hocket = false;
     uint32_t id = 0;
     uint32_t num_messages = 0;
     uint32_t num_collectives = 0;
   };
 
-  Event complete(Event event, const void* group, const Torch& torch);
+  Event complete(Event event, const void* address, Group& group, const Torch& torch);
   uint32_t id_of(const void* address, Group& group, const Torch& torch);
   std::string label_of(const std::string& members);
 

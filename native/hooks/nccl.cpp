@@ -1,9 +1,9 @@
 // The profiler plugin of NCCL, which `hocket observe run` names in NCCL_PROFILER_PLUGIN. It refuses nothing: an error
 // from here would only switch the plugin off.
 #include "hooks/hooks.hpp"
-#include "hooks/mpi_call.hpp"
 #include "hooks/nccl_interface.hpp"
 #include "hooks/nccl_recorder.hpp"
+#include "hooks/of_this_process.hpp"
 
 namespace {
 

@@ -12,8 +12,6 @@ namespace hocket::hooks::nccl {
 
 namespace {
 
-constexpr uint8_t kNoReduction = 0xff;
-
 // A handle is a number and what it is of: an operation, or one of its channels.
 constexpr int kNumberShift = 16;
 constexpr Handle kChannelBit = 0x100;

@@ -8,6 +8,8 @@
 
 namespace hocket::hooks {
 
+inline constexpr uint8_t kNoReduction = 0xff;  // of an event whose operation does not reduce, or by an unknown function
+
 struct OpenEvent {
   RingId ring = RingId::foreign;
   bool is_begun = false;  // totals count it, also if its ring had no place for it

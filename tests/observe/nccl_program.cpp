@@ -176,10 +176,12 @@ class Comm {
     int code = 0;
     const Logger log = nullptr;
     if (g_version == 4) {
-      auto* init = reinterpret_cast<int (*)(void**, int*, const char*, uint64_t, int, int, int, Logger)>(g_plugin->init);
+      auto* init =
+          reinterpret_cast<int (*)(void**, int*, const char*, uint64_t, int, int, int, Logger)>(g_plugin->init);
       code = init(&context_, &mask_, name, hash, 1, num_ranks, rank, log);
     } else {
-      auto* init = reinterpret_cast<int (*)(void**, uint64_t, int*, const char*, int, int, int, Logger)>(g_plugin->init);
+      auto* init =
+          reinterpret_cast<int (*)(void**, uint64_t, int*, const char*, int, int, int, Logger)>(g_plugin->init);
       code = init(&context_, hash, &mask_, name, 1, num_ranks, rank, log);
     }
     require(code == 0, "init failed");
@@ -193,8 +195,8 @@ class Comm {
   void* coll(const char* func, size_t count, const char* type, int root, int num_channels, const char* algo = "RING",
              const char* proto = "LL128") {
     return start(kColl, nullptr, [&](auto& event) {
-      static_cast<Coll4&>(event.coll) = {seq_++, func, this,  this, count, root, type, static_cast<uint8_t>(num_channels),
-                                         16,     algo, proto};
+      static_cast<Coll4&>(event.coll) = {
+          seq_++, func, this, this, count, root, type, static_cast<uint8_t>(num_channels), 16, algo, proto};
     });
   }
   void* p2p(const char* func, size_t count, const char* type, int peer, int num_channels) {
@@ -203,9 +205,7 @@ class Comm {
     });
   }
   void* channel(void* parent, int number) {
-    return start(kKernelCh, parent, [&](auto& event) {
-      event.kernelCh = {static_cast<uint8_t>(number), 123456789};
-    });
+    return start(kKernelCh, parent, [&](auto& event) { event.kernelCh = {static_cast<uint8_t>(number), 123456789}; });
   }
   void* proxy_op(void* parent, pid_t pid) {
     return start(kProxyOp, parent, [&](auto& event) { event.proxyOp = {pid, 0, 1, 2, 4096, 1}; });
@@ -293,7 +293,8 @@ void every_function() {
   Proxy proxy;
   proxy.post([&] { Comm::stop(comm.other(kProxyCtrl)); });
   const auto one = [&](const char* func, size_t count, const char* type, int root, int num_channels) {
-    launch(comm, proxy, [&] { return std::vector{Kernel{&comm, comm.coll(func, count, type, root, num_channels), num_channels}}; });
+    launch(comm, proxy,
+           [&] { return std::vector{Kernel{&comm, comm.coll(func, count, type, root, num_channels), num_channels}}; });
     proxy.wait();
   };
   one("AllReduce", 1000, "ncclFloat32", 0, 2);
@@ -389,7 +390,8 @@ void threads() {
       Proxy proxy;
       for (int i = 0; i < kOperations; ++i) {
         launch(comm, proxy, [&] {
-          return std::vector{Kernel{&comm, comm.coll("AllReduce", static_cast<size_t>(i + 1), "ncclInt8", 0, kChannels), kChannels}};
+          return std::vector{
+              Kernel{&comm, comm.coll("AllReduce", static_cast<size_t>(i + 1), "ncclInt8", 0, kChannels), kChannels}};
         });
         if (i % 50 == 49) proxy.wait();
       }

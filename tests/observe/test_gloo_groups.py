@@ -15,9 +15,10 @@ from hocket.trace import EVENT_STATES
 from hocket.trace.record import END_UNKNOWN
 
 from ..load import scaled
+from ..tier import full
 from .mpi_jobs import kind_name
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), full]
 
 _PROLOGUE = """
 import os, sys, time

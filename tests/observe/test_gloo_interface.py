@@ -250,6 +250,27 @@ def test_a_program_in_cpp_calls_hooked_functions_itself(tmp_path: Path) -> None:
     assert recording.exit_code == 42
 
 
+_OF_HOCKET = """
+import numpy as np
+import hocket as hk
+with hk.init(backends=["gloo"]) as comm:
+    for _ in range(5):
+        comm.all_reduce(np.ones(1000, np.float32))
+"""
+
+
+def test_hockets_own_use_of_gloo_is_not_recorded_twice(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(_OF_HOCKET)
+    job = [sys.executable, "-m", "hocket", "run", "-n", "2", str(tmp_path / "program.py")]
+    recording = record_run(job, tmp_path / "run", layers=["comm"])
+    assert (recording.exit_code, recording.problems) == (0, ())
+    ranks = [each for each in open_run(tmp_path / "run").processes if len(each.events["operations"])]
+    assert [each.snapshot.owner.rank for each in ranks] == [0, 1]
+    for process in ranks:
+        sums = [each for each in process.events["operations"] if kind_name(int(each["kind"])) == "all_reduce"]
+        assert len(sums) >= 5 and len(process.events["foreign"]) == 0
+
+
 def test_damaged_shared_objects(tmp_path: Path) -> None:
     whole = hooks_library().read_bytes()
     path = tmp_path / "library.so"

@@ -88,3 +88,5 @@ def test_errors_are_returned_as_without_the_hooks(tmp_path: Path) -> None:
         assert found == [
             ("recv", 16, 1 - rank, "completed"), ("send", 8, 99, "failed"), ("send", 16, 1 - rank, "completed")
         ]  # fmt: skip
+        totals = snapshot.histograms[snapshot.histograms["layer"] == 0]
+        assert [int(totals[name].sum()) for name in ("count", "failed", "nbytes")] == [3, 1, 16 + 8 + 16]
