@@ -46,12 +46,6 @@ bool is_in_use(const RegionHeader& header) {
   return is_running && !was_replaced;
 }
 
-// Numbers of processes are those of a namespace, and containers may share /dev/shm.
-unsigned long long process_namespace() {
-  struct stat info{};
-  return stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
-}
-
 struct FileOwner {
   int pid = 0;
   unsigned long long started = 0;
@@ -208,9 +202,15 @@ void make_own(size_t nbytes, RecorderMemory* memory, void* at = nullptr) {
 
 }  // namespace
 
+// Numbers of processes are those of a namespace, and containers may share /dev/shm.
+unsigned long long process_namespace() {
+  struct stat info{};
+  return stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
+}
+
 unsigned long long start_of_process(int pid) {
-  std::array<char, 64> path{};
-  std::snprintf(path.data(), path.size(), "/proc/%d/stat", pid);
+  std::array<char, 64> path = {"/proc/self/stat"};  // right, too, where /proc has the numbers of another namespace
+  if (pid != getpid()) std::snprintf(path.data(), path.size(), "/proc/%d/stat", pid);
   const ProcText text = read_proc_file(path.data());
   const char* after_name = std::strrchr(text.data(), ')');  // the name may contain spaces and parentheses
   constexpr int kStartAfterName = 20;                       // field 22; the first after the name is field 3

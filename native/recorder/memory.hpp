@@ -44,6 +44,9 @@ bool keeps_recorder_files();
 // Field 22 of /proc/PID/stat, the start of the process in clock ticks since boot; 0: there is no such process.
 unsigned long long start_of_process(int pid);
 
+// In which this process has its number; 0: unknown.
+unsigned long long process_namespace();
+
 // A random number that the kernel gave this process at its last exec().
 uint64_t random_of_image();
 

@@ -104,6 +104,7 @@ void Recorder::lay_out() {
   header.histogram_nbytes = sizeof(Histogram);
   header.num_tables = kNumTables;
   header.owner_pid = static_cast<uint32_t>(getpid());
+  header.pid_namespace = static_cast<uint32_t>(process_namespace());
   header.owner_started = start_of_process(getpid());
   header.owner_image = random_of_image();
 #if defined(__x86_64__)

@@ -31,6 +31,10 @@ def _python(program: str) -> list[str]:
     return [sys.executable, "-c", program]
 
 
+def _with(text: str, **values: object) -> str:
+    return json.dumps({**json.loads(text), **values})
+
+
 def _left_in_memory() -> set[str]:
     return {name for name in os.listdir("/dev/shm") if name.startswith(("hocket-observe-", "hocket-recorder-"))}
 
@@ -177,8 +181,12 @@ def test_damaged_runs(tmp_path: Path) -> None:
     assert len(process.events["program"]) == 8
     assert any(f"{events}, offset {8 * 72}" in problem for problem in process.problems)
     whole = (folder / "run.json").read_text()
-    for wrong in ("", "[]", "{}", whole.replace("version 1", "version 2"), whole.replace('"lost"', '"last"'),
-                  whole.replace('"exit_code": 0', '"exit_code": "x"')):  # fmt: skip
+    for wrong in ("", "[]", "{}", whole.replace("version 2", "version 3"), whole.replace('"lost"', '"last"'),
+                  whole.replace('"exit_code": 0', '"exit_code": "x"'), whole.replace('"anchors"', '"anchor"'),
+                  _with(whole, anchors=[]), _with(whole, anchors=[[1, 2]]), _with(whole, anchors=[[2, 2], [1, 1]]),
+                  _with(whole, anchors=[[1, 2, 3], [4, 5, 6]]), _with(whole, anchors=[[1 << 64, 1], [1 << 65, 2]]),
+                  _with(whole, readings=[[2, 1, 0]]), _with(whole, readings=[["nan", 1, 1]]),
+                  _with(whole, readings=[[5, 5, 5], [1, 1, 1]]), _with(whole, readings=7)):  # fmt: skip
         (folder / "run.json").write_text(wrong)
         with raises(RecorderError, names=("run.json",)):
             open_run(folder)
@@ -204,3 +212,75 @@ time.sleep(0.5)
     recording = record_run(_python(program), tmp_path / "run")
     assert recording.num_processes == 2 and time.monotonic() - began_s < scaled(15)
     assert all(len(process.events["program"]) == 1 for process in open_run(tmp_path / "run").processes)
+
+
+def test_a_later_run_removes_what_a_killed_agent_left(tmp_path: Path) -> None:
+    before = _left_in_memory()
+    ready = tmp_path / "ready"
+    program = f"import os, time\nopen({str(ready)!r}, 'w').close()\nparent = os.getppid()\n"
+    program += "while os.getppid() == parent: time.sleep(0.05)"
+    command = [sys.executable, "-m", "hocket.cli", "observe", "run", "--output", str(tmp_path / "killed"), "--"]
+    with subprocess.Popen([*command, *_python(program)]) as agent:
+        while not ready.exists():
+            assert agent.poll() is None
+            time.sleep(0.02)
+        (left,) = _left_in_memory() - before
+        os.utime(f"/dev/shm/{left}", (0, 0))
+        record_run(["true"], tmp_path / "beside")
+        assert _left_in_memory() - before == {left}, "an agent that runs keeps its folder"
+        agent.kill()
+        agent.wait(scaled(30))
+        os.utime(f"/dev/shm/{left}", (0, 0))
+    record_run(["true"], tmp_path / "later")
+    assert _left_in_memory() == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_signals_to_the_agent_reach_the_command(tmp_path: Path, number: signal.Signals) -> None:
+    program = f"""
+import signal, time
+def end(*_): raise SystemExit(9)
+signal.signal({int(number)}, end)
+print("ready", flush=True)
+time.sleep(100)
+"""
+    command = [sys.executable, "-m", "hocket.cli", "observe", "run", "--output", str(tmp_path / "run"), "--"]
+    with subprocess.Popen([*command, *_python(program)], stdout=subprocess.PIPE, text=True) as agent:
+        try:
+            assert agent.stdout is not None and agent.stdout.readline() == "ready\n"
+            agent.send_signal(number)
+            assert agent.wait(scaled(30)) == 9
+        finally:
+            agent.kill()
+    assert open_run(tmp_path / "run").description.exit_code == 9
+
+
+@pytest.mark.parametrize("options", [["--mount-proc"], []])
+def test_a_program_in_a_container_that_counts_processes_anew(tmp_path: Path, options: list[str]) -> None:
+    program = """
+import os, time
+from hocket import observe
+assert os.getpid() == 1
+for step in range(20):
+    with observe.region("inside", step=step):
+        time.sleep(0.05)  # several looks of the agent
+"""
+    recording = record_run(["unshare", "--pid", "--fork", *options, *_python(program)], tmp_path / "run")
+    assert (recording.exit_code, recording.problems) == (0, ())
+    (inside,) = (each for each in open_run(tmp_path / "run").processes if len(each.events["program"]))
+    assert inside.snapshot.owner.pid == 1 and inside.snapshot.owner.has_ended
+    assert inside.events["program"]["aux"].tolist() == list(range(20))
+
+
+BUDGET = "HOCKET_RECORDER_BUDGET"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(BUDGET, "much"), (BUDGET, "-1"), (BUDGET, "1e999"), (BUDGET, "nan"), ("HOCKET_RECORDER", "0")]
+)
+def test_variables_that_would_leave_nothing_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with raises(InvalidArgument, names=(name, value)):
+        record_run(["true"], tmp_path / "run")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -24,12 +25,21 @@ started by `hocket observe run`."""
 _RUN_HELP = """Run a command, and record the communication and the file I/O of all processes that it starts.
 
 The programs need not import hocket, and are not changed. Start the launcher under this command: torchrun, mpirun, srun
-or hocket run. The exit code is that of the command."""
+or hocket run. The exit code is that of the command.
+
+A run on several hosts needs one agent on each: --listen on the first host, --join on the others, where a launcher is
+started on every host. Where mpirun or srun starts the ranks of all hosts, put `hocket observe run --` before their
+program, too: the first rank on each host records for all ranks there."""
 _RUN_EXAMPLES = """\b
 Examples:
   hocket observe run -- python train.py
   hocket observe run --output run-1 -- torchrun --nproc-per-node 2 train.py
-  hocket observe run --layers comm -- mpirun -n 4 python stencil.py"""
+  hocket observe run --layers comm -- mpirun -n 4 python stencil.py
+\b
+Two hosts:
+  hocket observe run --listen 10.0.0.1:29777 -- torchrun --nnodes 2 --node-rank 0 ... train.py
+  hocket observe run --join 10.0.0.1:29777 -- torchrun --nnodes 2 --node-rank 1 ... train.py
+  hocket observe run --listen 10.0.0.1 -- mpirun -hosts a,b -n 8 hocket observe run -- python stencil.py"""
 _TOP_HELP = """Show what all processes of a job do: the operation in flight and since when, whom it waits for, rates.
 
 Needs nothing of the processes: they may hang, be stopped, or be dead while their launcher lives. Ends with Ctrl-C, or
@@ -76,23 +86,53 @@ def run(
         Path | None, typer.Option("--output", help="Folder for the run; by default hocket-run-DATE-TIME.")
     ] = None,
     layers: Annotated[str, typer.Option("--layers", help="What to record: comm, io or both.")] = "comm,io",
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            "--listen", metavar="ADDRESS[:PORT]", help="Agents of other hosts join here; this host's address."
+        ),
+    ] = None,
+    join: Annotated[
+        str | None,
+        typer.Option("--join", metavar="ADDRESS:PORT", help="Send what this host records to the one that listens."),
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Run a command and record it."""
-    from hocket.observe import record_run
-
-    folder = output or Path(strftime("hocket-run-%Y%m%d-%H%M%S"))
-    recording = record_run(command, folder, layers=[each.strip() for each in layers.split(",") if each.strip()])
-    if as_json:
-        print(json.dumps({**asdict(recording), "folder": str(recording.folder)}))
+    recording = _recorded(command, output, [each.strip() for each in layers.split(",") if each.strip()], listen, join)
+    if recording.num_hosts == 0:
+        pass  # the agent that records this process reports
+    elif as_json:
+        print(json.dumps({**asdict(recording), "folder": str(recording.folder) if recording.folder else None}))
     else:
         _print_recording(recording)
     return recording.exit_code if recording.exit_code >= 0 else 128 - recording.exit_code
 
 
+def _recorded(
+    command: list[str], output: Path | None, layers: list[str], listen: str | None, join: str | None
+) -> RunRecording:
+    from hocket.errors import InvalidArgument
+    from hocket.observe import follow_run, join_run, record_run
+
+    if join is not None and (listen is not None or output is not None):
+        raise InvalidArgument("--join sends the run to the host that listens: leave out --output and --listen")
+    if output is None and listen is None and join is None:
+        followed = follow_run(command)
+        if followed is not None:
+            return followed
+        join = os.environ.get("HOCKET_OBSERVE_JOIN")
+    if join is not None:
+        return join_run(command, join, layers=layers)
+    folder = output or Path(strftime("hocket-run-%Y%m%d-%H%M%S"))
+    return record_run(command, folder, layers=layers, listen=listen)
+
+
 def _print_recording(recording: RunRecording) -> None:
     lost = f"; {recording.num_lost} were overwritten before they could be saved" if recording.num_lost else ""
-    text = f"{recording.num_events} events of {recording.num_processes} processes in {recording.folder}{lost}"
+    place = f"in {recording.folder}" if recording.folder else "sent to the first host"
+    hosts = f" and those of {recording.num_hosts - 1} other hosts" if recording.num_hosts > 1 else ""
+    text = f"{recording.num_events} events of {recording.num_processes} processes{hosts} {place}{lost}"
     for line in (*recording.problems, text):
         print(f"hocket observe: {line}", file=sys.stderr)
 

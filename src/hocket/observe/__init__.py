@@ -1,12 +1,13 @@
 """See what the processes of a job do, also while they hang and after they were killed."""
 
 from hocket.observe.activity import Activity, InFlight, activity_of
-from hocket.observe.agent import RunRecording, record_run
+from hocket.observe.agent import RunRecording, follow_run, join_run, record_run
 from hocket.observe.events import RecordedEvent, events_in
 from hocket.observe.job import copy_recorders, find_job
 from hocket.observe.job_watcher import JobView, JobWatcher, RankView
 from hocket.observe.processes import ProcessStatus, process_status
 from hocket.observe.program import counter, mark, region, traced
+from hocket.observe.run_clock import RunClock
 from hocket.observe.saved import ObservedRun, RunDescription, SavedProcess, open_run
 from hocket.observe.sources import SourceStatus, find_sources
 
@@ -18,6 +19,7 @@ __all__ = [
     "ProcessStatus",
     "RecordedEvent",
     "RunDescription",
+    "RunClock",
     "SavedProcess",
     "RankView",
     "RunRecording",
@@ -28,6 +30,8 @@ __all__ = [
     "counter",
     "events_in",
     "find_job",
+    "follow_run",
+    "join_run",
     "find_sources",
     "mark",
     "open_run",

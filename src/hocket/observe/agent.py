@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import threading
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 from time import time
 
-from hocket.errors import InvalidArgument, RecorderError
+from hocket.errors import RecorderError
+from hocket.observe.command import check_command, running
 from hocket.observe.drain import Drain
 from hocket.observe.hook_watch import HookWatch
+from hocket.observe.host_collector import HostCollector, parse_address
+from hocket.observe.host_joiner import HostJoiner
 from hocket.observe.nccl import plugin_problem
+from hocket.observe.one_agent import AgentLease, lease_or_folder, locked
 from hocket.observe.run import LAYERS, memory_folder, recording_environment
+from hocket.observe.run_clock import AnchorSeries
 from hocket.observe.saved import RunDescription, empty_folder, save_run
 
 FOLDER_PREFIX = "hocket-observe-"
 """Of the folders in memory in which the processes of recorded runs leave their recorders."""
+JOIN_VARIABLE = "HOCKET_OBSERVE_JOIN"
+"""Environment variable of a recorded command: where agents of other hosts join the run."""
+_LOCK = "agent"
+_BEGINNING_S = 10.0
 _FILES = "hocket-recorder-*"
 _LONGEST_WAIT_S = 0.25
 _SHORTEST_WAIT_S = 0.01
@@ -36,12 +45,13 @@ class RunRecording:
     """What is left of a recorded run.
 
     Args:
-        folder: the run, for `open_run`.
+        folder: the run, for `open_run`; None: it is on another host, or another process records it.
         exit_code: of the command; negative: minus the number of the signal that ended it.
         num_processes: how many processes have left a recorder.
         num_events: how many events were saved.
         num_lost: how many events were overwritten before they could be saved; totals have them.
         problems: what could not be read, and which libraries the hooks do not match.
+        num_hosts: how many hosts recorded; 0: another process records.
 
     Examples:
         >>> from hocket import observe
@@ -49,17 +59,18 @@ class RunRecording:
         0
     """
 
-    folder: Path
+    folder: Path | None
     exit_code: int
     num_processes: int
     num_events: int
     num_lost: int
     problems: tuple[str, ...]
+    num_hosts: int
 
 
 def record_run(
     command: Sequence[str], folder: str | Path, *, layers: Collection[str] = LAYERS,
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None, listen: str | None = None,
 ) -> RunRecording:  # fmt: skip
     """Run a command and record it and all programs that it starts on this host; they need not import hocket.
 
@@ -68,9 +79,13 @@ def record_run(
         folder: where to save the run; a new or an empty folder.
         layers: what to record of programs that do not import hocket: "comm", "io" or both.
         environment: of the command; None: that of this process.
+        listen: address by which other hosts reach this one, such as ``"10.0.0.1:29777"``: their agents (see `join_run`)
+            send what they record into this run. Without a port any free one is used; `HOCKET_OBSERVE_JOIN` tells it to
+            the command. None: this host only.
 
     Raises:
-        InvalidArgument: `folder` is not empty, a layer is unknown, or the command cannot be started.
+        InvalidArgument: `folder` is not empty, a layer is unknown, the command cannot be started, or this host does not
+            have the address.
         RecorderError: nothing can be recorded here.
 
     Examples:
@@ -78,38 +93,148 @@ def record_run(
         >>> observe.record_run(["cat", "/etc/hostname"], "run-of-cat").exit_code
         0
     """
-    if not command:
-        raise InvalidArgument("a command is needed, such as python train.py")
+    check_command(command)
     target = empty_folder(Path(folder))
-    memory = Path(mkdtemp(prefix=FOLDER_PREFIX, dir=memory_folder()))
-    try:
-        variables = recording_environment(os.environ if environment is None else environment, memory, layers)
-        plugin = plugin_problem(variables) if "comm" in layers else None
-        problems = [plugin] if plugin else []
-        began_s = time()
+    variables = dict(os.environ if environment is None else environment)
+    if listen is None:
+        with _agent_of(target) as agent:
+            return _record(agent, command, variables, layers)
+    with HostCollector(*parse_address(listen, needs_port=False), target) as collector, _agent_of(target) as agent:
+        variables[JOIN_VARIABLE] = collector.name
+        recording = _record(agent, command, variables, layers)
+        collector.wait_for_hosts()
+        return replace(recording, problems=(*recording.problems, *collector.problems), num_hosts=1 + collector.num_kept)
+
+
+def join_run(
+    command: Sequence[str], address: str, *, layers: Collection[str] = LAYERS,
+    environment: Mapping[str, str] | None = None, timeout: float = 60.0,
+) -> RunRecording:  # fmt: skip
+    """Run a command, record it on this host, and send that to the first host of the run.
+
+    Of all tasks on a host that join the same run, the first one records for all, until all of them have ended.
+
+    Args:
+        command: program and arguments.
+        address: of the first host: the one that `record_run` listens at, with the port.
+        layers: what to record of programs that do not import hocket: "comm", "io" or both.
+        environment: of the command; None: that of this process.
+        timeout: seconds to wait until the first host listens.
+
+    Returns:
+        What was recorded. `folder` is None: the run is on the first host.
+
+    Raises:
+        InvalidArgument: a layer is unknown, or the command cannot be started.
+        RecorderError: the first host is not there, has another secret, or has left; then the message names the folder
+            in which the recording lies on this host.
+
+    Examples:
+        >>> from hocket import observe
+        >>> observe.join_run(["true"], "127.0.0.1:9", timeout=0.2)
+        Traceback (most recent call last):
+        hocket.errors.RecorderError: no `hocket observe run --listen` answers at 127.0.0.1:9 within 0.2 s: ...
+    """
+    check_command(command)
+    place = parse_address(address, needs_port=True)
+    variables = dict(os.environ if environment is None else environment)
+    with lease_or_folder(address) as lease:
+        if isinstance(lease, Path):
+            return _recorded_by_another(command, recording_environment(variables, lease, layers))
+        joiner = HostJoiner(place, timeout)
+        target = Path(mkdtemp(prefix="hocket-joined-run-"))
         try:
-            process = subprocess.Popen(list(command), env=variables)
-        except OSError as error:
-            raise InvalidArgument(f"{command[0]} cannot be started: {error.strerror}") from None
-        watch = HookWatch(process.pid) if "comm" in layers else None
-        agent = Agent(memory, target, watch)
-        agent.start()
-        try:
-            exit_code = _wait(process)
+            with _agent_of(target) as agent:
+                lease.publish(agent.memory)
+                recording = _record(agent, command, variables, layers, lease, joiner)
+            joiner.send_run(target)
         finally:
-            agent.stop()
-        lost = {drain.name: drain.lost for drain in agent.drains if drain.lost}
-        save_run(target, RunDescription(tuple(command), socket.gethostname(), began_s, time(), exit_code, lost))
-        return RunRecording(
-            folder=target,
-            exit_code=exit_code,
-            num_processes=len(agent.drains),
-            num_events=sum(drain.num_saved for drain in agent.drains),
-            num_lost=sum(sum(drain.lost.values()) for drain in agent.drains),
-            problems=(*problems, *agent.problems),
-        )
+            joiner.close()
+        rmtree(target, ignore_errors=True)
+        return replace(recording, folder=None)
+
+
+def follow_run(command: Sequence[str]) -> RunRecording | None:
+    """Run a command as a part of the run that records this process already; None: none does.
+
+    Raises:
+        InvalidArgument: the command cannot be started.
+    """
+    memory = Path(os.environ.get("HOCKET_RECORDER_FOLDER", "/nowhere"))
+    if not memory.name.startswith(FOLDER_PREFIX) or not memory.is_dir():
+        return None
+    return _recorded_by_another(command, os.environ)
+
+
+def _recorded_by_another(command: Sequence[str], variables: Mapping[str, str]) -> RunRecording:
+    with running(command, variables) as process:
+        return RunRecording(None, process.wait(), 0, 0, 0, (), 0)
+
+
+@contextmanager
+def _agent_of(target: Path) -> Iterator[Agent]:
+    folder = memory_folder()
+    remove_abandoned(folder)
+    memory = Path(mkdtemp(prefix=FOLDER_PREFIX, dir=folder))
+    try:
+        with locked(memory / _LOCK):
+            yield Agent(memory, target)
     finally:
         rmtree(memory, ignore_errors=True)
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove what agents of this user that were killed have left in memory."""
+    for each in folder.glob(FOLDER_PREFIX + "*"):
+        try:
+            if time() - each.stat().st_mtime < _BEGINNING_S:
+                continue  # its agent may not have the lock yet
+            with locked(each / _LOCK):
+                rmtree(each, ignore_errors=True)
+        except (OSError, RecorderError):
+            continue  # its agent runs, or it belongs to another user
+
+
+def _record(
+    agent: Agent, command: Sequence[str], environment: Mapping[str, str], layers: Collection[str],
+    lease: AgentLease | None = None, joiner: HostJoiner | None = None,
+) -> RunRecording:  # fmt: skip
+    variables = recording_environment(environment, agent.memory, layers)
+    plugin = plugin_problem(variables) if "comm" in layers else None
+    began_s = time()
+    with running(command, variables) as process:
+        if "comm" in layers:
+            agent.watch = HookWatch(process.pid)
+        agent.start()
+        try:
+            exit_code = process.wait()
+            if lease is not None:
+                lease.wait_for_others()
+        finally:
+            agent.stop()
+    if joiner is not None:
+        joiner.stop_comparing()
+    drains = agent.drains
+    description = RunDescription(
+        command=tuple(command),
+        host=socket.gethostname(),
+        began_s=began_s,
+        ended_s=time(),
+        exit_code=exit_code,
+        lost={drain.name: drain.lost for drain in drains if drain.lost},
+        anchors=tuple(agent.anchors.anchors),
+        readings=tuple((each.asked, each.theirs, each.answered) for each in joiner.readings) if joiner else (),
+    )
+    save_run(agent.target, description)
+    return RunRecording(
+        folder=agent.target,
+        exit_code=exit_code,
+        num_processes=len(drains),
+        num_events=sum(drain.num_saved for drain in drains),
+        num_lost=sum(sum(drain.lost.values()) for drain in drains),
+        problems=(*([plugin] if plugin else []), *agent.problems),
+        num_hosts=1,
+    )
 
 
 class Agent:
@@ -118,13 +243,14 @@ class Agent:
     Args:
         memory: folder in which processes leave their recorders.
         target: folder to save them in.
-        watch: looks at the libraries of the processes; None: nobody does.
     """
 
-    def __init__(self, memory: Path, target: Path, watch: HookWatch | None = None) -> None:
-        self._memory = memory
-        self._target = target
-        self._watch = watch
+    def __init__(self, memory: Path, target: Path) -> None:
+        self.memory = memory
+        self.target = target
+        self.anchors = AnchorSeries()
+        self.watch: HookWatch | None = None
+        """Looks at the libraries of the processes, if set before the start."""
         self._drains: dict[str, Drain] = {}
         self._stops = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hocket-agent", daemon=True)
@@ -138,7 +264,7 @@ class Agent:
     @property
     def problems(self) -> list[str]:
         """What could not be read, and which libraries the hooks do not match."""
-        of_watch = self._watch.problems if self._watch else []
+        of_watch = self.watch.problems if self.watch else []
         return [*of_watch, *(problem for drain in self.drains for problem in drain.problems)]
 
     def start(self) -> None:
@@ -163,9 +289,11 @@ class Agent:
         try:
             while not self._stops.wait(wait_s):
                 share = self._look()
+                self.anchors.take()
                 wait_s = min(wait_s * (0.5 if share > _FULL_SHARE else 1.5), _LONGEST_WAIT_S)
                 wait_s = max(wait_s, _SHORTEST_WAIT_S)
             self._look()
+            self.anchors.take(at_once=True)
             for drain in self.drains:
                 drain.finish()
         except BaseException as error:
@@ -173,21 +301,12 @@ class Agent:
 
     def _look(self) -> float:
         """Look at every recorder; return the largest share of a ring that was new."""
-        if self._watch:
-            self._watch.look_if_due()
+        if self.watch:
+            self.watch.look_if_due()
         largest = 0.0
-        for path in sorted(self._memory.glob(_FILES)):
+        for path in sorted(self.memory.glob(_FILES)):
             drain = self._drains.get(path.name)
             if drain is None:
-                drain = self._drains[path.name] = Drain(path, self._target)
+                drain = self._drains[path.name] = Drain(path, self.target)
             largest = max(largest, drain.look())
         return largest
-
-
-def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Wait for the command; Ctrl-C goes to it from the terminal, and it decides when to end."""
-    while True:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            continue

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from time import monotonic
 
@@ -103,11 +105,40 @@ def process_status(pid: int) -> ProcessStatus:
 
 def status_of(owner: Owner) -> ProcessStatus | None:
     """Return what the kernel says of a recorder's process; None: it has ended, whoever has its number."""
+    is_here = owner.pid_namespace in (0, _namespace_of("self"))
+    pid = owner.pid if is_here else _pid_here(owner.pid_namespace, owner.pid, owner.started)
+    if pid is None:
+        return None
     try:
-        status = process_status(owner.pid)
+        status = process_status(pid)
     except RecorderError:
         return None
     return status if status.started == owner.started and status.state != "ended" else None
+
+
+def _namespace_of(process: str) -> int:
+    """The inode of its PID namespace; 0: it has ended, or belongs to another user."""
+    try:
+        return os.stat(f"/proc/{process}/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+@lru_cache(4096)
+def _pid_here(namespace: int, pid: int, started: int) -> int | None:
+    """Return the number that a process of a container has outside; None: it has ended."""
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit() or _namespace_of(entry) != namespace:
+            continue
+        try:
+            lines = Path(f"/proc/{entry}/status").read_text(errors="replace").splitlines()
+        except OSError:
+            continue  # it has ended
+        numbers = next((line.split() for line in lines if line.startswith("NSpid:")), [""])
+        with suppress(RecorderError):
+            if numbers[-1] == str(pid) and process_status(int(entry)).started == started:
+                return int(entry)
+    return None
 
 
 def descendants_of(pid: int) -> list[int]:

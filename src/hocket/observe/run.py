@@ -41,12 +41,13 @@ def recording_environment(
         layers: some of `LAYERS`.
 
     Raises:
-        InvalidArgument: an unknown layer.
+        InvalidArgument: an unknown layer, or a variable of the environment switches the recorder off.
         RecorderError: this build of hocket has no hooks.
     """
     unknown = [layer for layer in layers if layer not in LAYERS]
     if unknown or not layers:
         raise InvalidArgument(f"layers must be some of {', '.join(LAYERS)}, not {', '.join(unknown) or 'nothing'}")
+    _check_variables(environment)
     preloaded = environment.get("LD_PRELOAD", "")
     library = str(hooks_library())
     plugin = {} if "comm" not in layers or environment.get(PLUGIN_VARIABLE) else {PLUGIN_VARIABLE: library}
@@ -59,6 +60,18 @@ def recording_environment(
         "HOCKET_RECORDER": environment.get("HOCKET_RECORDER", "1"),
         **plugin,
     }
+
+
+def _check_variables(environment: Mapping[str, str]) -> None:
+    if environment.get("HOCKET_RECORDER") == "0":
+        raise InvalidArgument("HOCKET_RECORDER=0 switches the recorder off: unset it to record")
+    budget = environment.get("HOCKET_RECORDER_BUDGET") or "all"
+    try:
+        is_valid = budget == "all" or 0 < float(budget) <= 100
+    except ValueError:
+        is_valid = False
+    if not is_valid:
+        raise InvalidArgument(f"HOCKET_RECORDER_BUDGET must be all, or percent above 0 up to 100, not {budget!r}")
 
 
 def _package_folders() -> list[Path]:

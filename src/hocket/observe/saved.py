@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from itertools import pairwise
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hocket.clock import ClockReading
 from hocket.errors import InvalidArgument, RecorderError
+from hocket.observe.run_clock import Anchor, RunClock
 from hocket.trace import EVENT_FIELDS, RecorderSnapshot, read_recorder
 from hocket.versioned_json import Head
 from hocket.whole_file import write_whole
@@ -18,7 +22,9 @@ if TYPE_CHECKING:
 
 RUN_FILE = "run.json"
 RECORDER_SUFFIX = ".recorder"
-HEAD = Head("hocket recorded run, version ", 1, RecorderError, title="a recorded run", most_nbytes=16 << 20)
+HOST_FOLDERS = "host-*"
+"""In the folder of a run: those of other hosts."""
+HEAD = Head("hocket recorded run, version ", 2, RecorderError, title="a recorded run", most_nbytes=16 << 20)
 
 
 def saved_layout() -> np.dtype[np.void]:
@@ -43,6 +49,9 @@ class RunDescription:
         began_s, ended_s: seconds since 1970.
         exit_code: of the command; negative: minus the number of the signal that ended it.
         lost: of each process and ring, how many events were overwritten before they could be saved.
+        anchors: pairs of ticks and nanoseconds of the host's monotonic clock, oldest first.
+        readings: comparisons with the clock of the first host, in nanoseconds: this clock before, the other one, this
+            clock after; none if the clock is the same.
     """
 
     command: tuple[str, ...]
@@ -51,6 +60,8 @@ class RunDescription:
     ended_s: float
     exit_code: int
     lost: dict[str, dict[str, int]]
+    anchors: tuple[Anchor, ...]
+    readings: tuple[tuple[float, float, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,6 +74,8 @@ class SavedProcess:
         events: by ring, structured arrays with "place" and `hocket.trace.EVENT_FIELDS`, by place.
         lost: by ring, how many events are missing in `events`.
         problems: what could not be read, each with the file and the offset.
+        host: name of its host.
+        clock: converts its ticks to seconds since the run began, equal for the processes of all hosts.
     """
 
     name: str
@@ -70,6 +83,8 @@ class SavedProcess:
     events: dict[str, NDArray[np.void]]
     lost: dict[str, int]
     problems: tuple[str, ...]
+    host: str
+    clock: RunClock
 
 
 @dataclass(frozen=True)
@@ -78,8 +93,9 @@ class ObservedRun:
 
     Args:
         folder: where it is.
-        description: what was run.
-        processes: by rank; processes without a rank come last, by their start.
+        description: what was run on the first host.
+        processes: of all hosts, by rank; processes without a rank come last, by their start.
+        other_hosts: what was run on other hosts.
 
     Examples:
         >>> from hocket import observe
@@ -91,6 +107,7 @@ class ObservedRun:
     folder: Path
     description: RunDescription
     processes: tuple[SavedProcess, ...]
+    other_hosts: tuple[RunDescription, ...] = ()
 
 
 def empty_folder(folder: Path) -> Path:
@@ -131,26 +148,39 @@ def open_run(folder: str | Path) -> ObservedRun:
         1
     """
     path = Path(folder)
-    _, content = HEAD.load(path / RUN_FILE)
-    description = _description(content, str(path / RUN_FILE))
+    descriptions = {each: _load(each) for each in (path, *sorted(path.glob(HOST_FOLDERS)))}
+    origin_ns = descriptions[path].anchors[0][1]
     processes = [
-        _process(path, file.name.removesuffix(RECORDER_SUFFIX), description)
-        for file in sorted(path.glob("*" + RECORDER_SUFFIX))
+        _process(each, file.name.removesuffix(RECORDER_SUFFIX), description, clock)
+        for each, description in descriptions.items()
+        for clock in (_clock(description, origin_ns),)
+        for file in sorted(each.glob("*" + RECORDER_SUFFIX))
     ]
     processes.sort(key=_order)
-    return ObservedRun(path, description, tuple(processes))
+    first, *others = descriptions.values()
+    return ObservedRun(path, first, tuple(processes), tuple(others))
 
 
-def _order(process: SavedProcess) -> tuple[bool, int, int]:
+def _load(folder: Path) -> RunDescription:
+    _, content = HEAD.load(folder / RUN_FILE)
+    return _description(content, str(folder / RUN_FILE))
+
+
+def _clock(description: RunDescription, origin_ns: int) -> RunClock:
+    return RunClock(description.anchors, [ClockReading(*each) for each in description.readings], origin_ns)
+
+
+def _order(process: SavedProcess) -> tuple[bool, int, float]:
     owner = process.snapshot.owner
-    return owner.rank is None, owner.rank or 0, owner.started
+    return owner.rank is None, owner.rank or 0, float(process.clock.seconds(process.snapshot.anchor[0]))
 
 
-def _process(folder: Path, name: str, description: RunDescription) -> SavedProcess:
+def _process(folder: Path, name: str, description: RunDescription, clock: RunClock) -> SavedProcess:
     snapshot = read_recorder(folder / (name + RECORDER_SUFFIX))
     problems = list(snapshot.problems)
     events = {ring: _events(events_path(folder, name, ring), problems) for ring in snapshot.rings}
-    return SavedProcess(name, snapshot, events, dict(description.lost.get(name, {})), tuple(problems))
+    lost = dict(description.lost.get(name, {}))
+    return SavedProcess(name, snapshot, events, lost, tuple(problems), description.host, clock)
 
 
 def _events(path: Path, problems: list[str]) -> NDArray[np.void]:
@@ -180,8 +210,29 @@ def _description(content: dict[str, Any], place: str) -> RunDescription:
             ended_s=float(content["ended_s"]),
             exit_code=int(content["exit_code"]),
             lost={str(name): {str(ring): int(count) for ring, count in rings.items()} for name, rings in lost.items()},
+            anchors=_anchors(content["anchors"]),
+            readings=_readings(content["readings"]),
         )
     except KeyError as error:
         raise RecorderError(f"{place}: the key {error} is missing") from None
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, InvalidArgument) as error:
         raise RecorderError(f"{place}: {error}") from None
+
+
+def _anchors(content: list[Any]) -> tuple[Anchor, ...]:
+    anchors = tuple((int(ticks), int(ns)) for ticks, ns in content)
+    if len(anchors) < 2 or any(before >= after for before, after in pairwise(anchors)):
+        raise ValueError("anchors must be at least two, in the order of time")
+    if not all(0 <= number < 1 << 63 for anchor in anchors for number in anchor):
+        raise ValueError("an anchor is out of range")
+    return anchors
+
+
+def _readings(content: list[Any]) -> tuple[tuple[float, float, float], ...]:
+    readings = tuple((float(asked), float(theirs), float(answered)) for asked, theirs, answered in content)
+    if not all(isfinite(number) for reading in readings for number in reading):
+        raise ValueError("a comparison of clocks is not finite")
+    ordered = [ClockReading(*reading).at for reading in readings]
+    if ordered != sorted(ordered):
+        raise ValueError("comparisons of clocks must be in the order of time")
+    return readings

@@ -73,6 +73,7 @@ class Owner:
         rank: its rank in the job; None: unknown.
         world_size: number of ranks of the job; None: unknown.
         has_ended: whether it has ended normally.
+        pid_namespace: in which `pid` is its number, as in ``readlink /proc/self/ns/pid``; 0: unknown.
 
     Examples:
         >>> import os
@@ -91,6 +92,7 @@ class Owner:
     rank: int | None
     world_size: int | None
     has_ended: bool
+    pid_namespace: int
 
 
 @dataclass(frozen=True)
@@ -252,7 +254,7 @@ class _Reader:
             raise self._error(len(head), f"it ends after {len(head)} bytes; a recorder has a head of {_HEADER.size}")
         (
             magic, schema, header_nbytes, region_nbytes, event_nbytes, num_rings, histogram_nbytes, num_tables,
-            started, image, pid, is_tsc, boot_id, rank, world_size, has_ended, _, host, program, *anchor,
+            started, image, pid, is_tsc, boot_id, rank, world_size, has_ended, namespace, host, program, *anchor,
         ) = _HEADER.unpack(head)  # fmt: skip
         if magic != MAGIC:
             raise self._error(0, f"it begins with {magic!r}; a recorder begins with {MAGIC!r}")
@@ -278,7 +280,7 @@ class _Reader:
             source=self._source,
             owner=Owner(
                 pid, started, image, _text(boot_id), _text(host), _text(program), None if rank < 0 else rank,
-                None if world_size < 0 else world_size, bool(has_ended),
+                None if world_size < 0 else world_size, bool(has_ended), namespace,
             ),
             ticks_are_tsc=bool(is_tsc),
             anchor=tuple(anchor),

@@ -1,0 +1,79 @@
+"""A connection between the agents of two hosts: both have proven that they know the user's secret."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections import deque
+from time import monotonic
+from typing import Any
+
+from hocket.boot.sealed import End, ProtocolError
+
+PURPOSE = "hocket observe"
+"""Name of the job in the protocol of control connections."""
+CHUNK_NBYTES = 512 << 10
+_READ_NBYTES = 1 << 20
+
+
+class SealedStream:
+    """Sends and receives messages: JSON objects with one key, or pieces of a file.
+
+    Args:
+        connection: closed by `close`.
+        end: this end's protocol, after authentication.
+    """
+
+    def __init__(self, connection: socket.socket, end: End) -> None:
+        self._socket = connection
+        self._end = end
+        self._received: deque[bytes] = deque()
+
+    def send(self, message: bytes, timeout: float) -> None:
+        """Send a message.
+
+        Raises:
+            OSError: the connection is broken, or the other side does not read within `timeout` seconds.
+        """
+        self._end.send(message)
+        self._socket.settimeout(timeout)
+        self._socket.sendall(self._end.outgoing)
+        self._end.outgoing.clear()
+
+    def send_object(self, kind: str, content: object, timeout: float) -> None:
+        """Send a JSON object with one key."""
+        self.send(json.dumps({kind: content}).encode(), timeout)
+
+    def receive(self, timeout: float) -> bytes:
+        """Return the next message.
+
+        Raises:
+            OSError: the connection is broken, or no whole message came within `timeout` seconds.
+            ProtocolError: the other side sent something else.
+        """
+        deadline_s = monotonic() + timeout
+        while not self._received:
+            left_s = deadline_s - monotonic()
+            if left_s <= 0:
+                raise TimeoutError(f"no message within {timeout:g} s")
+            self._socket.settimeout(left_s)
+            data = self._socket.recv(_READ_NBYTES)
+            if not data:
+                raise ConnectionError("the other side has closed the connection")
+            self._received.extend(self._end.take_in(data))
+        return self._received.popleft()
+
+    def receive_object(self, timeout: float) -> tuple[str, Any]:
+        """Return the key and the content of the next message."""
+        try:
+            content = json.loads(self.receive(timeout))
+        except (ValueError, RecursionError):
+            raise ProtocolError("a message is not JSON") from None
+        if not isinstance(content, dict) or len(content) != 1:
+            raise ProtocolError("a message must be a JSON object with one key")
+        [(kind, value)] = content.items()
+        return kind, value
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
