@@ -29,26 +29,42 @@ class Inside {
   bool was_inside_;
 };
 
+// Environment variable: the layers to record, separated by commas.
+inline constexpr const char* kObserveVariable = "HOCKET_OBSERVE";
+
 // The function that a hook of the C library replaces.
 template <typename Function>
 Function* next_in_order(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
 }
 
-// The function that a hook replaces, from the library that calls the hook or one that it needs. RTLD_NEXT does not see
-// libraries that Python loads for one module only.
-template <typename Function>
-Function* next_of_caller(const char* name, const void* caller) {
+// A handle of the library, or of the program itself, in which an address is.
+inline void* library_of_caller(const void* caller) {
   Dl_info info{};
   if (dladdr(caller, &info) == 0) return nullptr;
   void* library = dlopen(info.dli_fname, RTLD_NOLOAD | RTLD_NOW);
-  return library ? reinterpret_cast<Function*>(dlsym(library, name)) : nullptr;
+  // The dynamic linker does not know the program by its path.
+  return library ? library : dlopen(nullptr, RTLD_NOW);
+}
+
+// Whether two addresses are in one library.
+inline bool are_in_one_library(const void* one, const void* other) {
+  Dl_info first{};
+  Dl_info second{};
+  return dladdr(one, &first) != 0 && dladdr(other, &second) != 0 && first.dli_fbase == second.dli_fbase;
+}
+
+// The function that a hook replaces, from the library that calls the hook or one that it needs. RTLD_NEXT does not see
+// libraries that Python loads for one module only; but the program itself sees the hook first.
+template <typename Function>
+Function* next_of_caller(const char* name, const void* caller) {
+  void* library = library_of_caller(caller);
+  void* found = library ? dlsym(library, name) : nullptr;
+  if (!found || are_in_one_library(found, &kObserveVariable)) found = dlsym(RTLD_NEXT, name);
+  return reinterpret_cast<Function*>(found);
 }
 
 using hocket::thread_number;
-
-// Environment variable: the layers to record, separated by commas.
-inline constexpr const char* kObserveVariable = "HOCKET_OBSERVE";
 
 // Whether the variable names this layer, "comm" or "io".
 inline bool observes(std::string_view layer) {

@@ -56,6 +56,8 @@ struct Names {
 };
 constinit Names g_names;
 
+thread_local bool t_was_inside = false;
+
 bool is_table(int fd) { return fd >= 0 && static_cast<size_t>(fd) < kNumEntries; }
 
 bool is_file_system_of_kernel(int fd, uint64_t device) {
@@ -198,7 +200,8 @@ void lock_files() {
   g_names.mutex.lock();
   g_names.signals_before_fork = before;
   lock_slots();
-  t_is_inside = true;  // the recorder makes its new memory in the child
+  t_was_inside = t_is_inside;  // a function of the program that MPI calls may fork
+  t_is_inside = true;          // the recorder makes its new memory in the child
 }
 
 void unlock_files(bool is_child) {
@@ -214,7 +217,7 @@ void unlock_files(bool is_child) {
   const uint64_t before = g_names.signals_before_fork;
   unlock_slots();
   g_names.mutex.unlock();
-  t_is_inside = false;
+  t_is_inside = t_was_inside;
   restore_signals(before);
 }
 

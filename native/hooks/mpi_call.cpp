@@ -71,22 +71,22 @@ void MpiCall::begin(MpiOperation operation, uint8_t flags) {
   Event event = event_of(*mpi_, operation);
   number_operation(event, operation.group.get(), operation.is_message);
   event.t_begin = ticks();
-  index_ = Recorder::instance().ring(RingId::foreign).add(event);
+  event_ = begin_event(event);
 }
 
 void MpiCall::begin_sent(const MpiOperation& sent, uint8_t flags) {
-  const uint64_t received = std::exchange(index_, SharedRing::kNone);
+  const OpenEvent received = std::exchange(event_, {});
   const bool is_receive = is_receive_;
   begin(sent, flags);
-  sent_index_ = std::exchange(index_, received);
+  sent_ = std::exchange(event_, received);
   is_receive_ = is_receive;
   is_to_nobody_ = false;
 }
 
 OpenOperation MpiCall::opened() {
   OpenOperation operation;
-  operation.index = index_;
-  operation.sent_index = sent_index_;
+  operation.event = event_;
+  operation.sent = sent_;
   operation.is_receive = is_receive_;
   operation.arrays = std::move(arrays_);
   return operation;

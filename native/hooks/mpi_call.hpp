@@ -1,13 +1,10 @@
 // One call of an MPI function through its hook: the original, and the event that stands for it.
 #pragma once
 
-#include <pthread.h>
-
 #include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <new>
 #include <tuple>
 #include <vector>
 
@@ -16,18 +13,10 @@
 #include "hooks/mpi_communicators.hpp"
 #include "hooks/mpi_library.hpp"
 #include "hooks/mpi_variables.hpp"
+#include "hooks/of_this_process.hpp"
+#include "hooks/open_event.hpp"
 
 namespace hocket::hooks {
-
-// The one T of this process. A forked child begins with a new one: another thread of the parent may have held its lock.
-template <typename T>
-T& of_this_process() {
-  static T* const made = [] {
-    pthread_atfork(nullptr, nullptr, [] { new (&of_this_process<T>()) T; });
-    return new T;  // NOLINT: threads may use it until the process ends
-  }();
-  return *made;
-}
 
 // Whether the variable HOCKET_OBSERVE, a list with commas, names this layer.
 bool observes(Layer layer);
@@ -198,8 +187,8 @@ class MpiCall {
   bool is_recorded_;
   bool is_receive_ = false;
   bool is_to_nobody_ = false;
-  uint64_t index_ = SharedRing::kNone;
-  uint64_t sent_index_ = SharedRing::kNone;
+  OpenEvent event_;
+  OpenEvent sent_;
   std::array<int, 4> lengths_{};
   std::shared_ptr<NarrowArrays> arrays_;
 };

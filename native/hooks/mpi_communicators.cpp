@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "hooks/mpi_call.hpp"
+#include "hooks/rank_text.hpp"
 
 namespace hocket::hooks {
 
@@ -15,8 +16,6 @@ namespace {
 // Of a program that makes ever new communicators; their names would fill the memory of all names.
 constexpr size_t kMostNamed = 1024;
 constexpr size_t kMostName = 256;
-// A longer text of members would be cut in the middle of a rank, so that it is left out.
-constexpr size_t kMostMembers = 4096;
 
 class KnownGroups {
  public:
@@ -76,16 +75,7 @@ std::string world_ranks(const HookedMpi& mpi, Handle group) {
   std::iota(ranks.begin(), ranks.end(), 0);
   functions.group_translate_ranks(group, size, ranks.data(), mpi.handle(world), others.data());
   functions.group_free(&world);
-  std::string text;
-  for (size_t i = 0; i < others.size();) {
-    size_t last = i;
-    while (others[i] >= 0 && last + 1 < others.size() && others[last + 1] == others[last] + 1) ++last;
-    if (!text.empty()) text += ',';
-    text += std::to_string(others[i] < 0 ? -1 : others[i]);
-    if (last > i) text += '-' + std::to_string(others[last]);
-    i = last + 1;
-  }
-  return text;
+  return rank_text(others);
 }
 
 void define(const HookedMpi& mpi, KnownGroup& known, std::string name, const char* other_name, Handle group) {
@@ -95,7 +85,7 @@ void define(const HookedMpi& mpi, KnownGroup& known, std::string name, const cha
   if (name.empty()) name = other_name + std::to_string(g_num_unnamed.fetch_add(1));
   known.id = recorder.define(DefinitionKind::communicator, name, 0, 0, known.sizes.rank);
   recorder.define(DefinitionKind::backend, mpi.constants().name, known.id);
-  if (!members.empty() && members.size() <= kMostMembers) recorder.define(DefinitionKind::members, members, known.id);
+  if (!members.empty() && members.size() <= kMostRankText) recorder.define(DefinitionKind::members, members, known.id);
 }
 
 std::shared_ptr<KnownGroup> look_at_communicator(const HookedMpi& mpi, Handle comm, uint32_t shared_id) {

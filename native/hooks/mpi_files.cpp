@@ -17,6 +17,7 @@ using hocket::hooks::Handle;
 using hocket::hooks::HookedMpi;
 using hocket::hooks::MpiCall;
 using hocket::hooks::of_this_process;
+using hocket::hooks::OpenEvent;
 using hocket::hooks::OpenOperation;
 using hocket::hooks::OpenRequests;
 using hocket::hooks::StatusOf;
@@ -41,21 +42,20 @@ class KnownFiles {
     files_.erase(file);
   }
   // A file has at most one collective operation whose begin and end are two calls.
-  void keep_begun(Handle file, uint64_t index) {
+  void keep_begun(Handle file, const OpenEvent& begun) {
     const std::lock_guard guard(mutex_);
-    files_[file].begun = index;
+    files_[file].begun = begun;
   }
-  uint64_t take_begun(Handle file) {
+  OpenEvent take_begun(Handle file) {
     const std::lock_guard guard(mutex_);
     const auto found = files_.find(file);
-    return found == files_.end() ? hocket::SharedRing::kNone
-                                 : std::exchange(found->second.begun, hocket::SharedRing::kNone);
+    return found == files_.end() ? OpenEvent() : std::exchange(found->second.begun, {});
   }
 
  private:
   struct KnownFile {
     uint32_t id = 0;
-    uint64_t begun = hocket::SharedRing::kNone;
+    OpenEvent begun;
   };
   std::mutex mutex_;
   std::unordered_map<std::string, uint32_t> ids_;
@@ -86,8 +86,7 @@ class FileCall : public MpiCall {
     event.state = EventState::started;
     event.flags = flags;
     event.layer = hocket::Layer::io;
-    operation_.ring = hocket::RingId::io;
-    operation_.index = hocket::Recorder::instance().ring(hocket::RingId::io).add(event);
+    operation_.event = hocket::hooks::begin_event(event, hocket::RingId::io);
   }
   // In bytes from the start of the file; `offset` is in elements of the view.
   uint64_t offset_of(Pointer pointer, Handle file, int64_t offset) const {
@@ -111,19 +110,19 @@ class FileCall : public MpiCall {
   int keep_begun(int code, Handle file) {
     if (!is_recorded()) return code;
     if (code != 0) return end(code, nullptr);
-    files().keep_begun(mpi().handle(file), operation_.index);
+    files().keep_begun(mpi().handle(file), operation_.event);
     return code;
   }
   int end_begun(int code, Handle file, const void* status) {
     if (!is_recorded()) return code;
-    operation_.ring = hocket::RingId::io;
-    operation_.index = files().take_begun(mpi().handle(file));
+    operation_.event = files().take_begun(mpi().handle(file));
     return end(code, status);
   }
   // The file that the event of its opening names is known only afterwards.
   void name_opened(Handle file) {
-    hocket::Recorder::instance().ring(hocket::RingId::io).update(operation_.index, [&](Event& event) {
-      event.comm = files().id(file);
+    const uint32_t id = operation_.event.event.comm = files().id(file);
+    hocket::Recorder::instance().ring(hocket::RingId::io).update(operation_.event.index, [id](Event& event) {
+      event.comm = id;
     });
   }
 

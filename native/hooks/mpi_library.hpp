@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include "core/types.hpp"
+#include "hooks/open_event.hpp"
 
 namespace hocket::hooks {
 
@@ -52,7 +53,6 @@ inline constexpr int kUndefined = -32766;  // MPI_UNDEFINED, the same everywhere
 inline constexpr int kCountError = 2;      // MPI_ERR_COUNT, too
 inline constexpr size_t kMostLibraries = 4;
 inline constexpr size_t kMostStatusNbytes = 64;
-inline constexpr uint8_t kNoReduction = 0xff;
 
 class HookedMpi {
  public:

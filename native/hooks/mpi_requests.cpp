@@ -1,8 +1,10 @@
 // What completes or starts requests: MPI_Wait and its relatives.
 #include "hooks/mpi_requests.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -62,32 +64,24 @@ void OpenRequests::move_plan(Handle from, Handle to) {
 }
 
 void finish_operation(const OpenOperation& operation, const HookedMpi& mpi, const void* status, int code) {
-  if (operation.index == SharedRing::kNone && operation.sent_index == SharedRing::kNone) return;
+  if (!operation.event.is_begun && !operation.sent.is_begun) return;
   const uint64_t now = ticks();
   int is_cancelled = 0;
   if (operation.is_cancelled && status && code == 0) mpi.functions().test_cancelled(status, &is_cancelled);
-  const bool is_of_file = operation.ring == RingId::io;
+  OpenEvent ended = operation.event;
+  Event& event = ended.event;
+  const bool is_of_file = ended.ring == RingId::io;
   const bool has_news = status && code == 0 && !is_cancelled && (operation.is_receive || is_of_file);
-  const uint64_t nbytes = has_news ? mpi.nbytes_of(status) : 0;
-  SharedRing ring = Recorder::instance().ring(operation.ring);
-  if (!ring) return;
-  const auto change = [&](Event& event) {
-    event.t_end = now;
-    if (has_news) event.nbytes = nbytes;
-    if (has_news && !is_of_file) {
-      const int source = HookedMpi::field(status, mpi.constants().source_at);
-      event.peer = source == mpi.constants().proc_null ? kProcNull : source;
-      event.aux = static_cast<uint32_t>(HookedMpi::field(status, mpi.constants().tag_at));
-    }
-    if (is_cancelled) event.nbytes = 0;
-    if (is_of_file && code != 0) event.peer = EIO;
-    event.state = code == 0 && !is_cancelled ? EventState::completed : EventState::failed;
-  };
-  ring.update(operation.index, change);
-  ring.update(operation.sent_index, [&](Event& event) {
-    event.t_end = now;
-    event.state = code == 0 ? EventState::completed : EventState::failed;
-  });
+  if (has_news) event.nbytes = mpi.nbytes_of(status);
+  if (has_news && !is_of_file) {
+    const int source = HookedMpi::field(status, mpi.constants().source_at);
+    event.peer = source == mpi.constants().proc_null ? kProcNull : source;
+    event.aux = static_cast<uint32_t>(HookedMpi::field(status, mpi.constants().tag_at));
+  }
+  if (is_cancelled) event.nbytes = 0;
+  if (is_of_file && code != 0) event.peer = EIO;
+  end_event(ended, code == 0 && !is_cancelled ? EventState::completed : EventState::failed, now);
+  end_event(operation.sent, code == 0 ? EventState::completed : EventState::failed, now);
 }
 
 namespace {
@@ -118,11 +112,11 @@ class Completion {
     call.enter();
     before_ = open_.now();
     requests_ = requests;
-    const auto number = static_cast<size_t>(count);
-    handles_ = handle_memory_.take(number);
-    for (size_t i = 0; i < number; ++i) handles_[i] = call.mpi().handle_at(requests, i);
+    count_ = static_cast<size_t>(count);
+    handles_ = handle_memory_.take(count_);
+    for (size_t i = 0; i < count_; ++i) handles_[i] = call.mpi().handle_at(requests, i);
     if (call.mpi().is_ignored(statuses)) {
-      const size_t nbytes = number * call.mpi().constants().status_nbytes;
+      const size_t nbytes = count_ * call.mpi().constants().status_nbytes;
       statuses_ = std::memset(status_memory_.take(nbytes), 0, nbytes);
     }
   }
@@ -132,7 +126,7 @@ class Completion {
 
   void complete(size_t request, size_t status, int code) {
     OpenOperation taken;
-    if (!is_active_ || !open_.take(handles_[request], before_, taken)) return;
+    if (!is_active_ || request >= count_ || !open_.take(handles_[request], before_, taken)) return;
     finish_operation(taken, call_.mpi(), status_at(status), code);
   }
   void complete_freed(int code) {
@@ -141,7 +135,7 @@ class Completion {
   }
   // After an error each status says what became of its request, but MPI_STATUS_IGNORE was no place for it.
   void complete_after_error(size_t request, size_t status) {
-    if (!is_active_) return;
+    if (!is_active_ || request >= count_) return;
     const auto error = HookedMpi::field(status_at(status), call_.mpi().constants().error_at);
     const bool is_open = !call_.mpi().is_null(call_.mpi().handle_at(requests_, request));
     if (error == call_.mpi().constants().pending_error || (is_open && error == 0)) return;
@@ -159,17 +153,40 @@ class Completion {
   const void* requests_ = nullptr;
   bool is_active_ = false;
   uint64_t before_ = 0;
+  size_t count_ = 0;
   Handle* handles_ = nullptr;
   Scratch<Handle, 16> handle_memory_;
   alignas(8) Scratch<std::byte, 16 * 32> status_memory_;
 };
 
+// A number that a call gives its caller. After an error it may not have: then what is there is the caller's.
+class Answer {
+ public:
+  Answer(const Completion& completion, int* given)
+      : given_(given), used_(completion.is_active() && given ? &own_ : given) {}
+  ~Answer() {
+    if (used_ == &own_ && own_ != kNone) *given_ = own_;
+  }
+  Answer(const Answer&) = delete;
+  Answer& operator=(const Answer&) = delete;
+  int* used() { return used_; }
+  // Of an active completion; negative: none, or MPI_UNDEFINED.
+  int value() const { return own_; }
+
+ private:
+  static constexpr int kNone = std::numeric_limits<int>::min();
+  int own_ = kNone;
+  int* given_;
+  int* used_;
+};
+
 // MPI_Waitsome and MPI_Testsome.
 int complete_some(MpiCall& call, int count, void* requests, int* num_done, int* indices, void* statuses) {
   Completion completion(call, count, requests, statuses);
-  const int code = call(count, requests, num_done, indices, completion.statuses());
-  if (!completion.is_active() || *num_done == kUndefined) return code;
-  for (int i = 0; i < *num_done; ++i) {
+  Answer number(completion, num_done);
+  const int code = call(count, requests, number.used(), indices, completion.statuses());
+  if (!completion.is_active()) return code;
+  for (int i = 0; i < std::min(number.value(), count); ++i) {
     const auto request = static_cast<size_t>(indices[i]);
     if (code == 0) {
       completion.complete(request, static_cast<size_t>(i), 0);
@@ -196,7 +213,7 @@ class Starts {
  public:
   Starts(MpiCall& call, int count, const void* requests)
       : call_(call), requests_(requests), open_(of_this_process<OpenRequests>()) {
-    if (!call.is_outermost() || !open_.has_plans()) return;
+    if (!call.is_outermost() || count <= 0 || !open_.has_plans()) return;
     call.enter();
     for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
       const Handle request = call.mpi().handle_at(requests, i);
@@ -210,7 +227,7 @@ class Starts {
         number_operation(event, planned->group.get(), planned->is_message);
         event.thread = thread_number();
         event.t_begin = ticks();
-        operation.index = Recorder::instance().ring(RingId::foreign).add(event);
+        operation.event = begin_event(event);
       }
       started_.push_back({i, request, std::move(operation)});
     }
@@ -245,6 +262,7 @@ class Starts {
 
 }  // namespace hocket::hooks
 
+using hocket::hooks::Answer;
 using hocket::hooks::Completion;
 using hocket::hooks::OpenRequests;
 using hocket::hooks::Starts;
@@ -260,8 +278,9 @@ HOCKET_HOOK int MPI_Wait(void* request, void* status) {
 HOCKET_HOOK int MPI_Test(void* request, int* flag, void* status) {
   HOCKET_MPI_CALL(Test, nullptr);
   Completion completion(call, 1, request, status);
-  const int code = call(request, flag, completion.statuses());
-  if (code != 0 || *flag) completion.complete(0, 0, code);
+  Answer is_done(completion, flag);
+  const int code = call(request, is_done.used(), completion.statuses());
+  if (is_done.value() > 0) completion.complete(0, 0, code);
   return code;
 }
 
@@ -276,24 +295,28 @@ HOCKET_HOOK int MPI_Waitall(int count, void* requests, void* statuses) {
 HOCKET_HOOK int MPI_Testall(int count, void* requests, int* flag, void* statuses) {
   HOCKET_MPI_CALL(Testall, nullptr);
   Completion completion(call, count, requests, statuses);
-  const int code = call(count, requests, flag, completion.statuses());
-  if (code != 0 || *flag) complete_all(completion, count, code);
+  Answer is_done(completion, flag);
+  const int code = call(count, requests, is_done.used(), completion.statuses());
+  if (code != 0 || is_done.value() > 0) complete_all(completion, count, code);
   return code;
 }
 
 HOCKET_HOOK int MPI_Waitany(int count, void* requests, int* index, void* status) {
   HOCKET_MPI_CALL(Waitany, nullptr);
   Completion completion(call, count, requests, status);
-  const int code = call(count, requests, index, completion.statuses());
-  if (*index >= 0) completion.complete(static_cast<size_t>(*index), 0, code);
+  Answer done(completion, index);
+  const int code = call(count, requests, done.used(), completion.statuses());
+  if (done.value() >= 0) completion.complete(static_cast<size_t>(done.value()), 0, code);
   return code;
 }
 
 HOCKET_HOOK int MPI_Testany(int count, void* requests, int* index, int* flag, void* status) {
   HOCKET_MPI_CALL(Testany, nullptr);
   Completion completion(call, count, requests, status);
-  const int code = call(count, requests, index, flag, completion.statuses());
-  if ((code != 0 || *flag) && *index >= 0) completion.complete(static_cast<size_t>(*index), 0, code);
+  Answer done(completion, index);
+  Answer is_done(completion, flag);
+  const int code = call(count, requests, done.used(), is_done.used(), completion.statuses());
+  if (is_done.value() > 0 && done.value() >= 0) completion.complete(static_cast<size_t>(done.value()), 0, code);
   return code;
 }
 

@@ -8,14 +8,14 @@
 #include <unordered_map>
 
 #include "hooks/mpi_call.hpp"
+#include "hooks/open_event.hpp"
 
 namespace hocket::hooks {
 
 struct OpenOperation {
-  RingId ring = RingId::foreign;
-  uint64_t index = SharedRing::kNone;
-  uint64_t sent_index = SharedRing::kNone;  // the other half of an exchange
-  bool is_receive = false;                  // its status says how many bytes came, and from whom
+  OpenEvent event;
+  OpenEvent sent;           // the other half of an exchange
+  bool is_receive = false;  // its status says how many bytes came, and from whom
   bool is_cancelled = false;
   uint64_t number = 0;
   std::shared_ptr<NarrowArrays> arrays;

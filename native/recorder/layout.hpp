@@ -68,6 +68,8 @@ inline constexpr std::array kProcessNames = {"counter", "sampling", "control"};
 inline constexpr uint8_t kEventAsync = 1;
 inline constexpr uint8_t kEventNamed = 2;    // Operation.is_named
 inline constexpr uint8_t kEventInPlace = 4;  // Operation.is_in_place
+// Of another library: nobody said when it ended; t_end is the earliest moment at which that was certain.
+inline constexpr uint8_t kEventEndUnknown = 8;
 
 // The version is odd while the event is first written. What follows in the ring of operations are single stores: first
 // what the state vouches for (t_end, aux, flags), then the state. So a reader that reads the state first never takes

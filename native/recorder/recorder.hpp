@@ -45,6 +45,7 @@ class Recorder {
   IoTotals* io_totals() const { return header_ ? &header_->io : nullptr; }
 
   void set_rank(int rank, int world_size);
+  bool has_rank() const { return header_ && header_->rank >= 0; }
   // Adds a name. `id` 0: returns the next free number of this kind.
   uint32_t define(DefinitionKind kind, std::string_view text, uint32_t id = 0, uint16_t number = 0, int32_t extra = 0);
   // The process ends normally: nothing is left behind. Where no recorder was made, none is.

@@ -86,9 +86,11 @@ def start_mpi(library: str, script: str, folder: Path) -> Iterator[subprocess.Po
             process.kill()
 
 
-def run_executable(library: str, program: Path, folder: Path, *, variables: Mapping[str, str]) -> MpiJob:
+def run_executable(
+    library: str, program: Path, folder: Path, *, variables: Mapping[str, str], observe: str | None = "comm,io"
+) -> MpiJob:
     """Run a compiled program on two ranks; the rest as of `run_mpi`."""
-    return _run(library, [str(program)], folder, 2, "comm,io", variables)
+    return _run(library, [str(program)], folder, 2, observe, variables)
 
 
 def _command(

@@ -24,6 +24,7 @@ from hocket.backends._torch import (
 )
 from hocket.backends.base import Backend, BackendJob, BlockingLane, Lanes, call_driving
 from hocket.errors import Aborted, BackendUnavailable, first_line
+from hocket.trace.foreign import own_groups
 
 _REDUCED_TYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int32", "int64", "uint8", "bool")
 
@@ -100,10 +101,13 @@ class GlooBackend(Backend):
         options._threads = 1
         rank, size = list(members).index(self._job.rank), len(members)
         store = ExchangedStore(lambda text: self._job.gather(members, name, text, timeout))
+
+        def make() -> Any:
+            with own_groups():
+                return ProcessGroupGloo(store, rank, size, options)
+
         try:
-            return call_driving(
-                "gloo's group", lambda: ProcessGroupGloo(store, rank, size, options), timeout, meanwhile=store.serve
-            )
+            return call_driving("gloo's group", make, timeout, meanwhile=store.serve)
         except RuntimeError as error:  # torch raises it if a rank dies meanwhile
             raise Aborted(f"gloo could not connect the ranks of a new communicator: {first_line(error)}") from error
 

@@ -17,8 +17,10 @@ from hocket.errors import InvalidArgument, RecorderError
 from hocket.observe.command import check_command, running
 from hocket.observe.completeness import RunCompleteness, account_numbers, total_of
 from hocket.observe.drain import FILE_PREFIX, Drain, name_of
+from hocket.observe.hook_watch import HookWatch
 from hocket.observe.host_collector import HostCollector, parse_address
 from hocket.observe.host_joiner import HostJoiner
+from hocket.observe.nccl import plugin_problem
 from hocket.observe.one_agent import AgentLease, lease_or_folder, locked
 from hocket.observe.run import LAYERS, memory_folder, recording_environment
 from hocket.observe.run_clock import AnchorSeries
@@ -52,7 +54,7 @@ class RunRecording:
         num_events: how many events were saved.
         num_lost: how many events were overwritten before they could be saved; totals have them.
         io: how much of the I/O of all processes of this host was seen.
-        problems: what could not be read.
+        problems: what could not be read, and which libraries the hooks do not match.
         num_hosts: how many hosts recorded; 0: another process records.
 
     Examples:
@@ -226,8 +228,12 @@ def _record(
     agent: Agent, command: Sequence[str], environment: Mapping[str, str], layers: Collection[str],
     lease: AgentLease | None = None, joiner: HostJoiner | None = None,
 ) -> RunRecording:  # fmt: skip
+    variables = recording_environment(environment, agent.memory, layers)
+    plugin = plugin_problem(variables) if "comm" in layers else None
     began_s = time()
-    with running(command, recording_environment(environment, agent.memory, layers)) as process:
+    with running(command, variables) as process:
+        if "comm" in layers:
+            agent.watch = HookWatch(process.pid)
         agent.start()
         try:
             exit_code = process.wait()
@@ -259,7 +265,7 @@ def _record(
         num_events=sum(drain.num_saved for drain in drains),
         num_lost=sum(sum(drain.lost.values()) for drain in drains),
         io=total_of((drain.label or drain.name, drain.io) for drain in drains),
-        problems=tuple(agent.problems),
+        problems=(*([plugin] if plugin else []), *agent.problems),
         num_hosts=1,
     )
 
@@ -278,6 +284,8 @@ class Agent:
         self.target = target
         self.sampler = sampler
         self.anchors = AnchorSeries()
+        self.watch: HookWatch | None = None
+        """Looks at the libraries of the processes, if set before the start."""
         self._drains: dict[str, Drain] = {}
         self._unreadable: dict[Path, str] = {}
         self._stops = threading.Event()
@@ -291,9 +299,10 @@ class Agent:
 
     @property
     def problems(self) -> list[str]:
-        """What could not be read."""
+        """What could not be read, and which libraries the hooks do not match."""
+        of_watch = self.watch.problems if self.watch else []
         of_drains = (problem for drain in self.drains for problem in drain.problems)
-        return [*self._unreadable.values(), *of_drains, *sorted(self.sampler.problems)]
+        return [*of_watch, *self._unreadable.values(), *of_drains, *sorted(self.sampler.problems)]
 
     def start(self) -> None:
         """Begin to look at the recorders."""
@@ -331,6 +340,8 @@ class Agent:
 
     def _look(self) -> float:
         """Look at every recorder; return the largest share of a ring that was new."""
+        if self.watch:
+            self.watch.look_if_due()
         largest = 0.0
         self.sampler.sample_if_due()
         self._unreadable.clear()  # one that is being made is readable at the next look

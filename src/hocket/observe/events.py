@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hocket.observe.activity import RINGS_OF_MESSAGES, RINGS_OF_NAMES, Clock, operation_name, target_of
 from hocket.trace import EVENT_STATES, RecorderSnapshot
+from hocket.trace.record import END_UNKNOWN
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,7 +34,7 @@ class RecordedEvent:
         offset: in the file; None: unknown, or no I/O.
         value: of a counter; of a change of sampling, of how many events one is recorded from then on; None: neither.
         ago_s: seconds from its begin until now.
-        seconds: from begin to end; None: it has not completed.
+        seconds: from begin to end; None: it has not completed, or nobody said when.
         state: one of `hocket.trace.EVENT_STATES`.
         weight: for how many events it stands.
         thread: id of its thread in the kernel; None: unknown.
@@ -106,7 +107,7 @@ def _event(
         offset=aux if ring == "io" and aux != _UNKNOWN_OFFSET else None,
         value=_value(kind, aux),
         ago_s=clock.seconds_since(begin),
-        seconds=(end - begin) * clock.s_per_tick if end else None,
+        seconds=None if not end or int(event["flags"]) & END_UNKNOWN else (end - begin) * clock.s_per_tick,
         state=EVENT_STATES[int(event["state"])],
         weight=1 << int(event["weight_log2"]),
         thread=threads.get(int(event["thread"])),

@@ -13,6 +13,8 @@ LAYERS = ("comm", "io")
 """What can be recorded of programs that do not import hocket: communication of torch and MPI, and file I/O."""
 
 _HOOKS = "hocket_hooks.so"
+PLUGIN_VARIABLE = "NCCL_PROFILER_PLUGIN"
+"""Of NCCL: which library it loads as its profiler."""
 
 
 def hooks_library() -> Path:
@@ -48,6 +50,7 @@ def recording_environment(
     _check_variables(environment)
     preloaded = environment.get("LD_PRELOAD", "")
     library = str(hooks_library())
+    plugin = {} if "comm" not in layers or environment.get(PLUGIN_VARIABLE) else {PLUGIN_VARIABLE: library}
     return {
         **environment,
         "LD_PRELOAD": library if not preloaded else preloaded if library in preloaded else f"{library}:{preloaded}",
@@ -55,6 +58,7 @@ def recording_environment(
         "HOCKET_RECORDER_FOLDER": str(folder),
         "HOCKET_RECORDER_KEEP": "1",
         "HOCKET_RECORDER": environment.get("HOCKET_RECORDER", "1"),
+        **plugin,
     }
 
 

@@ -14,7 +14,9 @@ from hocket.backends._mpi import find_library
 from hocket.errors import RecorderError
 from hocket.observe.batch import queued_job, task_in
 from hocket.observe.file_systems import LUSTRE_FOLDERS, lustre_folder, nfs_samples
+from hocket.observe.gloo import TESTED_TORCH, find_torch, match_gloo
 from hocket.observe.mpi_variables import num_mpi_variables
+from hocket.observe.nccl import nccl_status
 from hocket.observe.run import hooks_library, memory_folder
 
 _NEEDED_MIB = 8
@@ -64,7 +66,9 @@ def _sources() -> Iterator[SourceStatus]:
     yield _process_io()
     yield _figure()
     yield _attach()
-    for name, package in (("torch", "torch"), ("MPI", "mpi4py"), ("fsspec", "fsspec")):
+    yield _gloo()
+    yield SourceStatus("NCCL", *nccl_status())
+    for name, package in (("MPI", "mpi4py"), ("fsspec", "fsspec")):
         has_it = find_spec(package) is not None
         yield SourceStatus(name, has_it, f"{package} is installed" if has_it else f"{package} is not installed")
     yield from _mpi_variables()
@@ -92,6 +96,21 @@ def _hooks() -> SourceStatus:
         return SourceStatus(name, True, f"{hooks_library()} is loaded into them by `hocket observe run`")
     except RecorderError as error:
         return SourceStatus(name, False, str(error))
+
+
+def _gloo() -> SourceStatus:
+    name = "torch over gloo"
+    library = find_torch()
+    if library is None:
+        return SourceStatus(name, False, "torch is not installed")
+    try:
+        match = match_gloo(library)
+    except RecorderError as error:
+        return SourceStatus(name, False, str(error))
+    if match.problem:
+        return SourceStatus(name, False, match.problem)
+    tested = ", ".join(TESTED_TORCH)
+    return SourceStatus(name, True, match.name if match.is_tested else f"{match.name}, untested; tested is {tested}")
 
 
 def _process_io() -> SourceStatus:

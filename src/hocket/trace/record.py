@@ -23,6 +23,8 @@ ASYNC = 1
 NAMED = 2
 IN_PLACE = 4
 """Flags of the native Event."""
+END_UNKNOWN = 8
+"""Another flag, of other libraries' operations: nobody said when it ended; `t_end` is when that was certain."""
 NO_REDUCTION = 0xFF
 assert _EVENT.size == 64
 
