@@ -217,7 +217,7 @@ struct RegionHeader {
   std::array<char, 40> boot_id;
   int32_t rank;  // in its job; -1: unknown
   int32_t world_size;
-  uint32_t has_ended;  // normally
+  uint32_t has_ended;      // normally
   uint32_t pid_namespace;  // in which owner_pid is its number: inode of /proc/self/ns/pid
   std::array<char, 64> host;
   std::array<char, 192> program;
