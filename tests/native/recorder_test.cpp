@@ -380,6 +380,33 @@ void test_the_memory_of_a_forked_child_can_outlive_it() {
 }
 
 // The recorder's descriptor must not become the program's standard input.
+void test_what_a_process_says_of_itself_when_it_ends() {
+  setenv(kRecorderKeepVariable, "1", 1);
+  setenv("SLURM_JOB_ID", "4711", 1);
+  CHECK(in_child([] {
+          const EndStatus& status = header().end_status;
+          CHECK(status.monotonic_ns == 0);
+          const std::string name(reinterpret_cast<const char*>(&header()) + header().definitions_offset +
+                                 sizeof(DefinitionHeader));
+          CHECK(name == "SLURM_JOB_ID=4711");
+        }) == 0);
+  const int64_t most_ns = now_ns();
+  CHECK(files().size() == 1);
+  const std::string path = folder + "/" + files()[0];
+  RegionHeader saved{};
+  const int fd = open(path.c_str(), O_RDONLY);
+  CHECK(pread(fd, &saved, sizeof saved, 0) == sizeof saved && saved.has_ended == 1);
+  close(fd);
+  unlink(path.c_str());
+  const EndStatus& status = saved.end_status;
+  CHECK(saved.anchor.monotonic_ns < status.monotonic_ns && status.monotonic_ns < most_ns);
+  CHECK(status.cpu_ns >= 0 && status.num_threads == 1 && status.resident_nbytes > 0 && status.minor_faults > 0);
+  CHECK(status.major_faults >= 0 && status.voluntary_switches >= 0 && status.forced_switches >= 0);
+  CHECK(status.read_nbytes > 0 && status.written_nbytes >= 0 && status.device_written_nbytes >= 0);
+  unsetenv("SLURM_JOB_ID");
+  unsetenv(kRecorderKeepVariable);
+}
+
 void test_closed_standard_streams() {
   CHECK(in_child([] {
           for (int fd = 0; fd < 3; ++fd) close(fd);
@@ -464,6 +491,7 @@ int main() {
   test_the_next_start_removes_the_file_of_a_killed_process();
   test_a_forked_child_has_memory_of_its_own();
   test_the_memory_of_a_forked_child_can_outlive_it();
+  test_what_a_process_says_of_itself_when_it_ends();
   test_closed_standard_streams();
   test_memory_of_a_launcher();
   test_a_folder_that_cannot_have_a_file();
