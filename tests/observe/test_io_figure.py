@@ -84,10 +84,12 @@ def child(code=0, stops=False):
     if pid == 0:
         if stops:
             os.kill(os.getpid(), signal.SIGSTOP)
+            os.read(gate[0], 1)  # that it goes on is seen before it ends
         os.write(fd, b"x" * 100)
         os._exit(code)
     return pid
 fd = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+gate = os.pipe()
 first = child(3)
 print(os.waitpid(first, 0) == (first, 3 << 8))
 second = child(4)
@@ -99,7 +101,7 @@ print(pid == third, status)
 fourth = child(6, stops=True)
 print(os.waitpid(fourth, os.WUNTRACED)[1] == (signal.SIGSTOP << 8 | 0x7f), os.waitpid(fourth, os.WNOHANG))
 os.kill(fourth, signal.SIGCONT)
-print(os.waitpid(fourth, os.WCONTINUED)[1] == 0xffff, os.wait() == (fourth, 6 << 8))
+print(os.waitpid(fourth, os.WCONTINUED)[1] == 0xffff, os.write(gate[1], b"x"), os.wait() == (fourth, 6 << 8))
 fifth = child(7)
 found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
 print(found.si_pid == fifth, found.si_status)
