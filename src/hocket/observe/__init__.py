@@ -1,7 +1,6 @@
 """See what the processes of a job do, also while they hang and after they were killed."""
 
 from hocket.observe.activity import Activity, InFlight, LatestCollective, activity_of
-from hocket.observe.agent import RunRecording, follow_run, join_run, record_run
 from hocket.observe.batch import BatchTask, QueuedJob, queued_job
 from hocket.observe.completeness import (
     IoAccount,
@@ -17,6 +16,7 @@ from hocket.observe.job import copy_recorders, find_job
 from hocket.observe.job_watcher import JobView, JobWatcher, RankView
 from hocket.observe.processes import ProcessStatus, process_status
 from hocket.observe.program import counter, mark, region, traced
+from hocket.observe.recording import RunRecording, follow_run, join_run, record_run
 from hocket.observe.run_clock import RunClock
 from hocket.observe.saved import ObservedRun, RunDescription, SavedProcess, open_run
 from hocket.observe.series import SERIES_STATES, SavedSeries
