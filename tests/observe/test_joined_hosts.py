@@ -46,6 +46,12 @@ def _all_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOCKET_SECRET", "the secret of these tests")
 
 
+def _memory(tmp_path: Path) -> Path:
+    for name in ("run", "memory"):
+        (tmp_path / name).mkdir(exist_ok=True)
+    return tmp_path / "memory"
+
+
 def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
@@ -181,7 +187,7 @@ def test_the_recording_stays_where_the_first_host_has_left(tmp_path: Path, monke
 
 
 def test_a_wrong_secret_and_a_wrong_server_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with HostCollector("127.0.0.1", 0, tmp_path) as collector:
+    with HostCollector("127.0.0.1", 0, tmp_path / "run", _memory(tmp_path)) as collector:
         monkeypatch.setenv("HOCKET_SECRET", "another secret than that")
         with raises(RecorderError, names=collector.name):
             join_run(["true"], collector.name, timeout=scaled(5))
@@ -190,7 +196,7 @@ def test_a_wrong_secret_and_a_wrong_server_are_named(tmp_path: Path, monkeypatch
         name = f"127.0.0.1:{mute.getsockname()[1]}"
         with raises(RecorderError, names=name):
             join_run(["true"], name, timeout=0.5)
-    assert list(tmp_path.iterdir()) == []
+    assert list((tmp_path / "run").iterdir()) == []
 
 
 def _stream(collector: HostCollector) -> SealedStream:
@@ -208,7 +214,7 @@ def _stream(collector: HostCollector) -> SealedStream:
 def test_files_with_bad_names_or_sizes_are_refused(tmp_path: Path, file: object) -> None:
     target = tmp_path / "run"
     target.mkdir()
-    with HostCollector("127.0.0.1", 0, target) as collector:
+    with HostCollector("127.0.0.1", 0, target, _memory(tmp_path)) as collector:
         stream = _stream(collector)
         stream.send_object("join", "../../evil", 5.0)
         assert stream.receive_object(5.0)[0] == "welcome"
@@ -218,24 +224,25 @@ def test_files_with_bad_names_or_sizes_are_refused(tmp_path: Path, file: object)
         collector.wait_for_hosts()
         assert len(collector.problems) == 1
     assert list(target.iterdir()) == []
-    assert sorted(tmp_path.iterdir()) == [target]
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "memory", target]
+    assert list((tmp_path / "memory").iterdir()) == []
 
 
 @pytest.mark.parametrize(
     "message", [b"", b"[]", b"{}", b'{"join": 1}', b'{"a": 1, "b": 2}', b"\xff" * 100, b"[" * 9999]
 )
 def test_other_first_messages_are_refused(tmp_path: Path, message: bytes) -> None:
-    with HostCollector("127.0.0.1", 0, tmp_path) as collector:
+    with HostCollector("127.0.0.1", 0, tmp_path / "run", _memory(tmp_path)) as collector:
         stream = _stream(collector)
         stream.send(message, 5.0)
         with pytest.raises(ConnectionError):
             stream.receive(scaled(10))
-    assert list(tmp_path.iterdir()) == []
+    assert list((tmp_path / "run").iterdir()) == []
 
 
 def test_strangers_do_not_keep_others_out(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
-    with HostCollector("127.0.0.1", 0, tmp_path) as collector:
+    with HostCollector("127.0.0.1", 0, tmp_path / "run", _memory(tmp_path)) as collector:
         host, port = parse_address(collector.name, needs_port=True)
         strangers = [socket.create_connection((host, port)) for _ in range(40)]
         for number, stranger in enumerate(strangers):

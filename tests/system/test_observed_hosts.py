@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -137,3 +140,51 @@ def test_mpirun_over_two_hosts(lab: Any, run_commands: Run, tmp_path: Path, laun
         sent = _of_kind(process, "send")
         assert (sent["peer"].tolist(), sent["nbytes"].tolist()) == ([(rank + 1) % 4] * 5, [4000] * 5)
     _check_order(ranks, "barrier")
+
+
+HANGS = """
+import os, signal, sys
+import numpy as np, hocket as hk
+comm = hk.init(timeout=120)
+comm.all_reduce(np.ones(4))
+if comm.rank == 3:
+    open(sys.argv[1], "w").close()
+    os.kill(os.getpid(), signal.SIGSTOP)
+comm.all_reduce(np.ones(1000))
+comm.finalize()
+"""
+
+
+def test_top_shows_the_ranks_of_both_hosts(lab: Any, tmp_path: Path) -> None:
+    (tmp_path / "hangs.py").write_text(HANGS)
+    stopped = tmp_path / "stopped"
+    address = f"{lab.hosts[0].address}:{PORT}"
+    options = [["--output", str(tmp_path / "run"), "--listen", address], ["--join", address]]
+    launchers = lab.launchers([str(tmp_path / "hangs.py"), str(stopped)], 2)
+    started = []
+    for host, option, launcher in zip(lab.hosts, options, launchers, strict=True):
+        inside = launcher[len(host.command([])) :]
+        started.append(subprocess.Popen(host.command([*OBSERVE, *option, "--", *inside]), start_new_session=True))
+    try:
+        deadline_s, seen = time.monotonic() + 40, ""
+        while True:
+            assert time.monotonic() < deadline_s, seen
+            assert all(each.poll() is None for each in started), seen
+            time.sleep(0.5)
+            if not stopped.exists():
+                continue
+            top = [sys.executable, "-m", "hocket.cli", "observe", "top", str(started[0].pid), "--once", "--json"]
+            done = subprocess.run(lab.hosts[0].command(top), capture_output=True, text=True, timeout=60)
+            seen = done.stdout + done.stderr
+            view = json.loads(done.stdout)
+            ranks = [rank for rank in view["ranks"] if rank["activity"]["num_operations"]]
+            waiting = [rank["waits_for"] for rank in ranks]
+            if waiting == [[3], [3], [3], []]:
+                break
+        assert [rank["owner"]["host"] for rank in ranks] == ["lab0", "lab0", "lab1", "lab1"]
+        assert len({rank["job"] for rank in ranks}) == 1 and view["problems"] == []
+        assert ranks[3]["status"]["state"] == "stopped"
+    finally:
+        for each in started:
+            os.killpg(each.pid, signal.SIGKILL)
+            each.wait(30)

@@ -45,10 +45,12 @@ def screen(view: JobView, title: str) -> Group:
 
     jobs = sorted({rank.job for rank in view.ranks if rank.owner.rank is not None})
     has_several = len(jobs) > 1
-    headings, left = (("job", *_HEADINGS), ("job", *_LEFT)) if has_several else (_HEADINGS, _LEFT)
-    table = table_of(title, headings, left, no_wrap=True)
+    has_hosts = len({rank.owner.host for rank in view.ranks}) > 1
+    more = (*(("job",) if has_several else ()), *(("host",) if has_hosts else ()))
+    table = table_of(title, (*more, *_HEADINGS), (*more, *_LEFT), no_wrap=True)
     for rank in view.ranks:
         shown = [str(rank.job) if rank.owner.rank is not None else "-"] if has_several else []
+        shown += [rank.owner.host] if has_hosts else []
         table.add_row(*shown, *_row(rank), style=_style(rank))
     notes = []
     for job in jobs:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from time import sleep, strftime
+from time import monotonic, sleep, strftime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -42,8 +42,8 @@ Two hosts:
   hocket observe run --listen 10.0.0.1 -- mpirun -hosts a,b -n 8 hocket observe run -- python stencil.py"""
 _TOP_HELP = """Show what all processes of a job do: the operation in flight and since when, whom it waits for, rates.
 
-Needs nothing of the processes: they may hang, be stopped, or be dead while their launcher lives. Ends with Ctrl-C, or
-when the job has ended."""
+Needs nothing of the processes: they may hang, be stopped, or be dead while their launcher lives. Of a recorded run on
+several hosts, it shows all of them on the first one. Ends with Ctrl-C, or when the job has ended."""
 _TOP_EXAMPLES = """\b
 Examples:
   hocket observe top 4711                  the job of this launcher, or one rank
@@ -66,6 +66,8 @@ Examples:
   hocket observe doctor
   hocket observe doctor --json"""
 
+_OTHER_HOSTS_S = 3.0
+"""Agents of other hosts answer within about a second."""
 _Pid = Annotated[int, typer.Argument(metavar="PID", min=1, help="Number of the launcher, or of one process.")]
 
 
@@ -186,13 +188,17 @@ def top(
     as_json: AsJson = False,
 ) -> int:
     """Show a job until it ends."""
-    from hocket.observe import JobWatcher, find_job
+    from hocket.observe import RunWatcher, find_job
 
-    watcher = JobWatcher(lambda: find_job(pid))
+    watcher = RunWatcher(lambda: find_job(pid))
     if once or as_json or not sys.stdout.isatty():
         watcher.look()
-        sleep(min(interval, 0.5))
-        view = watcher.look()
+        deadline_s = monotonic() + _OTHER_HOSTS_S
+        while True:
+            sleep(min(interval, 0.5))
+            view = watcher.look()
+            if not watcher.awaited or monotonic() > deadline_s:
+                break
         if as_json:
             print(json.dumps(_as_json(view)))
         else:

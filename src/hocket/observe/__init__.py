@@ -11,6 +11,7 @@ from hocket.observe.completeness import (
 )
 from hocket.observe.events import RecordedEvent, events_in
 from hocket.observe.filesystems import recorded_filesystem
+from hocket.observe.host_views import RunWatcher
 from hocket.observe.io_hooks import record_io
 from hocket.observe.job import copy_recorders, find_job
 from hocket.observe.job_watcher import JobView, JobWatcher, RankView
@@ -41,6 +42,7 @@ __all__ = [
     "QueuedJob",
     "RankView",
     "RunCompleteness",
+    "RunWatcher",
     "RunRecording",
     "SourceStatus",
     "JobWatcher",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from hocket.observe.one_agent import locked
 from hocket.observe.run import memory_folder
 from hocket.observe.run_clock import AnchorSeries
 from hocket.observe.sampler import RunSampler
-from hocket.trace import read_recorder
+from hocket.trace import RecorderPlace, read_recorder
 
 FOLDER_PREFIX = "hocket-observe-"
 """Of the folders in memory in which the processes of recorded runs leave their recorders."""
@@ -79,6 +80,10 @@ class Agent:
         self._stops = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hocket-agent", daemon=True)
         self._error: BaseException | None = None
+
+    def places(self) -> list[RecorderPlace]:
+        """Return the recorders that processes have now."""
+        return [RecorderPlace(path, os.getpid()) for path in sorted(self.memory.glob(_FILES))]
 
     @property
     def drains(self) -> list[Drain]:

@@ -17,6 +17,7 @@ from hocket.boot.sockets import keep_alive, resolve
 from hocket.boot.tls import TlsFiles, TlsServer
 from hocket.clock import ClockServer, clock_origin
 from hocket.errors import InvalidArgument
+from hocket.observe.host_views import add_host, is_watched, keep_view, remove_host
 from hocket.observe.sealed_stream import PURPOSE, SealedStream
 from hocket.observe.sparse_copy import write_sparsely
 
@@ -25,6 +26,7 @@ SILENCE_S = 30.0
 _PROOF_S = 10.0
 _ANSWER_S = 10.0
 _LOOK_S = 0.2
+_LOOK_EVERY_S = 0.5
 _MOST_UNPROVEN = 64
 _MOST_HOSTS = 4096
 _MOST_FILE_NBYTES = 1 << 40
@@ -52,6 +54,7 @@ class HostCollector:
         address: name or address by which other hosts reach this one.
         port: to listen on; 0: any free one.
         target: folder of the run; each other host gets a folder in it.
+        memory: folder of this host's agent, where what other hosts do now is kept for those who look.
 
     Attributes:
         name: address and port, as other hosts need them.
@@ -63,8 +66,9 @@ class HostCollector:
         BootstrapMismatch: the user's secret cannot be read.
     """
 
-    def __init__(self, address: str, port: int, target: Path) -> None:
+    def __init__(self, address: str, port: int, target: Path, memory: Path) -> None:
         self._target = target
+        self._memory = memory
         self._secret = find_secret()
         self.problems: list[str] = []
         self._lock = threading.Lock()
@@ -167,15 +171,20 @@ class HostCollector:
                 rmtree(_part_of(folder), ignore_errors=True)
         finally:
             stream.close()
+            if folder is not None:
+                remove_host(self._memory, folder.name)
             with self._lock:
                 self._open.pop(threading.current_thread(), None)
 
     def _receive_files(self, stream: SealedStream, folder: Path) -> None:
         part = _part_of(folder)
         part.mkdir()
+        add_host(self._memory, folder.name)
         while True:
             kind, content = self._next(stream)
-            if kind == "file":
+            if kind == "view":
+                keep_view(self._memory, folder.name, content)
+            elif kind == "file":
                 name, nbytes = _checked_file(content)
                 with (part / name).open("xb") as file:
                     while nbytes > 0:
@@ -199,6 +208,9 @@ class HostCollector:
         while True:
             if self._gives_up.is_set():
                 raise OSError("it was not waited for")
+            if is_watched(self._memory) and monotonic() - stream.asked_s > _LOOK_EVERY_S:
+                stream.asked_s = monotonic()
+                stream.send_object("look", None, _ANSWER_S)
             try:
                 return stream.receive_object(min(_LOOK_S, deadline_s - monotonic()))
             except TimeoutError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 
@@ -25,6 +26,7 @@ _CLOCK_S = 2.0
 _FIRST_INTERVAL_S = 1.0
 _LAST_INTERVAL_S = 10.0
 _RETRY_S = 0.1
+_LOOK_S = 0.2
 
 
 class HostJoiner:
@@ -36,6 +38,7 @@ class HostJoiner:
 
     Attributes:
         readings: comparisons of this host's clock with that of the first host; empty if it is the same clock.
+        look: returns what the processes of this host do, for the first host, while somebody looks there.
 
     Raises:
         RecorderError: nobody listens there, or it has another secret; names the address.
@@ -46,6 +49,7 @@ class HostJoiner:
         self._name = f"{address[0]}:{address[1]}"
         self._secret = find_secret()
         self.readings: list[ClockReading] = []
+        self.look: Callable[[], object] | None = None
         self._stops = threading.Event()
         self._error: BaseException | None = None
         self._stream = self._connect(timeout)
@@ -87,7 +91,9 @@ class HostJoiner:
                         self._stream.send(data, _SEND_S)
                         left -= len(data)
             self._stream.send_object("end", None, _SEND_S)
-            kind, _ = self._stream.receive_object(_SEND_S)
+            kind = "look"
+            while kind == "look":  # asked for before the end
+                kind, _ = self._stream.receive_object(_SEND_S)
             if kind != "kept":
                 raise ProtocolError(f"unknown message {kind[:40]!r}")
         except (OSError, ProtocolError, CommTimeout) as error:
@@ -137,17 +143,30 @@ class HostJoiner:
         return connect_once(interfaces[-1], self._address[1], place, deadline_s)
 
     def _stay(self) -> None:
-        """Show that this agent runs, and compare the clocks, until the run ends."""
-        interval_s, compared_s = _FIRST_INTERVAL_S, monotonic()
+        """Until the run ends: show that this agent runs, compare the clocks, and say what the processes do."""
+        interval_s, compared_s, shown_s = _FIRST_INTERVAL_S, monotonic(), monotonic()
         try:
-            while not self._stops.wait(min(_ALIVE_S, interval_s)):
-                self._stream.send_object("alive", None, _SEND_S)
+            while not self._stops.is_set():
+                if self._is_asked() and self.look is not None:
+                    self._stream.send_object("view", self.look(), _SEND_S)
+                if monotonic() - shown_s >= _ALIVE_S:
+                    self._stream.send_object("alive", None, _SEND_S)
+                    shown_s = monotonic()
                 if not self._has_same_clock and monotonic() - compared_s >= interval_s:
                     self._compare(_CLOCK_S)
                     compared_s = monotonic()
                     interval_s = min(interval_s * 1.2, _LAST_INTERVAL_S)
         except (OSError, ProtocolError) as error:
             self._error = error
+
+    def _is_asked(self) -> bool:
+        try:
+            kind, _ = self._stream.receive_object(_LOOK_S)
+        except TimeoutError:
+            return False
+        if kind != "look":
+            raise ProtocolError(f"unknown message {kind[:40]!r}")
+        return True
 
     def _compare(self, timeout: float) -> None:
         try:

@@ -49,6 +49,7 @@ class RankView:
         waits_for: ranks of its job that have not begun the oldest collective that this one has in flight.
         job: number of its job in this view: a shell or a script may have started several, each with a rank 0.
         batch: its job of Slurm or PBS; None: none, or unknown.
+        launcher: what its launcher calls the job, such as "MASTER_PORT=29500", equal on all hosts; empty: unknown.
 
     Examples:
         >>> import os
@@ -71,6 +72,7 @@ class RankView:
     waits_for: tuple[int, ...]
     job: int
     batch: BatchTask | None
+    launcher: tuple[str, ...]
 
     @property
     def doing(self) -> InFlight | None:
@@ -158,8 +160,8 @@ class JobWatcher:
             (job, look.owner.rank, look.activity.collectives) for job, look in zip(jobs, looks.values(), strict=True)
         ]
         ranks = [
-            _view(look, self._before.get(key), interval_s, job, latest)
-            for job, (key, look) in zip(jobs, looks.items(), strict=True)
+            _view(look, self._before.get(key), interval_s, job, latest, self._jobs.name_of(member))
+            for job, member, (key, look) in zip(jobs, members, looks.items(), strict=True)
         ]
         self._before = looks
         self._looked_s = now_s
@@ -167,7 +169,10 @@ class JobWatcher:
         return JobView(tuple(ranks), tuple(problems), interval_s)
 
 
-def _view(look: _Look, before: _Look | None, interval_s: float | None, job: int, latest: Sequence[_Latest]) -> RankView:
+def _view(
+    look: _Look, before: _Look | None, interval_s: float | None, job: int, latest: Sequence[_Latest],
+    launcher: tuple[str, ...],
+) -> RankView:  # fmt: skip
     activity = look.activity
     past = before.activity if before else None
     num_operations, nbytes, communication_s, io_nbytes = (
@@ -186,13 +191,20 @@ def _view(look: _Look, before: _Look | None, interval_s: float | None, job: int,
         io_per_s=(activity.io_nbytes - io_nbytes) * per_s,
         io=look.io,
         cpu=(look.status.cpu_s - cpu_s) * per_s if look.status else 0.0,
-        waits_for=_late_ranks(activity, [(rank, of_rank) for other, rank, of_rank in latest if other == job]),
+        waits_for=late_ranks(activity, [(rank, of_rank) for other, rank, of_rank in latest if other == job]),
         job=job,
         batch=look.batch,
+        launcher=launcher,
     )
 
 
-def _late_ranks(activity: Activity, latest: Sequence[tuple[int | None, Sequence[LatestCollective]]]) -> tuple[int, ...]:
+def late_ranks(activity: Activity, latest: Sequence[tuple[int | None, Sequence[LatestCollective]]]) -> tuple[int, ...]:
+    """Return the ranks that have not begun the oldest collective that a process has in flight.
+
+    Args:
+        activity: of the process.
+        latest: of each process of its job its rank, and how far it has come.
+    """
     for each in activity.in_flight:
         if each.ring in ("operations", "foreign") and each.peer is None and each.name not in ("send", "recv"):
             # Children of a rank have its number, too, and no communicators.

@@ -70,6 +70,11 @@ class JobFinder:
         number_of = {index: job for job, indices in enumerate(sorted(jobs)) for index in indices}
         return [number_of[index] for index in range(len(members))]
 
+    def name_of(self, member: JobMember) -> tuple[str, ...]:
+        """Return what its launcher calls the job of a process, such as "MASTER_PORT=29500"; nothing if unknown."""
+        identity = self._identity(member) or ()
+        return tuple(f"{name}={value}" for name, value in zip(_VARIABLES, identity, strict=False) if value is not None)
+
     def _identity(self, member: JobMember) -> _Identity | None:
         key = member.pid, member.started
         if key not in self._identities and member.is_running:

@@ -19,6 +19,8 @@ from hocket.observe.completeness import RunCompleteness, account_numbers, total_
 from hocket.observe.hook_watch import HookWatch
 from hocket.observe.host_collector import HostCollector, parse_address
 from hocket.observe.host_joiner import HostJoiner
+from hocket.observe.host_views import view_message
+from hocket.observe.job_watcher import JobWatcher
 from hocket.observe.nccl import plugin_problem
 from hocket.observe.one_agent import AgentLease, lease_or_folder
 from hocket.observe.run import LAYERS, recording_environment
@@ -93,7 +95,7 @@ def record_run(
     with _claimed(target), agent_of(target, interval_s) as agent:
         if listen is None:
             return _record(agent, command, variables, layers)
-        with HostCollector(*parse_address(listen, needs_port=False), target) as collector:
+        with HostCollector(*parse_address(listen, needs_port=False), target, agent.memory) as collector:
             variables[JOIN_VARIABLE] = collector.name
             recording = _record(agent, command, variables, layers)
             collector.wait_for_hosts()
@@ -143,6 +145,8 @@ def join_run(
         try:
             with agent_of(target, interval_s) as agent:
                 lease.publish(agent.memory)
+                watcher = JobWatcher(agent.places)
+                joiner.look = lambda: view_message(watcher.look())
                 recording = _record(agent, command, variables, layers, lease, joiner)
             joiner.send_run(target)
         finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from math import isfinite
 from pathlib import Path
@@ -15,6 +15,7 @@ from hocket.observe.batch import BatchTask, QueuedJob
 from hocket.observe.completeness import IoCompleteness, completeness_of, parse_accounts
 from hocket.observe.run_clock import Anchor, RunClock
 from hocket.observe.series import DEVICE_FILES, SERIES_SUFFIX, SavedSeries, read_process_rows, read_series
+from hocket.observe.typed_json import record_from
 from hocket.trace import EVENT_FIELDS, RecorderSnapshot, read_recorder
 from hocket.versioned_json import Head
 from hocket.whole_file import write_whole
@@ -248,8 +249,8 @@ def _description(content: dict[str, Any], place: str) -> RunDescription:
             anchors=_anchors(content["anchors"]),
             readings=_readings(content["readings"]),
             io_looks={str(name): list(numbers) for name, numbers in io_looks.items()},
-            tasks={str(name): _typed(BatchTask, each) for name, each in content.get("tasks", {}).items()},
-            queued={str(job): _typed(QueuedJob, each) for job, each in content.get("queued", {}).items()},
+            tasks={str(name): record_from(BatchTask, each) for name, each in content.get("tasks", {}).items()},
+            queued={str(job): record_from(QueuedJob, each) for job, each in content.get("queued", {}).items()},
         )
     except KeyError as error:
         raise RecorderError(f"{place}: the key {error} is missing") from None
@@ -274,12 +275,3 @@ def _readings(content: list[Any]) -> tuple[tuple[float, float, float], ...]:
     if ordered != sorted(ordered):
         raise ValueError("comparisons of clocks must be in the order of time")
     return readings
-
-
-def _typed(kind: type[_T], content: dict[str, Any]) -> _T:
-    """Make a record of texts and numbers from an object of JSON."""
-    for each in fields(kind):
-        value, types = content[each.name], str(each.type)
-        if ("None" if value is None else type(value).__name__) not in types.split(" | "):
-            raise TypeError(f"{each.name} of a {kind.__name__} must be {types}, not {value!r:.80}")
-    return kind(**{each.name: content[each.name] for each in fields(kind)})

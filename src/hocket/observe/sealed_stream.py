@@ -22,12 +22,16 @@ class SealedStream:
     Args:
         connection: closed by `close`.
         end: this end's protocol, after authentication.
+
+    Attributes:
+        asked_s: when the other side was last asked what it does, by `time.monotonic`.
     """
 
     def __init__(self, connection: socket.socket, end: End) -> None:
         self._socket = connection
         self._end = end
         self._received: deque[bytes] = deque()
+        self.asked_s = 0.0
 
     def send(self, message: bytes, timeout: float) -> None:
         """Send a message.
