@@ -62,6 +62,14 @@ def test_one_reading_says_nothing_about_the_drift() -> None:
     assert line.error(5.0 + 1e6) == pytest.approx(5.0 + 200.0)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_the_bound_holds_long_after_readings_that_are_close_together(seed: int) -> None:
+    """Then the line may be much steeper than any drift."""
+    line = ClockLine(_readings(1000.0, 37e-6, seed, 4, 2e3, 500.0))
+    for at in (1e5, 1e7, 1e9):
+        assert abs(line.ahead(at) - (1000.0 + 37e-6 * at)) <= line.error(at)
+
+
 def test_what_is_refused() -> None:
     with raises(InvalidArgument, names=("0",)):
         ClockLine(window=0)

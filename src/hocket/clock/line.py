@@ -84,7 +84,10 @@ class ClockLine:
         first, last = self._readings[0].at, self._readings[-1].at
         beyond = max(first - at, at - last, 0.0)
         between = last - first
-        wrong_drift = min(2 * self._largest_error / between, _MOST_DRIFT) if between > 0 else _MOST_DRIFT
+        # The line may be steeper than any drift, where the readings are few or close together.
+        wrong_drift = abs(self.drift) + _MOST_DRIFT
+        if between > 0:
+            wrong_drift = min(wrong_drift, 2 * self._largest_error / between)
         return self._largest_error + beyond * wrong_drift
 
     def to_theirs(self, at: float) -> float:
