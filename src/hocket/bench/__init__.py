@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hocket.bench.choice import choose_points
     from hocket.bench.comparison import RunComparison as Comparison
     from hocket.bench.comparison import compare
-    from hocket.bench.files import load_run
+    from hocket.bench.formats.json import load_run
     from hocket.bench.guidelines import GUIDELINES, Guideline, check
     from hocket.bench.guidelines import GuidelineFinding as Finding
     from hocket.bench.page import make_page

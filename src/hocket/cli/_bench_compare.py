@@ -65,7 +65,7 @@ def compare(
     """
     from hocket.bench.comparison import compare as compare_results
     from hocket.bench.comparison import launches_needed
-    from hocket.bench.files import load_run
+    from hocket.bench.formats.json import load_run
     from hocket.bench.run import run_points
     from hocket.measure import StopRule, progress
 

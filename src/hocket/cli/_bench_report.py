@@ -36,7 +36,7 @@ def report(
       hocket bench report results.json -o results.html
       hocket bench report before.json after.json -o both.html --pictures pictures
     """
-    from hocket.bench.files import load_run
+    from hocket.bench.formats.json import load_run
     from hocket.bench.page import make_page
 
     runs = {each.stem: load_run(each) for each in files}

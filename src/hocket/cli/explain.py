@@ -19,7 +19,7 @@ from hocket.cli._verbs import add_verb, argument, optional
 from hocket.comm.policy import CHOOSABLE, Explanation, Group, Policy, dtype_class, format_nbytes
 from hocket.errors import InvalidArgument
 from hocket.session.schedules import LazySchedules
-from hocket.suggestions import unknown
+from hocket.suggestions import check_known
 from hocket.tune.find import find_table, foreign_table
 from hocket.tune.machine import this_machine
 from hocket.tune.model import ModelPolicy, links_for
@@ -62,10 +62,8 @@ def explain(
       hocket explain all_reduce 1MiB
       hocket explain all_to_all 64KiB -n 4 --dtype bfloat16 --json
     """
-    if op not in CHOOSABLE:
-        raise InvalidArgument(unknown("operation", op, CHOOSABLE))
-    if dtype not in _native.DTYPE_NAMES:
-        raise InvalidArgument(unknown("type", dtype, _native.DTYPE_NAMES))
+    check_known("operation", op, CHOOSABLE)
+    check_known("type", dtype, _native.DTYPE_NAMES)
     if num_ranks < 1:
         raise InvalidArgument(f"-n must be 1 or more, not {num_ranks}")
     if not 1 <= num_hosts <= num_ranks:

@@ -24,7 +24,7 @@ from hocket.measure.loops import looped
 from hocket.measure.rounds import OnRound
 from hocket.measure.settling import SettlingBarrier
 from hocket.measure.team import gather_over
-from hocket.suggestions import unknown
+from hocket.suggestions import check_known
 from hocket.trace.traffic import WITH_BLOCKS, WITH_ROOT
 from hocket.tune.budget import SET_UP_ROUNDS, Budget
 from hocket.tune.contest import LEAST_NBYTES, Contest
@@ -78,8 +78,7 @@ class Sweep:
 
     def __post_init__(self) -> None:
         for op in self.ops:
-            if op not in OPS:
-                raise InvalidArgument(unknown("operation", op, OPS))
+            check_known("operation", op, OPS)
         if not self.sizes or min(self.sizes) < 4 or any(nbytes % 4 for nbytes in self.sizes):
             raise InvalidArgument(f"sizes must be multiples of 4 bytes, not {list(self.sizes)}")
         if self.rounds < 6:
