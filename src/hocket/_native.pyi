@@ -303,6 +303,8 @@ class Communicator:
     _carries_object: bool
     _on_failure: Callable[[Any, BaseException], object] | None
 
+    # The overloads of a collective differ by `async_op` alone. No shape can stand for them all: a Protocol over a
+    # ParamSpec must not add a keyword (PEP 612), and one over a TypeVarTuple has no names and defaults of arguments.
     @overload
     def all_reduce(self, x: Array, op: Reduction = "sum", **how: Unpack[Blocking]) -> None: ...
     @overload
