@@ -55,7 +55,7 @@ def lazy(
         return "" if suggest is None or name[:1] == "_" else suggest(name, names())
 
     def load(name: str) -> Any:
-        if name not in names():
+        if name[:2] == "__" or name not in names():  # Python itself looks for names like __wrapped__
             raise AttributeError(f"module {package!r} has no attribute {name!r}{suggestion(name)}")
         home, _, its_name = names()[name].partition(":")
         try:
