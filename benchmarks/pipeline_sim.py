@@ -70,7 +70,7 @@ def measure_here(contenders: list[Contender], words: str, settings: Settings) ->
     gc.collect()
     gc.freeze()
     with progress(words) as on_round:
-        return measure(Team(contenders, 0, lambda: None, lambda values: [values]), settings, on_round=on_round)
+        return measure(Team(contenders), settings, on_round=on_round)
 
 
 def parts(options: Options) -> PartResults:

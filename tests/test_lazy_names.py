@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import py_compile
 import re
 import subprocess
 import sys
@@ -30,6 +31,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / name / "numbers.py").write_text("one, zwei = 1, 2\n")
     (tmp_path / name / "broken.py").write_text("import no_such_library_at_all\n")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.delitem(sys.modules, f"{name}.numbers", raising=False)
     return name
 
 
@@ -44,6 +47,39 @@ def test_names_are_loaded_once_and_stay(package: str) -> None:
         module.lost  # noqa: B018
     with pytest.raises(ModuleNotFoundError, match="no_such_library_at_all"):
         module.torn  # noqa: B018
+
+
+TOYS = """
+from typing import TYPE_CHECKING
+from hocket.lazy_names import lazy
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from toys_for_lazy_names import broken
+    from toys_for_lazy_names.numbers import one
+    from toys_for_lazy_names.numbers import zwei as two
+__getattr__ = lazy(__name__)
+"""
+
+
+def test_names_are_those_of_imports_for_type_checkers(package: str, tmp_path: Path) -> None:
+    (tmp_path / package / "__init__.py").write_text(TOYS)
+    (tmp_path / package / "broken.py").write_text("")
+    module = importlib.import_module(package)
+    assert f"{package}.numbers" not in sys.modules
+    assert (module.one, module.two, module.broken) == (1, 2, sys.modules[f"{package}.broken"])
+    for each in ("zwei", "Sequence"):
+        with raises(AttributeError, names=(f"'{package}'", f"'{each}'")):
+            getattr(module, each)
+
+
+def test_a_package_without_sources_says_so(package: str, tmp_path: Path) -> None:
+    source = tmp_path / package / "__init__.py"
+    source.write_text(TOYS)
+    py_compile.compile(str(source), str(source.with_suffix(".pyc")))
+    source.unlink()
+    module = importlib.import_module(package)
+    with raises(ImportError, names=package):
+        module.one  # noqa: B018
 
 
 @pytest.mark.parametrize(

@@ -239,6 +239,9 @@ class Control:
 Array = Any
 """A NumPy array, a torch tensor, or another object with the buffer protocol or DLPack."""
 
+Counts = Sequence[int]
+"""The number of elements of each rank's block."""
+
 ReduceName = Literal["sum", "prod", "min", "max", "avg", "band", "bor", "bxor", "land", "lor", "lxor"]
 Reduction = ReduceName | str  # a built-in reduction, or the name of a registered one
 Backend = str | None
@@ -267,7 +270,7 @@ class Communicator:
     @overload
     def __init__(
         self,
-        host: Host,
+        ranks: Host | VirtualRanks,
         members: list[int],
         rank: int,
         key: int,
@@ -290,18 +293,6 @@ class Communicator:
         timeout: float,
         open_timeout: float,
     ) -> None: ...
-    @overload
-    def __init__(
-        self,
-        ranks: VirtualRanks,
-        members: list[int],
-        rank: int,
-        key: int,
-        label: str,
-        backends: list[str],
-        timeout: float,
-        open_timeout: float,
-    ) -> None: ...
     rank: Final[int]
     size: Final[int]
     timeout: Final[float]
@@ -311,6 +302,8 @@ class Communicator:
     _carries_object: bool
     _on_failure: Callable[[Any, BaseException], object] | None
 
+    # The overloads of a collective differ by `async_op` alone. No shape can stand for them all: a Protocol over a
+    # ParamSpec must not add a keyword (PEP 612), and one over a TypeVarTuple has no names and defaults of arguments.
     @overload
     def all_reduce(self, x: Array, op: Reduction = "sum", **how: Unpack[Blocking]) -> None: ...
     @overload
@@ -362,81 +355,33 @@ class Communicator:
     @overload
     def all_to_all(self, out: Array, x: Array, **how: Unpack[Asynchronous]) -> Work: ...
     @overload
-    def all_gatherv(self, out: Array, x: Array, counts: Sequence[int], **how: Unpack[Blocking]) -> None: ...
+    def all_gatherv(self, out: Array, x: Array, counts: Counts, **how: Unpack[Blocking]) -> None: ...
     @overload
-    def all_gatherv(self, out: Array, x: Array, counts: Sequence[int], **how: Unpack[Asynchronous]) -> Work: ...
+    def all_gatherv(self, out: Array, x: Array, counts: Counts, **how: Unpack[Asynchronous]) -> Work: ...
     @overload
     def reduce_scatterv(
-        self,
-        out: Array,
-        x: Array,
-        counts: Sequence[int],
-        op: ReduceName = "sum",
-        **how: Unpack[Blocking],
+        self, out: Array, x: Array, counts: Counts, op: ReduceName = "sum", **how: Unpack[Blocking]
     ) -> None: ...
     @overload
     def reduce_scatterv(
-        self,
-        out: Array,
-        x: Array,
-        counts: Sequence[int],
-        op: ReduceName = "sum",
-        **how: Unpack[Asynchronous],
+        self, out: Array, x: Array, counts: Counts, op: ReduceName = "sum", **how: Unpack[Asynchronous]
     ) -> Work: ...
     @overload
     def all_to_allv(
-        self,
-        out: Array,
-        x: Array,
-        out_counts: Sequence[int],
-        in_counts: Sequence[int],
-        **how: Unpack[Blocking],
+        self, out: Array, x: Array, out_counts: Counts, in_counts: Counts, **how: Unpack[Blocking]
     ) -> None: ...
     @overload
     def all_to_allv(
-        self,
-        out: Array,
-        x: Array,
-        out_counts: Sequence[int],
-        in_counts: Sequence[int],
-        **how: Unpack[Asynchronous],
+        self, out: Array, x: Array, out_counts: Counts, in_counts: Counts, **how: Unpack[Asynchronous]
     ) -> Work: ...
     @overload
-    def gatherv(
-        self,
-        out: Array | None,
-        x: Array,
-        counts: Sequence[int],
-        root: int,
-        **how: Unpack[Blocking],
-    ) -> None: ...
+    def gatherv(self, out: Array | None, x: Array, counts: Counts, root: int, **how: Unpack[Blocking]) -> None: ...
     @overload
-    def gatherv(
-        self,
-        out: Array | None,
-        x: Array,
-        counts: Sequence[int],
-        root: int,
-        **how: Unpack[Asynchronous],
-    ) -> Work: ...
+    def gatherv(self, out: Array | None, x: Array, counts: Counts, root: int, **how: Unpack[Asynchronous]) -> Work: ...
     @overload
-    def scatterv(
-        self,
-        out: Array,
-        x: Array | None,
-        counts: Sequence[int],
-        root: int,
-        **how: Unpack[Blocking],
-    ) -> None: ...
+    def scatterv(self, out: Array, x: Array | None, counts: Counts, root: int, **how: Unpack[Blocking]) -> None: ...
     @overload
-    def scatterv(
-        self,
-        out: Array,
-        x: Array | None,
-        counts: Sequence[int],
-        root: int,
-        **how: Unpack[Asynchronous],
-    ) -> Work: ...
+    def scatterv(self, out: Array, x: Array | None, counts: Counts, root: int, **how: Unpack[Asynchronous]) -> Work: ...
     def send(
         self, x: Array, dst: int, tag: int = 0, *, backend: Backend = None, timeout: float | None = None
     ) -> None: ...

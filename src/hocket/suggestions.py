@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import ParamSpec, TypeVar
 
-from hocket.errors import InvalidType
+from hocket.errors import InvalidArgument, InvalidType
 
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
@@ -41,6 +41,21 @@ def unknown(what: str, name: object, known: Iterable[str]) -> str:
     """
     names = list(known)
     return f"there is no {what} {name!r}; there are {', '.join(names)}{did_you_mean(name, names)}"
+
+
+def check_known(what: str, name: object, known: Collection[str]) -> None:
+    """Check that a name is one of the known ones.
+
+    Raises:
+        InvalidArgument: it is not; lists the known ones.
+
+    Examples:
+        >>> check_known("reduction", "summ", ["sum", "prod"])
+        Traceback (most recent call last):
+        hocket.errors.InvalidArgument: there is no reduction 'summ'; there are sum, prod; did you mean 'sum'?
+    """
+    if name not in known:
+        raise InvalidArgument(unknown(what, name, known))
 
 
 def names_wrong_keywords(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:

@@ -2,10 +2,9 @@
 
 import pytest
 
-from hocket.bench.choice import choose_points
+from hocket.bench.choice import choose_points, powers_of_two
 from hocket.bench.registry import benchmarks, find_benchmark
 from hocket.bench.run import check_points
-from hocket.bench.sizes import powers_of_two
 from hocket.bench.targets import parse_targets
 from hocket.errors import BackendUnavailable, InvalidArgument
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hocket.bench.choice import choose_points
     from hocket.bench.comparison import RunComparison as Comparison
     from hocket.bench.comparison import compare
-    from hocket.bench.files import load_run
+    from hocket.bench.formats.json import load_run
     from hocket.bench.guidelines import GUIDELINES, Guideline, check
     from hocket.bench.guidelines import GuidelineFinding as Finding
     from hocket.bench.page import make_page
@@ -28,40 +28,7 @@ if TYPE_CHECKING:
     from hocket.bench.selftest import run_trials
     from hocket.bench.targets import Target, parse_targets
 
-__getattr__ = lazy(
-    __name__,
-    {
-        "GUIDELINES": "guidelines",
-        "Benchmark": "registry",
-        "Comparison": "comparison:RunComparison",
-        "Finding": "guidelines:GuidelineFinding",
-        "Guideline": "guidelines",
-        "Point": "point",
-        "Prepared": "registry",
-        "Result": "result",
-        "Run": "run",
-        "Setting": "registry",
-        "Speedup": "apps.speedup",
-        "Target": "targets",
-        "Trial": "selftest:FaultTrial",
-        "benchmarks": "registry",
-        "check": "guidelines",
-        "choose_points": "choice",
-        "compare": "comparison",
-        "find_benchmark": "registry",
-        "load_run": "files",
-        "make_page": "page",
-        "measure_speedup": "apps.speedup",
-        "open_drivers": "rank",
-        "open_world": "rank",
-        "opened": "rank",
-        "parse_targets": "targets",
-        "prepare_all": "rank",
-        "problems": "apps.registry",
-        "run_points": "run",
-        "run_trials": "selftest",
-    },
-)
+__getattr__ = lazy(__name__)
 __all__ = [
     "GUIDELINES",
     "Benchmark",

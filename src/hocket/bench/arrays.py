@@ -40,10 +40,8 @@ class Arrays:
     def make(self, count: int, role: str) -> Any:
         """Return an array of zeros; each role has its own array."""
         point = self._point
-        if point.symmetric:
-            key = role, count, point.dtype, self._driver.name.partition("!")[0]
-        else:
-            key = role, count, point.dtype, self._kind.name
+        owner = self._driver.name.partition("!")[0] if point.symmetric else self._kind.name
+        key = role, count, point.dtype, owner
         if key not in self._shared:
             make = self._driver.shared if point.symmetric else self._kind.make
             self._shared[key] = make(count, point.dtype)

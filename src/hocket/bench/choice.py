@@ -8,13 +8,12 @@ from itertools import product
 from hocket.bench.buffers.registry import find_kind
 from hocket.bench.drivers.base import APIS
 from hocket.bench.families.collectives import itemsize_of
-from hocket.bench.patterns import check_reduction
+from hocket.bench.patterns import REDUCTIONS
 from hocket.bench.point import PLACES, Point
 from hocket.bench.registry import Benchmark, find_benchmark, find_group
-from hocket.bench.sizes import powers_of_two
 from hocket.bench.targets import Target
 from hocket.errors import InvalidArgument
-from hocket.suggestions import unknown
+from hocket.suggestions import check_known
 
 
 def choose_points(
@@ -56,9 +55,8 @@ def choose_points(
         [('all_reduce', 'shm', 8, 'float32'), ('all_reduce', 'shm', 1024, 'float32')]
     """
     kinds = [find_kind(each) for each in buffers]
-    unknown_apis = [each for each in apis if each not in APIS]
-    if unknown_apis:
-        raise InvalidArgument(unknown("API", unknown_apis[0], APIS))
+    for api in apis:
+        check_known("API", api, APIS)
     for kind in kinds:
         if "dlpack" in apis and not kind.has_dlpack:
             raise InvalidArgument(f"{kind.name} arrays do not support DLPack: choose another API than dlpack")
@@ -66,10 +64,9 @@ def choose_points(
             raise InvalidArgument(f"symmetric memory needs numpy arrays, not {kind.name} arrays")
     if symmetric and not {"buffer", "dlpack"}.issuperset(apis):
         raise InvalidArgument(f"symmetric memory needs the API buffer or dlpack, not objects: {', '.join(apis)}")
-    unknown_places = [each for each in places if each not in PLACES and list(places) != [""]]
-    if unknown_places:
-        raise InvalidArgument(unknown("place", unknown_places[0], PLACES))
-    check_reduction(reduction)
+    for place in places if list(places) != [""] else ():
+        check_known("place", place, PLACES)
+    check_known("reduction", reduction, REDUCTIONS)
     if window < 1:
         raise InvalidArgument(f"window must be 1 message or more, not {window}")
     points = []
@@ -128,3 +125,15 @@ def _choose_sizes(
         if not each and benchmark.unit != "us":
             raise InvalidArgument(f"{benchmark.name} measures bytes per second: no size may be {each} bytes")
     return sizes
+
+
+def powers_of_two(least: int, most: int) -> list[int]:
+    """Return `least`, the powers of two between, and `most`; `least` may be 0.
+
+    Raises:
+        InvalidArgument: `least` is larger than `most`, or negative.
+    """
+    if least < 0 or most < least:
+        raise InvalidArgument(f"sizes must go from 0 or more to at least the same, not from {least} to {most}")
+    between = [1 << bits for bits in range(most.bit_length()) if least < 1 << bits < most]
+    return [least] if most == least else [least, *between, most]

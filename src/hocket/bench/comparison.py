@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Literal
 
@@ -115,12 +115,8 @@ def compare(first: Sequence[Result], second: Sequence[Result], *, least: float =
     if not pairs:
         raise InvalidArgument(f"the sides share no point: the first has {len(first)} results, the second {len(second)}")
     confidence = row_confidence(len(pairs))
-    rows = tuple(_compare_pair(one, other, confidence, least, paired) for one, other in pairs)
-    if has_ways:
-        rows = tuple(
-            replace(row, case=f"{row.case} {each.point.way}") for row, (_, each) in zip(rows, pairs, strict=True)
-        )
-    return RunComparison(rows, least)
+    rows = (_compare_pair(one, other, confidence, least, paired, names_way=has_ways) for one, other in pairs)
+    return RunComparison(tuple(rows), least)
 
 
 def launches_needed(num_rows: int, *, paired: bool) -> int:
@@ -134,7 +130,9 @@ def row_confidence(num_rows: int) -> float:
     return max(0.95, 1 - 2 * _FALSE_ALARMS / num_rows)
 
 
-def _compare_pair(first: Result, second: Result, confidence: float, least: float, paired: bool) -> ComparedRow:
+def _compare_pair(
+    first: Result, second: Result, confidence: float, least: float, paired: bool, names_way: bool
+) -> ComparedRow:
     if paired:
         values = second.over_launches(quotients(first.samples, second.samples))
         middle, interval = median(values), interval_of(values, confidence)
@@ -153,7 +151,7 @@ def _compare_pair(first: Result, second: Result, confidence: float, least: float
     num_launches = min(first.num_launches, second.num_launches)
     verdict = _verdict(middle, interval, least)
     return ComparedRow(
-        f"{first.point.benchmark} {format_nbytes(first.point.nbytes)}",
+        f"{first.point.benchmark} {format_nbytes(first.point.nbytes)}{f' {second.point.way}' if names_way else ''}",
         first.value,
         second.value,
         first.unit,

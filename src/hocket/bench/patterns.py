@@ -8,9 +8,6 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from hocket.errors import InvalidArgument
-from hocket.suggestions import unknown
-
 REDUCTIONS: Mapping[str, Callable[..., NDArray[np.generic]]] = {
     "sum": np.add,
     "prod": np.multiply,
@@ -53,9 +50,3 @@ def to_reduce(content: NDArray[np.generic], reduction: str, rank: int, size: int
 def fold(xs: Sequence[NDArray[np.generic]], reduction: str) -> NDArray[np.generic]:
     """Return the reduction of the arrays of all ranks, in the order of ranks."""
     return reduce(REDUCTIONS[reduction], xs)
-
-
-def check_reduction(name: str) -> None:
-    """Raise InvalidArgument if no reduction has this name."""
-    if name not in REDUCTIONS:
-        raise InvalidArgument(unknown("reduction", name, REDUCTIONS))

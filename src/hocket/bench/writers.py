@@ -9,8 +9,7 @@ import hocket.bench.formats as folder
 from hocket.bench.layout import ResultLayout
 from hocket.bench.run import Run
 from hocket.discovery import declared_by, load, module_names, takes
-from hocket.errors import InvalidArgument
-from hocket.suggestions import unknown
+from hocket.suggestions import check_known
 
 
 def format_names() -> list[str]:
@@ -25,7 +24,6 @@ def find_writer(name: str) -> Callable[[Run, ResultLayout], str]:
         InvalidArgument: the name is unknown; lists the known ones.
         BadEntry: the file of the format has no valid `write` function.
     """
-    if name not in format_names():
-        raise InvalidArgument(unknown("format", name, format_names()))
+    check_known("format", name, format_names())
     write = declared_by(load(folder, name), "write", "a function of a Run and a layout", lambda it: takes(it, "", ""))
     return cast(Callable[[Run, ResultLayout], str], write)

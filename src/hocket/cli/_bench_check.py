@@ -38,17 +38,6 @@ if TYPE_CHECKING:
 
 _SIZES = (8, 4 << 10, 256 << 10)
 _VERDICTS = {"broken": "[bold red]broken[/]", "holds": "holds", "not judged": "[dim]not judged[/]"}
-CHECK_HELP = """Find operations that take longer than other operations with the same result.
-
-Exit code 1 if a guideline is broken; 3 if none is broken, but at least one could not be judged because its interval is
-too wide.
-
-The guidelines are those of Träff, Gropp and Thakur: all_reduce <= reduce + broadcast, gather <= all_gather, and so on.
-If a library breaks a guideline, replacing the operation makes it faster."""
-CHECK_EXAMPLES = """\b
-Examples:
-  hocket bench check --library mpi4py:mpich
-  hocket bench check --library shm,gloo --sizes 8,64KiB --json"""
 
 
 def check(
@@ -60,7 +49,18 @@ def check(
     seed: Seed = DEFAULT_SEED,
     as_json: AsJson = False,
 ) -> int:
-    """Measure all operations of the guidelines, and judge the guidelines."""
+    """Find operations that take longer than other operations with the same result.
+
+    Exit code 1 if a guideline is broken; 3 if none is broken, but at least one could not be judged because its interval
+    is too wide.
+
+    The guidelines are those of Träff, Gropp and Thakur: all_reduce <= reduce + broadcast, gather <= all_gather, and so
+    on. If a library breaks a guideline, replacing the operation makes it faster.
+
+    Examples:
+      hocket bench check --library mpi4py:mpich
+      hocket bench check --library shm,gloo --sizes 8,64KiB --json
+    """
     from hocket.bench.guidelines import check as judge
     from hocket.bench.guidelines import needed_sizes
     from hocket.bench.run import run_points
@@ -116,16 +116,6 @@ def _print(findings: Sequence[GuidelineFinding], num_ranks: int) -> None:
     console_of(140).print(table)
 
 
-SELFTEST_HELP = """Inject faults into a library, and check that the suite detects them. Exit code 1 if it does not.
-
-The trials: one byte of a result is wrong, a rank is late, all operations take 5 % longer, none does, and more ranks
-than CPUs."""
-SELFTEST_EXAMPLES = """\b
-Examples:
-  hocket bench selftest
-  hocket bench selftest --library gloo --budget 60"""
-
-
 def selftest(
     library: Annotated[str, typer.Option("--library", "--backend", metavar="NAME", help="One library.")] = "shm",
     num_ranks: NumRanks = None,
@@ -133,7 +123,15 @@ def selftest(
     seed: Seed = DEFAULT_SEED,
     as_json: AsJson = False,
 ) -> int:
-    """Run one trial after the other."""
+    """Inject faults into a library, and check that the suite detects them. Exit code 1 if it does not.
+
+    The trials: one byte of a result is wrong, a rank is late, all operations take 5 % longer, none does, and more ranks
+    than CPUs.
+
+    Examples:
+      hocket bench selftest
+      hocket bench selftest --library gloo --budget 60
+    """
     from hocket.bench.selftest import run_trials
 
     size = jobs_of(num_ranks, "selftest")

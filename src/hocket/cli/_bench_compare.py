@@ -24,31 +24,18 @@ from hocket.cli._bench_options import (
 )
 from hocket.cli._output import AsJson
 from hocket.cli._tables import console_of, table_of
+from hocket.cli._verbs import argument, optional
 from hocket.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from hocket.bench.comparison import RunComparison
 
 EXIT_UNJUDGED = 3
-HELP = """Decide whether library or file B is slower than A. Exit code 1 if it is, 3 if there were too few samples or
-launches to judge every row.
-
-Two libraries are measured in the same rounds and compared round by round. This detects differences of a few percent
-even on a busy machine. The jobs are started several times, since two launches of the same job differ by some percent.
-Two files (of hocket bench run --format json --launches 9) need larger differences."""
-EXAMPLES = """\b
-Examples:
-  hocket bench compare gloo shm
-  hocket bench compare mpi4py:mpich shm --benchmark latency,all_gather --sizes 8,1MiB
-  hocket bench compare before.json after.json --least 0.1
-  hocket bench compare shm mix --sizes 8 --launches 1"""
 
 
 def compare(
-    first: Annotated[str, typer.Argument(metavar="A", show_default=False, help="A library or a file.")],
-    second: Annotated[
-        str, typer.Argument(metavar="B", show_default=False, help="The library or file to judge against A.")
-    ],
+    first: Annotated[str, argument(metavar="A", help="A library or a file.")],
+    second: Annotated[str, argument(metavar="B", help="The library or file to judge against A.")],
     benchmark: Annotated[str, typer.Option(metavar="A,B", help="Benchmarks for libraries.")] = "latency,all_reduce",
     num_ranks: NumRanks = None,
     buffer: Annotated[str, typer.Option(metavar="NAME", help="Kind of memory.")] = "numpy",
@@ -57,16 +44,28 @@ def compare(
     least: Annotated[float, typer.Option(metavar="PART", help="Ignore a smaller difference.")] = 0.02,
     launches: Annotated[
         int | None,
-        typer.Option(metavar="N", show_default=False, help="Launches of the jobs. Default: as needed, at least 9."),
+        optional(metavar="N", help="Launches of the jobs. Default: as needed, at least 9."),
     ] = None,
     budget: Budget = 90.0,
     seed: Seed = DEFAULT_SEED,
     as_json: AsJson = False,
 ) -> int:
-    """Compare, and print the rows."""
+    """Decide whether library or file B is slower than A. Exit code 1 if it is, 3 if there were too few samples or
+    launches to judge every row.
+
+    Two libraries are measured in the same rounds and compared round by round. This detects differences of a few percent
+    even on a busy machine. The jobs are started several times, since two launches of the same job differ by some
+    percent. Two files (of hocket bench run --format json --launches 9) need larger differences.
+
+    Examples:
+      hocket bench compare gloo shm
+      hocket bench compare mpi4py:mpich shm --benchmark latency,all_gather --sizes 8,1MiB
+      hocket bench compare before.json after.json --least 0.1
+      hocket bench compare shm mix --sizes 8 --launches 1
+    """
     from hocket.bench.comparison import compare as compare_results
     from hocket.bench.comparison import launches_needed
-    from hocket.bench.files import load_run
+    from hocket.bench.formats.json import load_run
     from hocket.bench.run import run_points
     from hocket.measure import StopRule, progress
 

@@ -10,6 +10,7 @@ import typer
 
 from hocket.boot.environment import read_world
 from hocket.cli._sizes import read_size
+from hocket.cli._verbs import optional
 from hocket.errors import BackendUnavailable, InvalidArgument
 
 if TYPE_CHECKING:
@@ -18,9 +19,7 @@ if TYPE_CHECKING:
 
 NumRanks = Annotated[
     int | None,
-    typer.Option(
-        "-n", "--num-ranks", metavar="N", show_default=False, help="Number of ranks. Default: 2, or the launcher's."
-    ),
+    optional("-n", "--num-ranks", metavar="N", help="Number of ranks. Default: 2, or the launcher's."),
 ]
 Libraries = Annotated[
     str,
@@ -30,10 +29,8 @@ Libraries = Annotated[
 ]
 Buffers = Annotated[str, typer.Option(metavar="A,B", help="Kinds of memory.")]
 Apis = Annotated[str, typer.Option(metavar="A,B", help="How data is passed to the library.")]
-Sizes = Annotated[
-    str | None, typer.Option(metavar="A,B", show_default=False, help="Sizes, such as 8,64KiB. Default: powers of two.")
-]
-Dtype = Annotated[str | None, typer.Option("-T", "--dtype", metavar="TYPE", show_default=False, help="Element type.")]
+Sizes = Annotated[str | None, optional(metavar="A,B", help="Sizes, such as 8,64KiB. Default: powers of two.")]
+Dtype = Annotated[str | None, optional("-T", "--dtype", metavar="TYPE", help="Element type.")]
 Precision = Annotated[
     float, typer.Option("--ci", metavar="PART", help="Target: half of a median's 95 % interval, relative to it.")
 ]

@@ -13,45 +13,30 @@ from hocket.cli._bench_options import DEFAULT_SEED, Budget, NumRanks, Precision,
 from hocket.cli._links import Bandwidth, HostBandwidth, HostLatency, Latency, RanksPerHost, read_fabric
 from hocket.cli._output import AsJson
 from hocket.cli._tables import console_of, table_of
+from hocket.cli._verbs import argument, optional
 from hocket.errors import InvalidArgument
 from hocket.whole_file import check_output
 
 if TYPE_CHECKING:
     from hocket.bench.apps.speedup import Speedup
 
-REPORT_HELP = """Write a self-contained HTML page of results: tables, and a picture of each benchmark."""
-REPORT_EXAMPLES = """\b
-Examples:
-  hocket bench run latency all_reduce --library shm,gloo --format json -o results.json
-  hocket bench report results.json -o results.html
-  hocket bench report before.json after.json -o both.html --pictures pictures"""
-APPS_HELP = """Measure the speed-up of applications on several ranks, and model it for many ranks.
-
-matmul: the product of two matrices. knn: classification of rows by their nearest neighbours. kmeans: clustering.
-Solutions are compared with those of NumPy and scikit-learn. The speed-up is shown beside the core factor, which is the
-speed-up of independent processes. Times for more ranks are simulated, from the time that a share of the work takes
-here."""
-APPS_EXAMPLES = """\b
-Examples:
-  hocket bench apps
-  hocket bench apps matmul --scale 2048 -n 2
-  hocket bench apps knn --modelled 56,112,224 --ranks-per-host 56 --host-bandwidth 12.5 --json"""
-
 
 def report(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", show_default=False, help="Files of bench run --format json.")
-    ],
+    files: Annotated[list[Path], argument(metavar="FILE...", help="Files of bench run --format json.")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="PAGE", help="HTML page to write.")] = Path(
         "bench.html"
     ),
-    pictures: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", show_default=False, help="Also write the pictures as PNG files.")
-    ] = None,
+    pictures: Annotated[Path | None, optional(metavar="FOLDER", help="Also write the pictures as PNG files.")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Write the page."""
-    from hocket.bench.files import load_run
+    """Write a self-contained HTML page of results: tables, and a picture of each benchmark.
+
+    Examples:
+      hocket bench run latency all_reduce --library shm,gloo --format json -o results.json
+      hocket bench report results.json -o results.html
+      hocket bench report before.json after.json -o both.html --pictures pictures
+    """
+    from hocket.bench.formats.json import load_run
     from hocket.bench.page import make_page
 
     runs = {each.stem: load_run(each) for each in files}
@@ -68,13 +53,9 @@ def report(
 
 
 def apps(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME...", show_default=False, help="Applications. Default: all.")
-    ] = None,
+    names: Annotated[list[str] | None, argument(metavar="NAME...", help="Applications. Default: all.")] = None,
     num_ranks: NumRanks = None,
-    scale: Annotated[
-        int | None, typer.Option(metavar="N", show_default=False, help="Size of the problem in rows.")
-    ] = None,
+    scale: Annotated[int | None, optional(metavar="N", help="Size of the problem in rows.")] = None,
     modelled: Annotated[str, typer.Option(metavar="A,B", help="Numbers of ranks to simulate.")] = "224",
     latency: Latency = 0.5,
     bandwidth: Bandwidth = 10.0,
@@ -86,7 +67,18 @@ def apps(
     seed: Seed = DEFAULT_SEED,
     as_json: AsJson = False,
 ) -> int:
-    """Measure and model the applications, and print the results."""
+    """Measure the speed-up of applications on several ranks, and model it for many ranks.
+
+    matmul: the product of two matrices. knn: classification of rows by their nearest neighbours. kmeans: clustering.
+    Solutions are compared with those of NumPy and scikit-learn. The speed-up is shown beside the core factor, which is
+    the speed-up of independent processes. Times for more ranks are simulated, from the time that a share of the work
+    takes here.
+
+    Examples:
+      hocket bench apps
+      hocket bench apps matmul --scale 2048 -n 2
+      hocket bench apps knn --modelled 56,112,224 --ranks-per-host 56 --host-bandwidth 12.5 --json
+    """
     from hocket.bench.apps.registry import find_problem, problems
     from hocket.bench.apps.speedup import measure_speedup
     from hocket.measure import StopRule, progress

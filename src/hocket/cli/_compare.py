@@ -12,6 +12,7 @@ from hocket.cli._names import Backends, read_backends
 from hocket.cli._output import AsJson
 from hocket.cli._rank_job import result_of_ranks
 from hocket.cli._tables import console_of, table_of
+from hocket.cli._verbs import argument
 from hocket.comm.policy import format_nbytes, format_seconds
 from hocket.errors import InvalidArgument
 from hocket.measure.comparison import MAX_FOREIGN_BUSY
@@ -19,24 +20,23 @@ from hocket.measure.statistics import Ratio
 from hocket.trace.traffic import Traffic
 from hocket.tune.trial import format_speed
 
-HELP = """Replay the traffic of a training step over each single library and over the tuned mix of them.
-
-First measures a table for the operations of the traffic. The examples (--traffic FILE) and
-hocket.trace.traffic.Traffic write traffic files."""
-EXAMPLES = """\b
-Examples:
-  hocket run -n 2 examples/moe.py --traffic moe.json
-  hocket tune compare moe.json
-  hocket tune compare moe.json --backends gloo,mpi --json"""
-
 
 def compare(
-    traffics: Annotated[list[Path], typer.Argument(metavar="TRAFFIC...", show_default=False, help="Traffic files.")],
+    traffics: Annotated[list[Path], argument(metavar="TRAFFIC...", help="Traffic files.")],
     backends: Backends = None,
     rounds: Annotated[int, typer.Option(metavar="N", help="Number of rounds, 6 or more.")] = 9,
     as_json: AsJson = False,
 ) -> int:
-    """Check the arguments, run the ranks, and print the result."""
+    """Replay the traffic of a training step over each single library and over the tuned mix of them.
+
+    First measures a table for the operations of the traffic. The examples (--traffic FILE) and
+    hocket.trace.traffic.Traffic write traffic files.
+
+    Examples:
+      hocket run -n 2 examples/moe.py --traffic moe.json
+      hocket tune compare moe.json
+      hocket tune compare moe.json --backends gloo,mpi --json
+    """
     loaded = [Traffic.load(path) for path in traffics]
     num_ranks = loaded[0].num_ranks
     for path, each in zip(traffics, loaded, strict=True):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hocket.cli._verbs import optional
 from hocket.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -16,9 +17,7 @@ Bandwidth = Annotated[float, typer.Option(metavar="GB/S", help="Bandwidth of a l
 Reduce = Annotated[float, typer.Option(metavar="GB/S", help="Speed of reductions; inf: they take no time.")]
 RanksPerHost = Annotated[
     int | None,
-    typer.Option(
-        metavar="N", show_default=False, help="Ranks that share a host's uplink. Default: each rank has its own link."
-    ),
+    optional(metavar="N", help="Ranks that share a host's uplink. Default: each rank has its own link."),
 ]
 HostLatency = Annotated[float, typer.Option(metavar="US", help="Latency between hosts, in microseconds.")]
 HostBandwidth = Annotated[float, typer.Option(metavar="GB/S", help="Bandwidth of a host's uplink.")]

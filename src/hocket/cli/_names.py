@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from hocket.backends import backends_among
+from hocket.cli._verbs import optional
 from hocket.errors import BackendUnavailable, InvalidArgument
 
 Backends = Annotated[
     str | None,
-    typer.Option(
-        "--backends", metavar="A,B", show_default=False, help="Backends to use. Default: all that are available."
-    ),
+    optional("--backends", metavar="A,B", help="Backends to use. Default: all that are available."),
 ]
 
 

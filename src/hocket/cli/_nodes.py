@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from hocket.cli._verbs import optional
+
 _PANEL = "Several hosts (run the same command on each, with its own --node-rank)"
 NumNodes = Annotated[
     int, typer.Option("--nnodes", metavar="N", rich_help_panel=_PANEL, help="Number of hosts of the job.")
@@ -18,10 +20,9 @@ MasterAddr = Annotated[
 ]
 MasterPort = Annotated[
     int | None,
-    typer.Option(
+    optional(
         "--master-port",
         metavar="PORT",
-        show_default=False,
         rich_help_panel=_PANEL,
         help="A free port of host 0; one of the eight ports after it must be free, too.",
     ),

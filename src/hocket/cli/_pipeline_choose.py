@@ -13,6 +13,7 @@ from hocket.cli._links import Bandwidth, HostBandwidth, HostLatency, Latency, Ra
 from hocket.cli._output import AsJson
 from hocket.cli._sizes import read_size
 from hocket.cli._tables import format_params, print_table
+from hocket.cli._verbs import add_verb, optional
 from hocket.comm.policy import format_nbytes, format_seconds
 from hocket.errors import InvalidArgument
 from hocket.suggestions import did_you_mean
@@ -20,15 +21,6 @@ from hocket.suggestions import did_you_mean
 if TYPE_CHECKING:
     from hocket.pipeline.model_costs import ModelCosts
 
-_CHOOSE_HELP = """Rank schedules, depths, replicas and micro-batch sizes for a model, by simulation.
-
-The model is a JSON file with the fields of hocket.pipeline.ModelCosts, or --layers equal layers. The column `model` is
-the formula of the Chimera paper. Nothing is measured."""
-_CHOOSE_EXAMPLES = """\b
-Examples:
-  hocket pipeline choose -n 32 --batch-size 128 --layers 48 --forward 1 --overhead 0.2 --weights 448MiB \\
-      --gradients 56MiB --activation 30MiB --output 4MiB --limit 24GiB --ranks-per-host 8 --bandwidth 100
-  hocket pipeline choose -n 8 --batch-size 32 --model model.json --only 1f1b --only chimera --json"""
 _HEADINGS = (
     *("schedule", "parameters", "D", "W", "N", "B", "recomputes", "step", "model", "bubbles", "memory", "samples/s"),
 )
@@ -36,7 +28,7 @@ _HEADINGS = (
 
 def register_choose(pipeline: typer.Typer) -> None:
     """Add the verb to `hocket pipeline`."""
-    pipeline.command("choose", help=_CHOOSE_HELP, epilog=_CHOOSE_EXAMPLES)(choose)
+    add_verb(pipeline, choose)
 
 
 def choose(
@@ -44,9 +36,7 @@ def choose(
         int, typer.Option("-n", "--num-ranks", metavar="P", help="Number of ranks, over all replicas.")
     ] = 8,
     batch_size: Annotated[int, typer.Option(metavar="SAMPLES", help="Samples per step.")] = 64,
-    model: Annotated[
-        Path | None, typer.Option(metavar="FILE", show_default=False, help="JSON file with the fields of ModelCosts.")
-    ] = None,
+    model: Annotated[Path | None, optional(metavar="FILE", help="JSON file with the fields of ModelCosts.")] = None,
     layers: Annotated[int, typer.Option(metavar="N", help="Number of equal layers, without --model.")] = 24,
     forward: Annotated[float, typer.Option(metavar="MS", help="Time of a layer's forward pass per sample.")] = 1.0,
     overhead: Annotated[
@@ -56,12 +46,10 @@ def choose(
     gradients: Annotated[str, typer.Option(metavar="SIZE", help="Gradients of a layer.")] = "0",
     activation: Annotated[str, typer.Option(metavar="SIZE", help="Activations of a layer per sample.")] = "0",
     boundary: Annotated[str, typer.Option("--output", metavar="SIZE", help="Output of a layer per sample.")] = "0",
-    limit: Annotated[
-        str | None, typer.Option(metavar="SIZE", show_default=False, help="Memory limit of a rank.")
-    ] = None,
+    limit: Annotated[str | None, optional(metavar="SIZE", help="Memory limit of a rank.")] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="SCHEDULE", show_default=False, help="Try only this schedule; may be repeated."),
+        optional(metavar="SCHEDULE", help="Try only this schedule; may be repeated."),
     ] = None,
     best: Annotated[int, typer.Option(metavar="N", help="Number of results to show.")] = 10,
     latency: Latency = 2.0,
@@ -71,7 +59,16 @@ def choose(
     host_bandwidth: HostBandwidth = 12.5,
     as_json: AsJson = False,
 ) -> int:
-    """Print the fastest plans that fit into memory."""
+    """Rank schedules, depths, replicas and micro-batch sizes for a model, by simulation.
+
+    The model is a JSON file with the fields of hocket.pipeline.ModelCosts, or --layers equal layers. The column `model`
+    is the formula of the Chimera paper. Nothing is measured.
+
+    Examples:
+      hocket pipeline choose -n 32 --batch-size 128 --layers 48 --forward 1 --overhead 0.2 --weights 448MiB \\
+          --gradients 56MiB --activation 30MiB --output 4MiB --limit 24GiB --ranks-per-host 8 --bandwidth 100
+      hocket pipeline choose -n 8 --batch-size 32 --model model.json --only 1f1b --only chimera --json
+    """
     from hocket.measure.progress_bar import progress
     from hocket.pipeline.choosing import choose as rank_all
     from hocket.pipeline.model_costs import ModelCosts

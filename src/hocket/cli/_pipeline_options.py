@@ -12,6 +12,7 @@ import typer
 
 from hocket.cli._completions import pipelines
 from hocket.cli._links import check_link
+from hocket.cli._verbs import argument, optional
 from hocket.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -19,21 +20,11 @@ if TYPE_CHECKING:
 
 Name = Annotated[
     str,
-    typer.Argument(
-        metavar="SCHEDULE",
-        show_default=False,
-        help="A name from `list`, or a .txt, .json or .csv file.",
-        autocompletion=pipelines,
-    ),
+    argument(metavar="SCHEDULE", help="A name from `list`, or a .txt, .json or .csv file.", autocompletion=pipelines),
 ]
 Names = Annotated[
     list[str],
-    typer.Argument(
-        metavar="SCHEDULE...",
-        show_default=False,
-        help="Names from `list`, or .txt, .json or .csv files.",
-        autocompletion=pipelines,
-    ),
+    argument(metavar="SCHEDULE...", help="Names from `list`, or .txt, .json or .csv files.", autocompletion=pipelines),
 ]
 NumRanks = Annotated[
     int, typer.Option("-n", "--num-ranks", metavar="D", help="Number of ranks, for schedules by name.")
@@ -43,56 +34,41 @@ NumMicroBatches = Annotated[
 ]
 Params = Annotated[
     list[str] | None,
-    typer.Option(
-        "--param", metavar="NAME=VALUE", show_default=False, help="Parameter of a schedule by name; may be repeated."
-    ),
+    optional("--param", metavar="NAME=VALUE", help="Parameter of a schedule by name; may be repeated."),
 ]
 Costs = Annotated[
     list[str] | None,
-    typer.Option(
+    optional(
         "--cost",
         metavar="KIND=MS",
-        show_default=False,
         help="Time of a micro-batch in a rank's share of the model, in milliseconds (smaller stages cost less), or one "
         "time per stage, separated by commas. Default: F=1, B=2, I=1, W=1.",
     ),
 ]
 MessageSize = Annotated[
     str | None,
-    typer.Option(
-        "--message", metavar="SIZE", show_default=False, help="Output of a stage. Default: messages take no time."
-    ),
+    optional("--message", metavar="SIZE", help="Output of a stage. Default: messages take no time."),
 ]
 Activation = Annotated[
     str | None,
-    typer.Option(
-        "--activation",
-        metavar="SIZE",
-        show_default=False,
-        help="Memory that a rank keeps per micro-batch. Default: 1 B.",
-    ),
+    optional("--activation", metavar="SIZE", help="Memory that a rank keeps per micro-batch. Default: 1 B."),
 ]
 Weights = Annotated[
     str | None,
-    typer.Option(
+    optional(
         "--weights",
         metavar="SIZE",
-        show_default=False,
         help="Memory of a rank's share of the model, with gradients and the optimizer's state.",
     ),
 ]
 Gradients = Annotated[
     str | None,
-    typer.Option(
-        "--gradients", metavar="SIZE", show_default=False, help="Gradients of a rank's share, summed over copies."
-    ),
+    optional("--gradients", metavar="SIZE", help="Gradients of a rank's share, summed over copies."),
 ]
 Replicas = Annotated[int, typer.Option("--replicas", metavar="W", help="Copies of the whole pipeline.")]
 Sync = Annotated[
     str | None,
-    typer.Option(
-        "--sync", metavar="MODE", show_default=False, help="When gradients are summed: lazy, eager or eager-opt."
-    ),
+    optional("--sync", metavar="MODE", help="When gradients are summed: lazy, eager or eager-opt."),
 ]
 BufferingText = Annotated[
     str,

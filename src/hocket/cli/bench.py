@@ -13,9 +13,7 @@ from typing import Annotated
 
 import typer
 
-from hocket.cli._bench_check import CHECK_EXAMPLES, CHECK_HELP, SELFTEST_EXAMPLES, SELFTEST_HELP, check, selftest
-from hocket.cli._bench_compare import EXAMPLES as COMPARE_EXAMPLES
-from hocket.cli._bench_compare import HELP as COMPARE_HELP
+from hocket.cli._bench_check import check, selftest
 from hocket.cli._bench_compare import compare
 from hocket.cli._bench_options import (
     DEFAULT_SEED,
@@ -34,28 +32,15 @@ from hocket.cli._bench_options import (
     number_of_ranks,
     print_warnings,
 )
-from hocket.cli._bench_report import APPS_EXAMPLES, APPS_HELP, REPORT_EXAMPLES, REPORT_HELP, apps, report
+from hocket.cli._bench_report import apps, report
 from hocket.cli._completions import benchmarks
 from hocket.cli._output import AsJson
 from hocket.cli._sizes import read_size
+from hocket.cli._verbs import add_verb, argument, optional
 from hocket.errors import HocketError, InvalidArgument
 from hocket.whole_file import check_output
 
 _HELP = "Measure operations of communication libraries: through hocket, and directly through mpi4py and torch."
-_RUN_HELP = """Measure benchmarks over libraries, message sizes and kinds of memory, all of them interleaved.
-
-Every result is checked before it is timed, and again at random moments. Collectives are timed one call at a time: all
-ranks start a call at the same instant, and its time ends when the last rank is done. Messages between pairs of ranks
-are timed in loops. Samples are taken until the 95 % intervals of the medians are narrow enough.
-
-The options of OMB and OMB-Py work too: --benchmark, --min, --max, --pickle, -m MIN:MAX, -T."""
-_RUN_EXAMPLES = """\b
-Examples:
-  hocket bench run latency all_reduce
-  hocket bench run omb-py --max 64KiB --pickle
-  hocket bench run all_reduce --library shm,mpi4py:mpich,torch:gloo --sizes 8,64KiB,1MiB
-  hocket bench run --benchmark osu_bw --buffer bytearray --pickle
-  hocket bench run all_gather -n 4 --api buffer,pickle --format json --output all_gather.json"""
 
 _MOST_SAMPLES = 400
 _WIDTH = 25  # of names in lists
@@ -65,43 +50,32 @@ _TYPES = {"mpi_char": "uint8", "mpi_int": "int32", "mpi_float": "float32"}  # of
 def register(application: typer.Typer) -> None:
     """Add the verb to the command."""
     bench = typer.Typer(help=_HELP, no_args_is_help=True, callback=_prepare)
-    bench.command("run", help=_RUN_HELP, epilog=_RUN_EXAMPLES)(run)
-    bench.command("compare", help=COMPARE_HELP, epilog=COMPARE_EXAMPLES)(compare)
-    bench.command("check", help=CHECK_HELP, epilog=CHECK_EXAMPLES)(check)
-    bench.command("apps", help=APPS_HELP, epilog=APPS_EXAMPLES)(apps)
-    bench.command("report", help=REPORT_HELP, epilog=REPORT_EXAMPLES)(report)
-    bench.command("selftest", help=SELFTEST_HELP, epilog=SELFTEST_EXAMPLES)(selftest)
-    bench.command("list", help="List benchmarks, libraries, kinds of memory, APIs and formats.")(list_all)
+    for verb in (run, compare, check, apps, report, selftest):
+        add_verb(bench, verb)
+    add_verb(bench, list_all, "list")
     application.add_typer(bench, name="bench")
 
 
 def run(
     names: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="BENCHMARK...", show_default=False, help="Benchmarks; see bench list.", autocompletion=benchmarks
-        ),
+        argument(metavar="BENCHMARK...", help="Benchmarks; see bench list.", autocompletion=benchmarks),
     ] = None,
-    benchmark: Annotated[str | None, typer.Option(metavar="A,B", show_default=False, help="More benchmarks.")] = None,
+    benchmark: Annotated[str | None, optional(metavar="A,B", help="More benchmarks.")] = None,
     num_ranks: NumRanks = None,
     library: Libraries = "shm",
     buffer: Buffers = "numpy",
     api: Apis = "buffer",
     pickle: Annotated[bool, typer.Option("--pickle", help="The same as --api pickle.")] = False,
     sizes: Sizes = None,
-    least: Annotated[
-        str | None, typer.Option("--min", metavar="SIZE", show_default=False, help="Smallest message size.")
-    ] = None,
-    most: Annotated[
-        str | None, typer.Option("--max", metavar="SIZE", show_default=False, help="Largest message size.")
-    ] = None,
+    least: Annotated[str | None, optional("--min", metavar="SIZE", help="Smallest message size.")] = None,
+    most: Annotated[str | None, optional("--max", metavar="SIZE", help="Largest message size.")] = None,
     message_size: Annotated[
         str | None,
-        typer.Option(
+        optional(
             "-m",
             "--message-size",
             metavar="[MIN:]MAX",
-            show_default=False,
             help="Largest message size, or the smallest and the largest; the same as --min and --max.",
         ),
     ] = None,
@@ -109,9 +83,7 @@ def run(
     op: Annotated[str, typer.Option(metavar="NAME", help="Operation of reductions: sum, prod, min, max.")] = "sum",
     window: Annotated[int, typer.Option("-W", "--window-size", metavar="N", help="Messages in flight.")] = 64,
     symmetric: Annotated[bool, typer.Option("--symmetric", help="Use memory that hocket's ranks share.")] = False,
-    place: Annotated[
-        str, typer.Option(metavar="in,out", show_default=False, help="Collectives in place, out of place, or both.")
-    ] = "",
+    place: Annotated[str, optional(metavar="in,out", help="Collectives in place, out of place, or both.")] = "",
     in_place: Annotated[bool, typer.Option("-l", "--in-place", help="The same as --place in.")] = False,
     sync: Annotated[str, typer.Option(metavar="window|loop", help="How calls of collectives are timed.")] = "window",
     precision: Precision = 0.05,
@@ -119,9 +91,7 @@ def run(
     budget: Budget = 60.0,
     iterations: Annotated[
         int | None,
-        typer.Option(
-            "-i", "--iterations", metavar="N", show_default=False, help="Number of iterations. Default: as --ci needs."
-        ),
+        optional("-i", "--iterations", metavar="N", help="Number of iterations. Default: as --ci needs."),
     ] = None,
     skip: Annotated[int, typer.Option("-x", "--skip", metavar="N", help="Warm-up iterations, not timed.")] = 0,
     validate: Annotated[bool, typer.Option(help="Check results again during the run.")] = True,
@@ -132,19 +102,29 @@ def run(
     ] = "",
     form: Annotated[
         str | None,
-        typer.Option(
-            "--format", metavar="NAME", show_default=False, help="Output format, such as osu; see bench list."
-        ),
+        optional("--format", metavar="NAME", help="Output format, such as osu; see bench list."),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o", "--output", metavar="FILE", show_default=False, help="File to write, by default in the format json."
-        ),
+        optional("-o", "--output", metavar="FILE", help="File to write, by default in the format json."),
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Check the arguments, measure, and print or write the results."""
+    """Measure benchmarks over libraries, message sizes and kinds of memory, all of them interleaved.
+
+    Every result is checked before it is timed, and again at random moments. Collectives are timed one call at a time:
+    all ranks start a call at the same instant, and its time ends when the last rank is done. Messages between pairs of
+    ranks are timed in loops. Samples are taken until the 95 % intervals of the medians are narrow enough.
+
+    The options of OMB and OMB-Py work too: --benchmark, --min, --max, --pickle, -m MIN:MAX, -T.
+
+    Examples:
+      hocket bench run latency all_reduce
+      hocket bench run omb-py --max 64KiB --pickle
+      hocket bench run all_reduce --library shm,mpi4py:mpich,torch:gloo --sizes 8,64KiB,1MiB
+      hocket bench run --benchmark osu_bw --buffer bytearray --pickle
+      hocket bench run all_gather -n 4 --api buffer,pickle --format json --output all_gather.json
+    """
     from hocket.bench.layout import ResultLayout
     from hocket.bench.run import run_points
     from hocket.bench.writers import find_writer
@@ -225,7 +205,7 @@ def run(
 
 
 def list_all(as_json: AsJson = False) -> int:
-    """Print all names that the other verbs accept."""
+    """List benchmarks, libraries, kinds of memory, APIs and formats."""
     from hocket.bench.buffers.registry import buffer_kinds, find_kind
     from hocket.bench.drivers.base import APIS
     from hocket.bench.registry import benchmarks

@@ -16,6 +16,7 @@ from hocket.cli._completions import collectives
 from hocket.cli._links import Bandwidth, HostBandwidth, HostLatency, Latency, RanksPerHost, Reduce, read_fabric
 from hocket.cli._output import AsJson
 from hocket.cli._sizes import read_size
+from hocket.cli._verbs import add_verb, argument, optional
 from hocket.comm.policy import format_nbytes, format_seconds
 from hocket.errors import InvalidArgument
 from hocket.measure.pictures import check_picture_path
@@ -26,56 +27,19 @@ if TYPE_CHECKING:
     from hocket.sim import Link
 
 _HELP = "Collective algorithms as tables: list, verify, simulate, draw and export them."
-_LIST_EXAMPLES = """\b
-Examples:
-  hocket collectives list
-  hocket collectives list broadcast --json"""
-_VERIFY_HELP = """Prove schedules correct: every rank ends with the collective's result, each block is delivered or
-reduced exactly once, and no rank has more messages at a time than ports.
-
-Verifies one algorithm, all algorithms of a collective, all algorithms, or a file written by `export`."""
-_VERIFY_EXAMPLES = """\b
-Examples:
-  hocket collectives verify --ranks 1..256
-  hocket collectives verify broadcast circulant --ranks 2..1024 --param num_blocks=16
-  hocket collectives verify --file mine.json"""
-_SIMULATE_HELP = """Predict the times of algorithms on a link, by formula and by simulation of their schedules.
-
-Nothing is measured: --latency, --bandwidth and --reduce describe the link. Without --param, the number of blocks is the
-best by the formula."""
-_SIMULATE_EXAMPLES = """\b
-Examples:
-  hocket collectives simulate broadcast -n 64 --size 16MiB --latency 2 --bandwidth 12.5
-  hocket collectives simulate all_reduce ring -n 1024 --size 1MiB --json
-  hocket collectives simulate all_reduce -n 16 --ranks-per-host 4 --size 4MiB --host-latency 30 --host-bandwidth 1.25"""
-_DRAW_EXAMPLES = """\b
-Examples:
-  hocket collectives draw broadcast chain -n 6 --param num_blocks=4 -o chain.png
-  hocket collectives draw all_reduce rabenseifner -n 8 --size 1MiB --time -o halving.svg"""
-_EXPORT_EXAMPLES = """\b
-Examples:
-  hocket collectives export all_gather bruck -n 5 > bruck.json"""
 
 Collective = Annotated[
     str | None,
-    typer.Argument(
-        metavar="COLLECTIVE", show_default=False, help="A collective, such as broadcast.", autocompletion=collectives
-    ),
+    argument(metavar="COLLECTIVE", help="A collective, such as broadcast.", autocompletion=collectives),
 ]
-Name = Annotated[
-    str | None, typer.Argument(metavar="ALGORITHM", show_default=False, help="An algorithm, such as chain.")
-]
+Name = Annotated[str | None, argument(metavar="ALGORITHM", help="An algorithm, such as chain.")]
 NumRanks = Annotated[int, typer.Option("-n", "--num-ranks", metavar="N", help="Number of ranks of the schedule.")]
 Params = Annotated[
     list[str] | None,
-    typer.Option(
-        "--param", metavar="NAME=VALUE", show_default=False, help="Parameter of the algorithm; may be repeated."
-    ),
+    optional("--param", metavar="NAME=VALUE", help="Parameter of the algorithm; may be repeated."),
 ]
 Size = Annotated[str, typer.Option("--size", metavar="SIZE", help="Size of the array, or of all blocks together.")]
-File = Annotated[
-    Path | None, typer.Option("--file", metavar="SCHEDULE", show_default=False, help="A schedule written by `export`.")
-]
+File = Annotated[Path | None, optional("--file", metavar="SCHEDULE", help="A schedule written by `export`.")]
 
 
 @dataclass(frozen=True)
@@ -91,16 +55,19 @@ class _Row:
 def register(application: typer.Typer) -> None:
     """Add the verb to the command."""
     collectives = typer.Typer(help=_HELP, no_args_is_help=True)
-    collectives.command("list", help="List the algorithms with their formulas.", epilog=_LIST_EXAMPLES)(list_all)
-    collectives.command("verify", help=_VERIFY_HELP, epilog=_VERIFY_EXAMPLES)(verify)
-    collectives.command("simulate", help=_SIMULATE_HELP, epilog=_SIMULATE_EXAMPLES)(simulate)
-    collectives.command("draw", help="Draw a schedule as PNG, SVG or PDF.", epilog=_DRAW_EXAMPLES)(draw)
-    collectives.command("export", help="Write a schedule as JSON to standard output.", epilog=_EXPORT_EXAMPLES)(export)
+    add_verb(collectives, list_all, "list")
+    for verb in (verify, simulate, draw, export):
+        add_verb(collectives, verb)
     application.add_typer(collectives, name="collectives")
 
 
 def list_all(collective: Collective = None, as_json: AsJson = False) -> int:
-    """Print a table of all algorithms."""
+    """List the algorithms with their formulas.
+
+    Examples:
+      hocket collectives list
+      hocket collectives list broadcast --json
+    """
     found = list(_algorithms(collective, None))
     if as_json:
         print(
@@ -147,7 +114,16 @@ def verify(
     file: File = None,
     as_json: AsJson = False,
 ) -> int:
-    """Verify schedules; stop at the first wrong one."""
+    """Prove schedules correct: every rank ends with the collective's result, each block is delivered or reduced exactly
+    once, and no rank has more messages at a time than ports.
+
+    Verifies one algorithm, all algorithms of a collective, all algorithms, or a file written by `export`.
+
+    Examples:
+      hocket collectives verify --ranks 1..256
+      hocket collectives verify broadcast circulant --ranks 2..1024 --param num_blocks=16
+      hocket collectives verify --file mine.json
+    """
     from hocket.collectives import verify as prove
     from hocket.collectives.serialise import load_schedule
     from hocket.measure.progress_bar import progress
@@ -185,12 +161,7 @@ def verify(
 def simulate(
     collective: Annotated[
         str,
-        typer.Argument(
-            metavar="COLLECTIVE",
-            show_default=False,
-            help="A collective, such as broadcast.",
-            autocompletion=collectives,
-        ),
+        argument(metavar="COLLECTIVE", help="A collective, such as broadcast.", autocompletion=collectives),
     ],
     name: Name = None,
     num_ranks: NumRanks = 8,
@@ -204,7 +175,16 @@ def simulate(
     param: Params = None,
     as_json: AsJson = False,
 ) -> int:
-    """Print the time of each algorithm, the fastest first."""
+    """Predict the times of algorithms on a link, by formula and by simulation of their schedules.
+
+    Nothing is measured: --latency, --bandwidth and --reduce describe the link. Without --param, the number of blocks is
+    the best by the formula.
+
+    Examples:
+      hocket collectives simulate broadcast -n 64 --size 16MiB --latency 2 --bandwidth 12.5
+      hocket collectives simulate all_reduce ring -n 1024 --size 1MiB --json
+      hocket collectives simulate all_reduce -n 16 --ranks-per-host 4 --size 4M --host-latency 30 --host-bandwidth 1.25
+    """
     from hocket.collectives.simulate import simulate as run
     from hocket.sim import Hosts, Link
 
@@ -272,7 +252,12 @@ def draw(
     file: File = None,
     as_json: AsJson = False,
 ) -> int:
-    """Draw a schedule."""
+    """Draw a schedule as PNG, SVG or PDF.
+
+    Examples:
+      hocket collectives draw broadcast chain -n 6 --param num_blocks=4 -o chain.png
+      hocket collectives draw all_reduce rabenseifner -n 8 --size 1MiB --time -o halving.svg
+    """
     from hocket.collectives.draw import draw_schedule
     from hocket.collectives.serialise import load_schedule
     from hocket.collectives.simulate import simulate as run
@@ -296,7 +281,11 @@ def export(
     param: Params = None,
     as_json: Annotated[bool, typer.Option("--json", help="Has no effect: the output is always JSON.")] = False,
 ) -> int:
-    """Write a schedule as JSON."""
+    """Write a schedule as JSON to standard output.
+
+    Examples:
+      hocket collectives export all_gather bruck -n 5 > bruck.json
+    """
     from hocket.collectives.serialise import to_json
 
     sys.stdout.write(to_json(_one(collective, name).schedule(num_ranks, **_read_params(param))))

@@ -8,26 +8,27 @@ from dataclasses import asdict
 import typer
 
 from hocket.cli._output import AsJson
+from hocket.cli._verbs import add_verb
 
-_HELP = """Find problems that keep hocket from working, or from being fast, on this machine.
-
-Changes nothing. Run it in the environment and under the launcher of your program. The exit code is 1 if something will
-not work, else 0."""
-_EXAMPLES = """\b
-Examples:
-  hocket doctor
-  hocket doctor --json
-  mpirun -n 1 hocket doctor"""
 _MARKS = {"good": "ok", "note": "note", "problem": "PROBLEM"}
 
 
 def register(application: typer.Typer) -> None:
     """Add the verb to the command."""
-    application.command("doctor", help=_HELP, epilog=_EXAMPLES)(doctor)
+    add_verb(application, doctor)
 
 
 def doctor(as_json: AsJson = False) -> int:
-    """Print all findings."""
+    """Find problems that keep hocket from working, or from being fast, on this machine.
+
+    Changes nothing. Run it in the environment and under the launcher of your program. The exit code is 1 if something
+    will not work, else 0.
+
+    Examples:
+      hocket doctor
+      hocket doctor --json
+      mpirun -n 1 hocket doctor
+    """
     from hocket.cli._findings import find_all
 
     findings = find_all()

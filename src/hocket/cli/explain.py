@@ -15,65 +15,55 @@ from hocket.backends import backends_among, find_backends
 from hocket.cli._completions import operations
 from hocket.cli._output import AsJson
 from hocket.cli._sizes import read_size
+from hocket.cli._verbs import add_verb, argument, optional
 from hocket.comm.policy import CHOOSABLE, Explanation, Group, Policy, dtype_class, format_nbytes
 from hocket.errors import InvalidArgument
 from hocket.session.schedules import LazySchedules
-from hocket.suggestions import unknown
+from hocket.suggestions import check_known
 from hocket.tune.find import find_table, foreign_table
 from hocket.tune.machine import this_machine
 from hocket.tune.model import ModelPolicy, links_for
 from hocket.tune.policy import TablePolicy
 from hocket.tune.table import load_table
 
-_HELP = """Print which backend would carry an operation, why, and which one is second.
-
-Reads the table that `hocket tune run` wrote; without a table, a model decides. In a program, comm.explain() returns the
-same for its communicator."""
-_EXAMPLES = """\b
-Examples:
-  hocket explain all_reduce
-  hocket explain all_reduce 1MiB
-  hocket explain all_to_all 64KiB -n 4 --dtype bfloat16 --json"""
-
 _SIZES = [4**power for power in range(1, 14)]  # 4 B to 64 MiB
 
 
 def register(application: typer.Typer) -> None:
     """Add the verb to the command."""
-    application.command("explain", help=_HELP, epilog=_EXAMPLES)(explain)
+    add_verb(application, explain)
 
 
 def explain(
     op: Annotated[
         str,
-        typer.Argument(
-            metavar="OPERATION",
-            show_default=False,
-            help=f"Operation: {', '.join(CHOOSABLE)}.",
-            autocompletion=operations,
-        ),
+        argument(metavar="OPERATION", help=f"Operation: {', '.join(CHOOSABLE)}.", autocompletion=operations),
     ],
     size: Annotated[
         str | None,
-        typer.Argument(
+        argument(
             metavar="SIZE",
-            show_default=False,
             help="Size of the array, or of one block for gathers and exchanges. Default: a line for each of 13 sizes.",
         ),
     ] = None,
     num_ranks: Annotated[int, typer.Option("-n", "--num-ranks", metavar="N", help="Ranks of the communicator.")] = 2,
     num_hosts: Annotated[int, typer.Option("--hosts", metavar="N", help="Number of hosts of the ranks.")] = 1,
     dtype: Annotated[str, typer.Option(metavar="TYPE", help="Type of the elements.")] = "float32",
-    table: Annotated[
-        Path | None, typer.Option(metavar="TABLE", show_default=False, help="File of a table. Default: the user's.")
-    ] = None,
+    table: Annotated[Path | None, optional(metavar="TABLE", help="File of a table. Default: the user's.")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Check the arguments and print the explanation."""
-    if op not in CHOOSABLE:
-        raise InvalidArgument(unknown("operation", op, CHOOSABLE))
-    if dtype not in _native.DTYPE_NAMES:
-        raise InvalidArgument(unknown("type", dtype, _native.DTYPE_NAMES))
+    """Print which backend would carry an operation, why, and which one is second.
+
+    Reads the table that `hocket tune run` wrote; without a table, a model decides. In a program, comm.explain() returns
+    the same for its communicator.
+
+    Examples:
+      hocket explain all_reduce
+      hocket explain all_reduce 1MiB
+      hocket explain all_to_all 64KiB -n 4 --dtype bfloat16 --json
+    """
+    check_known("operation", op, CHOOSABLE)
+    check_known("type", dtype, _native.DTYPE_NAMES)
     if num_ranks < 1:
         raise InvalidArgument(f"-n must be 1 or more, not {num_ranks}")
     if not 1 <= num_hosts <= num_ranks:

@@ -33,6 +33,7 @@ from hocket.cli._pipeline_options import (
 )
 from hocket.cli._sizes import read_size
 from hocket.cli._tables import format_params, print_table
+from hocket.cli._verbs import add_verb, optional
 from hocket.comm.policy import format_nbytes, format_seconds
 from hocket.errors import InvalidArgument, PipelineDeadlock
 from hocket.measure.pictures import ENDINGS, check_picture_path
@@ -42,61 +43,15 @@ if TYPE_CHECKING:
     from hocket.pipeline import PipelineSchedule, PipelineTimeline
 
 _HELP = "Pipeline schedules as tables: list, show, simulate, validate, convert, draw and choose them."
-_LIST_EXAMPLES = """\b
-Examples:
-  hocket pipeline list
-  hocket pipeline list --kinds
-  hocket pipeline list --json"""
-_SHOW_EXAMPLES = """\b
-Examples:
-  hocket pipeline show chimera -n 4 -m 8
-  hocket pipeline show zb-v -n 4 -m 8 --table
-  hocket pipeline show mine.txt --cost F=1,1,2,1 --cost B=2,2,4,2"""
-_SIMULATE_HELP = """Run schedules on a virtual clock, and compare their times.
-
-Costs are for a rank's share of the model: if a schedule has v stages per rank, each stage costs a v-th. So all
-schedules do the same work. Nothing is measured."""
-_SIMULATE_EXAMPLES = """\b
-Examples:
-  hocket pipeline simulate gpipe 1f1b zb-h1 zb-v chimera dualpipe -n 8 -m 16
-  hocket pipeline simulate 1f1b chimera -n 8 -m 8 --message 8MiB --gradients 200MiB --sync eager-opt --bandwidth 12.5
-  hocket pipeline simulate mine.json --json"""
-_VALIDATE_HELP = """Check that a schedule has every action exactly once and in order, and cannot deadlock.
-
-With --limit, also check that no rank holds more memory than that, by --weights and --activation."""
-_VALIDATE_EXAMPLES = """\b
-Examples:
-  hocket pipeline validate mine.txt
-  hocket pipeline validate 1f1b -n 4 -m 8 --buffering rendezvous
-  hocket pipeline validate gpipe -n 4 -m 64 --activation 256MiB --weights 2GiB --limit 16GiB"""
-_CONVERT_HELP = """Read a schedule, change it, and write it in the format of the output file's suffix.
-
-.txt is for people, .json for programs, .csv for torch.distributed.pipelining."""
-_CONVERT_EXAMPLES = """\b
-Examples:
-  hocket pipeline convert zb-v -n 4 -m 8 -o zb_v.csv
-  hocket pipeline convert torch.csv -o mine.txt
-  hocket pipeline convert chimera -n 4 -m 8 --sync eager-opt --messages rendezvous --steps 2 -o chimera.json"""
-_DRAW_HELP = """Draw schedules below each other, on one time scale, as .png, .svg or .pdf.
-
-With the suffix .json, write a trace for ui.perfetto.dev instead."""
-_DRAW_EXAMPLES = """\b
-Examples:
-  hocket pipeline draw 1f1b chimera -n 4 -m 4 -o compare.png
-  hocket pipeline draw zb-v -n 4 -m 8 --memory --cost B=2.5 -o zb_v.svg
-  hocket pipeline draw dualpipe -n 8 -m 16 -o trace.json"""
-Output = Annotated[Path, typer.Option("-o", "--output", metavar="FILE", show_default=False, help="File to write.")]
+Output = Annotated[Path, optional("-o", "--output", metavar="FILE", help="File to write.")]
 
 
 def register(application: typer.Typer) -> None:
     """Add the verb to the command."""
     pipeline = typer.Typer(help=_HELP, no_args_is_help=True)
-    pipeline.command("list", help="List all schedules.", epilog=_LIST_EXAMPLES)(list_all)
-    pipeline.command("show", help="Show a schedule in the terminal.", epilog=_SHOW_EXAMPLES)(show)
-    pipeline.command("simulate", help=_SIMULATE_HELP, epilog=_SIMULATE_EXAMPLES)(simulate)
-    pipeline.command("validate", help=_VALIDATE_HELP, epilog=_VALIDATE_EXAMPLES)(validate)
-    pipeline.command("convert", help=_CONVERT_HELP, epilog=_CONVERT_EXAMPLES)(convert)
-    pipeline.command("draw", help=_DRAW_HELP, epilog=_DRAW_EXAMPLES)(draw)
+    add_verb(pipeline, list_all, "list")
+    for verb in (show, simulate, validate, convert, draw):
+        add_verb(pipeline, verb)
     register_choose(pipeline)
     application.add_typer(pipeline, name="pipeline")
 
@@ -105,7 +60,13 @@ def list_all(
     kinds: Annotated[bool, typer.Option("--kinds", help="List the kinds of actions instead.")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Print a table of all schedules, or of all kinds of actions."""
+    """List all schedules.
+
+    Examples:
+      hocket pipeline list
+      hocket pipeline list --kinds
+      hocket pipeline list --json
+    """
     from hocket.pipeline import recipes
     from hocket.pipeline.kind import kinds as known_kinds
 
@@ -144,7 +105,13 @@ def show(
     cost: Costs = None,
     as_json: AsJson = False,
 ) -> int:
-    """Print the timeline or the table of a schedule."""
+    """Show a schedule in the terminal.
+
+    Examples:
+      hocket pipeline show chimera -n 4 -m 8
+      hocket pipeline show zb-v -n 4 -m 8 --table
+      hocket pipeline show mine.txt --cost F=1,1,2,1 --cost B=2,2,4,2
+    """
     from hocket.pipeline.formats import json as json_form
     from hocket.pipeline.formats import text
     from hocket.pipeline.terminal import draw_text
@@ -178,7 +145,16 @@ def simulate(
     bandwidth: Bandwidth = 12.5,
     as_json: AsJson = False,
 ) -> int:
-    """Print the times of schedules, the fastest first."""
+    """Run schedules on a virtual clock, and compare their times.
+
+    Costs are for a rank's share of the model: if a schedule has v stages per rank, each stage costs a v-th. So all
+    schedules do the same work. Nothing is measured.
+
+    Examples:
+      hocket pipeline simulate gpipe 1f1b zb-h1 zb-v chimera dualpipe -n 8 -m 16
+      hocket pipeline simulate 1f1b chimera -n 8 -m 8 --message 8MiB --gradients 200M --sync eager-opt --bandwidth 12.5
+      hocket pipeline simulate mine.json --json
+    """
     from hocket.pipeline.bound import bound_of
 
     if param and len(names) > 1:
@@ -221,12 +197,18 @@ def validate(
     buffering: BufferingText = "tagged",
     activation: Activation = None,
     weights: Weights = None,
-    limit: Annotated[
-        str | None, typer.Option(metavar="SIZE", show_default=False, help="Memory limit of a rank.")
-    ] = None,
+    limit: Annotated[str | None, optional(metavar="SIZE", help="Memory limit of a rank.")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Check a schedule; stop at the first error."""
+    """Check that a schedule has every action exactly once and in order, and cannot deadlock.
+
+    With --limit, also check that no rank holds more memory than that, by --weights and --activation.
+
+    Examples:
+      hocket pipeline validate mine.txt
+      hocket pipeline validate 1f1b -n 4 -m 8 --buffering rendezvous
+      hocket pipeline validate gpipe -n 4 -m 64 --activation 256MiB --weights 2GiB --limit 16GiB
+    """
     from hocket.pipeline import smallest_buffering
     from hocket.pipeline import validate as check
 
@@ -265,13 +247,21 @@ def convert(
     sync: Sync = None,
     messages: Annotated[
         str | None,
-        typer.Option(metavar="BUFFERS", show_default=False, help="Add the messages as actions, for these buffers."),
+        optional(metavar="BUFFERS", help="Add the messages as actions, for these buffers."),
     ] = None,
     steps: Annotated[int, typer.Option(metavar="N", help="Training steps in the table.")] = 1,
     cost: Costs = None,
     as_json: AsJson = False,
 ) -> int:
-    """Change a schedule and write it."""
+    """Read a schedule, change it, and write it in the format of the output file's suffix.
+
+    .txt is for people, .json for programs, .csv for torch.distributed.pipelining.
+
+    Examples:
+      hocket pipeline convert zb-v -n 4 -m 8 -o zb_v.csv
+      hocket pipeline convert torch.csv -o mine.txt
+      hocket pipeline convert chimera -n 4 -m 8 --sync eager-opt --messages rendezvous --steps 2 -o chimera.json
+    """
     check_output(output)
     from hocket import pipeline
 
@@ -310,7 +300,15 @@ def draw(
     memory: Annotated[bool, typer.Option("--memory", help="Draw the memory of every rank.")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Draw a picture, or write a trace."""
+    """Draw schedules below each other, on one time scale, as .png, .svg or .pdf.
+
+    With the suffix .json, write a trace for ui.perfetto.dev instead.
+
+    Examples:
+      hocket pipeline draw 1f1b chimera -n 4 -m 4 -o compare.png
+      hocket pipeline draw zb-v -n 4 -m 8 --memory --cost B=2.5 -o zb_v.svg
+      hocket pipeline draw dualpipe -n 8 -m 16 -o trace.json
+    """
     from hocket.pipeline.draw import draw_timelines
     from hocket.pipeline.trace_file import write_trace
 

@@ -20,45 +20,19 @@ from hocket.boot.rank_process import runner_command
 from hocket.boot.summary import summarise
 from hocket.boot.supervisor import Patience
 from hocket.cli._nodes import MasterAddr, MasterPort, NodeRank, NumNodes
+from hocket.cli._verbs import add_verb, argument
 from hocket.discovery import blaming
 from hocket.errors import InvalidArgument
-
-_HELP = """Start a Python script as N processes (ranks) on this machine and wait for all of them.
-
-Each rank gets RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE in its environment, as under torchrun; hocket.init()
-and torch.distributed read them. Arguments after the script are passed to the script.
-
-When a rank fails, the other ranks have 3 s to exit. Then they get SIGTERM, and SIGKILL at 6 s. The traceback of the
-first failure is printed in full, then one line for every other failure. The exit code is that of the first failure,
-or 128 + the signal's number for a killed rank. With --keep-going the other ranks continue, for programs that call
-comm.shrink(); then the exit code is 0 if one of them exits with 0."""
-
-_EXAMPLES = """\b
-Examples:
-  hocket run -n 4 train.py --epochs 3
-  hocket run -n 2 --tag-output -m my_package.train
-  hocket run -n 2 -- train.py --help
-  hocket run -n 2 --learn train.py
-  hocket run -n 4 --nnodes 2 --node-rank 0 --master-addr node0 --master-port 29500 train.py   (on node0)
-  hocket run -n 4 --nnodes 2 --node-rank 1 --master-addr node0 --master-port 29500 train.py   (on node1)"""
 
 
 def register(application: typer.Typer) -> None:
     """Add the verb to the command."""
-    application.command(
-        "run",
-        help=_HELP,
-        epilog=_EXAMPLES,
-        options_metavar="-n N [OPTIONS]",
-        # All arguments after the script's name belong to the script, also options.
-        context_settings={"allow_interspersed_args": False},
-    )(run)
+    settings = {"allow_interspersed_args": False}  # what follows the script's name belongs to the script
+    add_verb(application, run, options_metavar="-n N [OPTIONS]", context_settings=settings)
 
 
 def run(
-    script: Annotated[
-        list[str], typer.Argument(metavar="SCRIPT", show_default=False, help="The script and its arguments.")
-    ],
+    script: Annotated[list[str], argument(metavar="SCRIPT", help="The script and its arguments.")],
     num_ranks: Annotated[
         int,
         typer.Option(
@@ -97,7 +71,24 @@ def run(
     master_addr: MasterAddr = "127.0.0.1",
     master_port: MasterPort = None,
 ) -> int:
-    """Check the arguments, run the job and report how it ended; see `_HELP`."""
+    """Start a Python script as N processes (ranks) on this machine and wait for all of them.
+
+    Each rank gets RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE in its environment, as under torchrun;
+    hocket.init() and torch.distributed read them. Arguments after the script are passed to the script.
+
+    When a rank fails, the other ranks have 3 s to exit. Then they get SIGTERM, and SIGKILL at 6 s. The traceback of the
+    first failure is printed in full, then one line for every other failure. The exit code is that of the first failure,
+    or 128 + the signal's number for a killed rank. With --keep-going the other ranks continue, for programs that call
+    comm.shrink(); then the exit code is 0 if one of them exits with 0.
+
+    Examples:
+      hocket run -n 4 train.py --epochs 3
+      hocket run -n 2 --tag-output -m my_package.train
+      hocket run -n 2 -- train.py --help
+      hocket run -n 2 --learn train.py
+      hocket run -n 4 --nnodes 2 --node-rank 0 --master-addr node0 --master-port 29500 train.py   (on node0)
+      hocket run -n 4 --nnodes 2 --node-rank 1 --master-addr node0 --master-port 29500 train.py   (on node1)
+    """
     if num_ranks < 1:
         raise InvalidArgument(f"-n must be 1 or more, not {num_ranks}; for example: hocket run -n 2 train.py")
     if "HOCKET_ISA" in os.environ:

@@ -12,6 +12,7 @@ import typer
 
 from hocket.cli._links import Bandwidth, HostBandwidth, HostLatency, Latency, RanksPerHost, Reduce, read_fabric
 from hocket.cli._output import AsJson
+from hocket.cli._verbs import argument
 from hocket.comm.policy import format_nbytes, format_seconds
 from hocket.errors import InvalidArgument
 
@@ -38,7 +39,7 @@ def register(application: typer.Typer) -> None:
 
 
 def simulate(
-    step: Annotated[str, typer.Argument(metavar="MODEL|FILE", show_default=False, help="The step to simulate.")],
+    step: Annotated[str, argument(metavar="MODEL|FILE", help="The step to simulate.")],
     num_ranks: Annotated[
         int | None,
         typer.Option("-n", "--num-ranks", metavar="N", help="Number of ranks. Default: as in the file, or 8."),

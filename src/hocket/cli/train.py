@@ -11,21 +11,10 @@ import typer
 
 from hocket.cli._output import AsJson
 from hocket.cli._rank_job import result_of_ranks
+from hocket.cli._verbs import add_verb, optional
 from hocket.errors import InvalidArgument
 from hocket.measure.pictures import check_picture_path
 from hocket.measure.progress_bar import waiting
-
-_HELP = """Train a torch module or an unchanged Keras model on several ranks of this host: as replicas, split into
-stages, or both.
-
-All input is checked before ranks start. Every rank loads the model and the data by the names given here."""
-_EXAMPLES = """\b
-Examples:
-  hocket train --model resnet20-v2 --data mnist --strategy model -n 2
-  hocket train --model mine.py:make_model --data mine.py:load --strategy hybrid --partitions 2 -n 4
-  hocket train --model resnet110-v2 --data mnist --strategy auto -n 2 --picture step.png
-  hocket train --model mine.py:make_model --data mine.py:load -n 2 --schedule zb-v --save out.pt"""
-
 
 # Defaults of options that a compiled model brings itself.
 _DEFAULTS_IF_NOT_COMPILED: dict[str, Any] = {"loss": "cross_entropy", "optimizer": "adam", "learning_rate": 1e-3}
@@ -33,7 +22,7 @@ _DEFAULTS_IF_NOT_COMPILED: dict[str, Any] = {"loss": "cross_entropy", "optimizer
 
 def register(application: typer.Typer) -> None:
     """Add the verb to the command."""
-    application.command("train", help=_HELP, epilog=_EXAMPLES)(train)
+    add_verb(application, train)
 
 
 def train(
@@ -45,23 +34,17 @@ def train(
     ] = "mnist",
     num_ranks: Annotated[int, typer.Option("-n", "--num-ranks", metavar="N", help="Number of ranks to start.")] = 2,
     strategy: Annotated[str, typer.Option(metavar="S", help="How to split: data, model, hybrid or auto.")] = "model",
-    partitions: Annotated[
-        int | None, typer.Option(metavar="N", show_default=False, help="Ranks per copy of the model.")
-    ] = None,
-    replicas: Annotated[int | None, typer.Option(metavar="N", show_default=False, help="Copies of the model.")] = None,
+    partitions: Annotated[int | None, optional(metavar="N", help="Ranks per copy of the model.")] = None,
+    replicas: Annotated[int | None, optional(metavar="N", help="Copies of the model.")] = None,
     schedule: Annotated[
         str | None,
-        typer.Option(metavar="NAME", show_default=False, help="A name from hocket pipeline list. Default: 1f1b."),
+        optional(metavar="NAME", help="A name from hocket pipeline list. Default: 1f1b."),
     ] = None,
     micro_batches: Annotated[
         int | None,
-        typer.Option(
-            "-m", "--micro-batches", metavar="N", show_default=False, help="Micro-batches per replica and step."
-        ),
+        optional("-m", "--micro-batches", metavar="N", help="Micro-batches per replica and step."),
     ] = None,
-    layers_per_partition: Annotated[
-        str | None, typer.Option(metavar="A,B", show_default=False, help="Number of layers of each stage.")
-    ] = None,
+    layers_per_partition: Annotated[str | None, optional(metavar="A,B", help="Number of layers of each stage.")] = None,
     balance: Annotated[
         str,
         typer.Option(
@@ -71,7 +54,7 @@ def train(
     ] = "auto",
     batch_size: Annotated[int, typer.Option(metavar="N", help="Samples per step, over all replicas.")] = 32,
     epochs: Annotated[int, typer.Option(metavar="N", help="Number of passes over the training data.")] = 1,
-    steps: Annotated[int | None, typer.Option(metavar="N", show_default=False, help="Stop after N steps.")] = None,
+    steps: Annotated[int | None, optional(metavar="N", help="Stop after N steps.")] = None,
     loss: Annotated[
         str, typer.Option(metavar="NAME", help="Loss: cross_entropy, mse, l1, or, for torch models, FILE.py:FUNCTION.")
     ] = (_DEFAULTS_IF_NOT_COMPILED["loss"]),
@@ -87,15 +70,21 @@ def train(
     recompute: Annotated[bool, typer.Option("--recompute", help="Repeat forward passes to use less memory.")] = False,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random numbers and the order of samples.")] = 0,
     timeout: Annotated[float, typer.Option(metavar="S", help="Seconds that a rank waits for another rank.")] = 600.0,
-    save: Annotated[
-        Path | None, typer.Option(metavar="PATH", show_default=False, help="Save the trained model here.")
-    ] = None,
-    picture: Annotated[
-        Path | None, typer.Option(metavar="PATH", show_default=False, help="Draw a step, simulated and measured, here.")
-    ] = None,
+    save: Annotated[Path | None, optional(metavar="PATH", help="Save the trained model here.")] = None,
+    picture: Annotated[Path | None, optional(metavar="PATH", help="Draw a step, simulated and measured, here.")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Check all input and run the ranks."""
+    """Train a torch module or an unchanged Keras model on several ranks of this host: as replicas, split into stages,
+    or both.
+
+    All input is checked before ranks start. Every rank loads the model and the data by the names given here.
+
+    Examples:
+      hocket train --model resnet20-v2 --data mnist --strategy model -n 2
+      hocket train --model mine.py:make_model --data mine.py:load --strategy hybrid --partitions 2 -n 4
+      hocket train --model resnet110-v2 --data mnist --strategy auto -n 2 --picture step.png
+      hocket train --model mine.py:make_model --data mine.py:load -n 2 --schedule zb-v --save out.pt
+    """
     if picture is not None:
         check_picture_path(picture)
     for name, number in (("-n", num_ranks), ("--epochs", epochs), ("--steps", steps), ("--batch-size", batch_size)):

@@ -14,8 +14,6 @@ from typing import Annotated
 import typer
 
 from hocket.boot.nodes import Nodes
-from hocket.cli._compare import EXAMPLES as COMPARE_EXAMPLES
-from hocket.cli._compare import HELP as COMPARE_HELP
 from hocket.cli._compare import compare
 from hocket.cli._names import Backends, read_backends
 from hocket.cli._nodes import MasterAddr, MasterPort, NodeRank, NumNodes
@@ -23,6 +21,7 @@ from hocket.cli._output import AsJson
 from hocket.cli._rank_job import result_of_ranks, run_ranks
 from hocket.cli._sizes import read_size
 from hocket.cli._tables import console_of, table_of
+from hocket.cli._verbs import add_verb, argument, optional
 from hocket.comm.policy import LARGEST_NBYTES, format_nbytes, format_seconds
 from hocket.errors import InvalidArgument
 from hocket.measure.pictures import check_picture_path
@@ -35,77 +34,33 @@ from hocket.tune.table import Table, TableRow, load_table, save_table
 from hocket.whole_file import check_output
 
 _HELP = "Measure which backend is the fastest for which operation and size; hocket.init() chooses by the result."
-_RUN_HELP = """Measure every operation at every size over every backend, all of them interleaved, and write the table.
-
-This takes one to two minutes for 2 ranks. Measure with as many ranks as your programs have. If other programs take
-more than a quarter of the CPU time meanwhile, nothing is written and the exit code is 3."""
-_RUN_EXAMPLES = """\b
-Examples:
-  hocket tune run -n 2
-  hocket tune run -n 4 --backends shm,mpi --merge
-  hocket tune run -n 2 --ops all_reduce,all_to_all --sizes 4KiB,1MiB --output here.json"""
-
-_CHECK_HELP = """Check that a table is well-formed, print its machine, and time some of its choices again.
-
-Each choice is timed beside every library's own algorithm and the schedules that are fast by the table or the model. The
-exit code is 1 if a choice clearly takes more than 1.2 times as long as the best of those, or if the table was measured
-on a busy machine."""
-_CHECK_EXAMPLES = """\b
-Examples:
-  hocket tune check
-  hocket tune check --points 20 --seed 1
-  hocket tune check there.json --points 0"""
-_EXPORT_HELP = """Write a table to standard output: its rows as CSV, or rules for another library.
-
-Rules for numbers of ranks that were not measured come from the fitted links. If a format has comments, they mark the
-modelled times."""
-_EXPORT_EXAMPLES = """\b
-Examples:
-  hocket tune export > rows.csv
-  hocket tune export --to ompi-classic --ranks 2,4,8,16 > rules.conf
-  hocket tune export --to mpich-json --ranks 2,4,8,16 > choices.json"""
-
-_DRAW_EXAMPLES = """\b
-Examples:
-  hocket tune draw -o table.png
-  hocket tune draw there.json -o there.svg"""
-
-TablePath = Annotated[
-    Path | None, typer.Argument(metavar="TABLE", show_default=False, help="File of a table. Default: the user's.")
-]
+TablePath = Annotated[Path | None, argument(metavar="TABLE", help="File of a table. Default: the user's.")]
 
 
 def register(application: typer.Typer) -> None:
     """Add the verb to the command."""
     tune = typer.Typer(help=_HELP, no_args_is_help=True)
-    tune.command("run", help=_RUN_HELP, epilog=_RUN_EXAMPLES)(run)
-    tune.command("show", help="Print a table: the fastest backend of each operation and size, and by how much.")(show)
-    tune.command("check", help=_CHECK_HELP, epilog=_CHECK_EXAMPLES)(check)
-    tune.command("export", help=_EXPORT_HELP, epilog=_EXPORT_EXAMPLES)(export)
-    tune.command("draw", help="Draw a table: times by size, and the choices.", epilog=_DRAW_EXAMPLES)(draw)
-    tune.command("compare", help=COMPARE_HELP, epilog=COMPARE_EXAMPLES)(compare)
+    for verb in (run, show, check, export, draw, compare):
+        add_verb(tune, verb)
     application.add_typer(tune, name="tune")
 
 
 def run(
     num_ranks: Annotated[int, typer.Option("-n", "--num-ranks", metavar="N", help="Number of ranks on this host.")] = 2,
     backends: Backends = None,
-    ops: Annotated[
-        str | None, typer.Option(metavar="A,B", show_default=False, help="Operations. Default: all.")
-    ] = None,
+    ops: Annotated[str | None, optional(metavar="A,B", help="Operations. Default: all.")] = None,
     sizes: Annotated[
         str | None,
-        typer.Option(metavar="A,B", show_default=False, help="Sizes, such as 16,64KiB,1MiB. Default: 16 B to 16 MiB."),
+        optional(metavar="A,B", help="Sizes, such as 16,64KiB,1MiB. Default: 16 B to 16 MiB."),
     ] = None,
     rounds: Annotated[int, typer.Option(metavar="N", help="Number of rounds, 6 or more.")] = 7,
     schedules: Annotated[bool, typer.Option(help="Also measure the schedules that are fast by the model.")] = True,
     output: Annotated[
         Path | None,
-        typer.Option(
+        optional(
             "-o",
             "--output",
             metavar="TABLE",
-            show_default=False,
             help="File to write. Default: the user's table, ~/.cache/hocket/table.json, which programs use unless they "
             "name another.",
         ),
@@ -122,7 +77,16 @@ def run(
     master_addr: MasterAddr = "127.0.0.1",
     master_port: MasterPort = None,
 ) -> int:
-    """Check the arguments and run the ranks that measure."""
+    """Measure every operation at every size over every backend, all of them interleaved, and write the table.
+
+    This takes one to two minutes for 2 ranks. Measure with as many ranks as your programs have. If other programs take
+    more than a quarter of the CPU time meanwhile, nothing is written and the exit code is 3.
+
+    Examples:
+      hocket tune run -n 2
+      hocket tune run -n 4 --backends shm,mpi --merge
+      hocket tune run -n 2 --ops all_reduce,all_to_all --sizes 4KiB,1MiB --output here.json
+    """
     nodes = Nodes(num_nodes, node_rank, master_addr, master_port)
     if num_ranks * num_nodes < 2:
         raise InvalidArgument(f"-n must be 2 or more, not {num_ranks}: one rank has no peer to communicate with")
@@ -163,11 +127,11 @@ def show(
     table: TablePath = None,
     num_ranks: Annotated[
         int | None,
-        typer.Option("-n", "--num-ranks", metavar="N", show_default=False, help="Show only times of N ranks."),
+        optional("-n", "--num-ranks", metavar="N", help="Show only times of N ranks."),
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Print the fastest backend of each cell."""
+    """Print a table: the fastest backend of each operation and size, and by how much."""
     loaded = _load(table)
     if num_ranks is not None and num_ranks not in (known := sorted({cell[2] for cell in loaded.cells})):
         numbers = ", ".join(map(str, known)) or "no"
@@ -231,11 +195,21 @@ def check(
     points: Annotated[int, typer.Option(metavar="N", help="Number of choices to time again.")] = 5,
     seed: Annotated[
         int | None,
-        typer.Option(metavar="N", show_default=False, help="Seed of the draw. Default: a new one each time."),
+        optional(metavar="N", help="Seed of the draw. Default: a new one each time."),
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Load the table, describe it, and time some of its choices again."""
+    """Check that a table is well-formed, print its machine, and time some of its choices again.
+
+    Each choice is timed beside every library's own algorithm and the schedules that are fast by the table or the model.
+    The exit code is 1 if a choice clearly takes more than 1.2 times as long as the best of those, or if the table was
+    measured on a busy machine.
+
+    Examples:
+      hocket tune check
+      hocket tune check --points 20 --seed 1
+      hocket tune check there.json --points 0
+    """
     if points < 0:
         raise InvalidArgument(f"--points must be 0 or more, not {points}")
     loaded = _load(table)
@@ -282,13 +256,20 @@ def export(
     to: Annotated[
         str, typer.Option(metavar="FORMAT", help="Output format, such as ompi-classic; see --formats.")
     ] = "csv",
-    ranks: Annotated[
-        str | None, typer.Option(metavar="A,B", show_default=False, help="Numbers of ranks. Default: the table's.")
-    ] = None,
+    ranks: Annotated[str | None, optional(metavar="A,B", help="Numbers of ranks. Default: the table's.")] = None,
     formats: Annotated[bool, typer.Option("--formats", help="List the formats and the tools that read them.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the text, or the formats, in a JSON object.")] = False,
 ) -> int:
-    """Print the table in the format of another tool."""
+    """Write a table to standard output: its rows as CSV, or rules for another library.
+
+    Rules for numbers of ranks that were not measured come from the fitted links. If a format has comments, they mark
+    the modelled times.
+
+    Examples:
+      hocket tune export > rows.csv
+      hocket tune export --to ompi-classic --ranks 2,4,8,16 > rules.conf
+      hocket tune export --to mpich-json --ranks 2,4,8,16 > choices.json
+    """
     from hocket.tune.export import export_table, exporters
 
     if formats:
@@ -317,7 +298,12 @@ def draw(
     table: TablePath = None,
     as_json: AsJson = False,
 ) -> int:
-    """Draw the table into a picture file."""
+    """Draw a table: times by size, and the choices.
+
+    Examples:
+      hocket tune draw -o table.png
+      hocket tune draw there.json -o there.svg
+    """
     loaded = _load(table)
     check_picture_path(output)
     draw_table(loaded, output)

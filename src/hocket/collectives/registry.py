@@ -14,7 +14,7 @@ from hocket.collectives.semantics import SEMANTICS
 from hocket.discovery import discover, takes
 from hocket.errors import InvalidArgument, InvalidType
 from hocket.sim import Link
-from hocket.suggestions import did_you_mean, unknown
+from hocket.suggestions import check_known, did_you_mean
 
 Build: TypeAlias = Callable[..., Schedule]
 Seconds: TypeAlias = Callable[..., float]
@@ -141,8 +141,7 @@ def algorithm(
     """
 
     def register(build: Build) -> Build:
-        if collective not in SEMANTICS:
-            raise InvalidArgument(unknown("collective", collective, SEMANTICS))
+        check_known("collective", collective, SEMANTICS)
         if not takes(build, "num_ranks"):
             raise InvalidType(f"{name!r} of {collective} must be a function of num_ranks, got {build!r}")
         if (other := _algorithms.get((collective, name))) is not None:
@@ -189,8 +188,7 @@ def find_algorithm(collective: str, name: str) -> Algorithm:
         hocket.errors.InvalidArgument: barrier has no algorithm 'disemination'; ...
     """
     _load()
-    if collective not in SEMANTICS:
-        raise InvalidArgument(unknown("collective", collective, SEMANTICS))
+    check_known("collective", collective, SEMANTICS)
     try:
         return _algorithms[collective, name]
     except KeyError:

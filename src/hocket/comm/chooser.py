@@ -26,7 +26,7 @@ from hocket.comm.policy import (
 )
 from hocket.comm.schedule_source import ScheduleSource, columns_of
 from hocket.errors import InvalidArgument, InvalidType
-from hocket.suggestions import unknown
+from hocket.suggestions import check_known
 
 OWN = "native"
 """The `algorithm` of a call that uses the library's own algorithm, regardless of the policy."""
@@ -87,8 +87,7 @@ class Chooser:
 
     def explain(self, comm: _native.Communicator, op: str, nbytes: int, dtype: str, reduction: str) -> Explanation:
         """See `Communicator.explain`."""
-        if op not in CHOOSABLE:
-            raise InvalidArgument(unknown("operation", op, CHOOSABLE))
+        check_known("operation", op, CHOOSABLE)
         if not isinstance(nbytes, Integral) or nbytes < 0:
             what = nbytes if isinstance(nbytes, Real) else f"{type(nbytes).__name__}; for an array x, pass x.nbytes"
             raise InvalidArgument(f"nbytes must be an int of 0 or more, not {what}")

@@ -9,8 +9,7 @@ from typing import Any, cast
 
 from hocket import _native
 from hocket.comm.policy import CHOOSABLE
-from hocket.errors import InvalidArgument
-from hocket.suggestions import unknown
+from hocket.suggestions import check_known
 
 
 def prepare(comm: _native.Communicator, op: str, *arguments: Any, **options: Any) -> _native.Prepared:
@@ -34,8 +33,7 @@ def prepare(comm: _native.Communicator, op: str, *arguments: Any, **options: Any
         >>> x
         array([4., 4.])
     """
-    if op not in CHOOSABLE:
-        raise InvalidArgument(unknown("operation", op, CHOOSABLE))
+    check_known("operation", op, CHOOSABLE)
     comm._set_preparing(True)
     try:
         prepared = cast(_native.Prepared, getattr(comm, op)(*arguments, **options))

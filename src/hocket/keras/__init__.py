@@ -15,4 +15,4 @@ if TYPE_CHECKING:
 
 __all__ = ["fit", "graph_of_keras"]
 
-__getattr__ = lazy(__name__, {"fit": "training", "graph_of_keras": "graph"})
+__getattr__ = lazy(__name__)

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from hocket.measure.runner import Runner
+from hocket.measure.runner import Runner
 
 _KERNEL_STEPS = 100_000  # about 5 ms: long against a wake-up, short against a round
 _FIRST_RUNS = 2  # of each rank alone before the first round: one disturbed run would spoil that round's factor

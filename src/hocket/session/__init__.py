@@ -13,14 +13,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Simulated", "check_reach", "connect_ranks", "init", "simulate", "spawn"]
 
-__getattr__ = lazy(
-    __name__,
-    {
-        "Simulated": "simulator",
-        "check_reach": "world",
-        "connect_ranks": "world",
-        "init": "world",
-        "simulate": "simulator",
-        "spawn": "spawner",
-    },
-)
+__getattr__ = lazy(__name__)

@@ -26,17 +26,4 @@ __all__ = [
     "Uniform",
 ]
 
-__getattr__ = lazy(
-    __name__,
-    {
-        "Among": "fabric",
-        "Fabric": "fabric",
-        "Hosts": "fabric",
-        "Link": "link",
-        "MessageCost": "fabric",
-        "Messages": "fabric",
-        "TaskGraph": "graph",
-        "Timeline": "graph",
-        "Uniform": "fabric",
-    },
-)
+__getattr__ = lazy(__name__)

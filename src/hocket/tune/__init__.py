@@ -29,4 +29,4 @@ __all__ = [
     "this_machine",
 ]
 
-__getattr__ = lazy(__name__, {"Learner": "learn"})  # needs NumPy, which other programs may not load
+__getattr__ = lazy(__name__)  # needs NumPy, which other programs may not load

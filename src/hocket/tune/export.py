@@ -9,7 +9,7 @@ from functools import lru_cache
 import hocket.tune.exporters as folder
 from hocket.discovery import discover, takes
 from hocket.errors import InvalidArgument, InvalidType
-from hocket.suggestions import unknown
+from hocket.suggestions import check_known
 from hocket.tune.table import Table
 
 Write = Callable[[Table, Sequence[int]], str]
@@ -70,7 +70,5 @@ def export_table(table: Table, name: str, ranks: Sequence[int] = ()) -> str:
     Raises:
         InvalidArgument: the format is unknown; lists the known ones.
     """
-    known = exporters()
-    if name not in known:
-        raise InvalidArgument(unknown("format", name, known))
-    return known[name].write(table, sorted(ranks) or sorted({row.num_ranks for row in table.rows}))
+    check_known("format", name, exporters())
+    return exporters()[name].write(table, sorted(ranks) or sorted({row.num_ranks for row in table.rows}))

@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from hocket._native import Work
 from hocket.comm import Communicator
 from hocket.comm.policy import CHOOSABLE, Choices, Group, Policy, Range, RankedCarrier, join_carrier, split_carrier
 from hocket.errors import InvalidArgument, InvalidType
@@ -25,11 +27,6 @@ from hocket.tune.policy import TablePolicy, ranking_for, timed_as
 from hocket.tune.table import Table, TableRow, load_table, save_table
 from hocket.tune.trial import Lesson, Trial, cut, format_speed
 from hocket.tune.window import Cell, TimedKind, Window
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from hocket._native import Work
 
 _MOST_TRIALS = 4  # at the same time, for different operations
 _MOST_CHALLENGERS = 5  # for each cell

@@ -183,12 +183,10 @@ class TablePolicy(Policy):
         points = [(size, rows[carrier].seconds) for size, rows in sizes.items() if carrier in rows]
         place = bisect_left(points, (nbytes,))
         last_nbytes, last_s = points[-1]
-        row = sizes[nearest][carrier]
+        here = sizes.get(nbytes, {}).get(carrier)
+        row = here or sizes[nearest][carrier]
         interval: tuple[float, float] | None = None
-        if place < len(points) and points[place][0] == nbytes:
-            row = sizes[nbytes][carrier]
-            interval, source = (row.low, row.high), f"measured at {nbytes} B"
-        elif place == 0 or len(points) == 1:
+        if here or place == 0 or len(points) == 1:
             interval, source = (row.low, row.high), f"measured at {row.nbytes} B"
         elif place == len(points):
             row = replace(row, nbytes=nbytes, seconds=last_s * nbytes / last_nbytes)

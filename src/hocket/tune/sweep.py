@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import repeat
+from itertools import product, repeat
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from hocket.measure.loops import looped
 from hocket.measure.rounds import OnRound
 from hocket.measure.settling import SettlingBarrier
 from hocket.measure.team import gather_over
-from hocket.suggestions import unknown
+from hocket.suggestions import check_known
 from hocket.trace.traffic import WITH_BLOCKS, WITH_ROOT
 from hocket.tune.budget import SET_UP_ROUNDS, Budget
 from hocket.tune.contest import LEAST_NBYTES, Contest
@@ -50,8 +50,6 @@ _LATENCY_BOUND_NBYTES = 64 << 10  # up to this size, the time of a call hardly d
 _SHARE_OF_LIBRARIES = 0.5  # of the time limit; the rest is for schedules and for pairs of libraries
 _SHARE_OF_A_STAGE = 0.5  # of the time that is left then
 _MOST_NAMED = 5
-_Arrays = Callable[[str, int, str], Any]
-"""(role, bytes, class of types) -> an array; each role has its own array."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +76,7 @@ class Sweep:
 
     def __post_init__(self) -> None:
         for op in self.ops:
-            if op not in OPS:
-                raise InvalidArgument(unknown("operation", op, OPS))
+            check_known("operation", op, OPS)
         if not self.sizes or min(self.sizes) < 4 or any(nbytes % 4 for nbytes in self.sizes):
             raise InvalidArgument(f"sizes must be multiples of 4 bytes, not {list(self.sizes)}")
         if self.rounds < 6:
@@ -140,8 +137,7 @@ class SweepStage:
         self.comm = comm
         self._sweep = sweep
         self._on_round = on_round
-        # All cells share this memory, so that addresses of arrays cause no differences between them.
-        self._arrays = cache(lambda role, nbytes, dtypes: _zeros(nbytes, dtypes))
+        self._maker = _CellMaker(comm)
         self._control = comm.dup()  # own messages must not go over the measured communicator
         self._control.policy = Policy.fixed({"*": quickest(comm.backends, comm.num_hosts)})
         self._gather = gather_over(self._control.all_gather, comm.size)
@@ -196,7 +192,7 @@ class SweepStage:
         found: list[_Cell] = []
         sizes = sorted({0, *sweep.sizes})
         for number, nbytes in enumerate(sizes):
-            level = list(_cells(self.comm, self._arrays, sweep, backends, nbytes))
+            level = list(self._maker.cells_of_size(nbytes, sweep, backends))
             found += level
             level_s = sum(self._round_s(level))
             spent_s += (sweep.rounds + SET_UP_ROUNDS) * level_s
@@ -207,7 +203,7 @@ class SweepStage:
             if spent_s + level_s * (sweep.rounds + SET_UP_ROUNDS) * growth > allowed_s:
                 self.budget.left_out += [f"operations of {format_nbytes(each)}" for each in following]
                 break
-        return sorted(found, key=lambda cell: (sweep.ops.index(cell.op), _CLASSES.index(cell.dtypes)))
+        return sorted(found, key=lambda cell: (sweep.ops.index(cell.key[0]), _CLASSES.index(cell.key[1])))
 
     def _round_s(self, cells: Sequence[_Cell]) -> list[float]:
         """Return the seconds of one sample of each cell, predicted from its first calls; equal on all ranks."""
@@ -223,9 +219,10 @@ class SweepStage:
         """Measure cells, and return a row for each."""
         found = []
         for cell, seconds in zip(cells, self.seconds(cells, rounds), strict=True):
-            about = cell.op, cell.dtypes, self.comm.size, cell.nbytes
+            op, dtypes, nbytes = cell.key
             backend, algorithm = split_carrier(cell.contender.name)
-            found.append(TableRow.of_samples(*about, backend, cell.busy, seconds, algorithm))
+            about = op, dtypes, self.comm.size, nbytes, backend, cell.busy
+            found.append(TableRow.of_samples(*about, seconds, algorithm))
         return found
 
     def measure_carriers(
@@ -241,7 +238,7 @@ class SweepStage:
             if self.budget.left_s() == 0.0:
                 self.budget.left_out += map(_describe, level)
                 continue
-            cells = [_cell(self.comm, self._arrays, *key, carrier, False) for key, carrier in level]
+            cells = [self._maker.make(key, carrier) for key, carrier in level]
             known += [(pair, cell) for pair, cell in zip(level, cells, strict=True) if cell is not None]
         round_s = dict(zip((pair for pair, _ in known), self._round_s([cell for _, cell in known]), strict=True))
         kept = self.budget.affordable(
@@ -258,9 +255,7 @@ def _describe(pair: tuple[CellKey, str]) -> str:
 
 @dataclass(frozen=True)
 class _Cell:
-    op: str
-    dtypes: str
-    nbytes: int
+    key: CellKey
     busy: bool
     contender: Contender  # named as the carrier
     ops_per_iteration: int
@@ -281,66 +276,64 @@ def _split_rows(comm: Communicator, sweep: Sweep, stage: SweepStage, rows: Mappi
         comm.policy = given
 
 
-def _cells(comm: Communicator, arrays: _Arrays, sweep: Sweep, backends: Sequence[str], nbytes: int) -> Iterator[_Cell]:
-    """Set up all cells of one size; size 0 has only the barrier."""
-    for op in sweep.ops:
-        if (op == "barrier") is (nbytes != 0):
-            continue
-        for dtypes in _CLASSES[:2] if op in REDUCTIONS else _CLASSES[2:]:
-            for busy in (False, True) if nbytes in sweep.busy_sizes and dtypes != "half" else (False,):
-                for backend in backends:
-                    carrier = comm._chooser.carrier_over(backend, op, nbytes)
+class _CellMaker:
+    """Sets up cells over one communicator.
+
+    All cells share their arrays, one for each role, so that addresses cause no differences between them.
+    """
+
+    def __init__(self, comm: Communicator) -> None:
+        self._comm = comm
+        self._arrays = cache(lambda role, nbytes, dtypes: _zeros(nbytes, dtypes))
+
+    def cells_of_size(self, nbytes: int, sweep: Sweep, backends: Sequence[str]) -> Iterator[_Cell]:
+        """Set up all cells of one size; size 0 has only the barrier."""
+        for op in sweep.ops:
+            if (op == "barrier") is (nbytes != 0):
+                continue
+            for dtypes in _CLASSES[:2] if op in REDUCTIONS else _CLASSES[2:]:
+                is_also_busy = nbytes in sweep.busy_sizes and dtypes != "half"
+                for busy, backend in product((False, True) if is_also_busy else (False,), backends):
+                    carrier = self._comm._chooser.carrier_over(backend, op, nbytes)
                     if carrier != backend and dtypes == "half":  # schedules round to 16 bits at every step
                         continue
-                    cell = _cell(comm, arrays, op, dtypes, nbytes, carrier, busy)
+                    cell = self.make((op, dtypes, nbytes), carrier, busy)
                     if cell is not None:
                         yield cell
 
-
-def _cell(
-    comm: Communicator, arrays: _Arrays, op: str, dtypes: str, nbytes: int, carrier: str, busy: bool
-) -> _Cell | None:
-    """Set up a cell and run it; return None if the backend cannot carry it."""
-    call = _call(comm, arrays, op, dtypes, nbytes, carrier)
-    try:
-        call()
-    except UnsupportedDtype:
-        return None
-    began_s = time.perf_counter()
-    call()  # the first call included the set-up inside the library
-    first_s = time.perf_counter() - began_s
-    run, ops_per_iteration = looped(call), 1
-    if nbytes >= _IN_PAIRS_FROM and op != "send":
-        other = _call(comm, arrays, op, dtypes, nbytes, carrier, 1)
-        run, ops_per_iteration = _single_then_pairs(call, other), 3
-    if busy:
-        neighbour = _busy_backend(split_carrier(carrier)[0], comm.backends)
-        if neighbour is None:
+    def make(self, key: CellKey, carrier: str, busy: bool = False) -> _Cell | None:
+        """Set up a cell and run it; return None if the backend cannot carry it."""
+        op, dtypes, nbytes = key
+        call = self._bind(key, carrier)
+        try:
+            call()
+        except UnsupportedDtype:
             return None
-        run, ops_per_iteration = _beside_busy(call, comm, neighbour), 1
-    case = f"{op} {dtypes} {nbytes}{' busy' if busy else ''}"
-    return _Cell(op, dtypes, nbytes, busy, Contender(case, carrier, run), ops_per_iteration, first_s)
+        began_s = time.perf_counter()
+        call()  # the first call included the set-up inside the library
+        first_s = time.perf_counter() - began_s
+        run, ops_per_iteration = looped(call), 1
+        if nbytes >= _IN_PAIRS_FROM and op != "send":
+            run, ops_per_iteration = _single_then_pairs(call, self._bind(key, carrier, 1)), 3
+        if busy:
+            neighbour = _busy_backend(split_carrier(carrier)[0], self._comm.backends)
+            if neighbour is None:
+                return None
+            run, ops_per_iteration = _beside_busy(call, self._comm, neighbour), 1
+        case = f"{op} {dtypes} {nbytes}{' busy' if busy else ''}"
+        return _Cell(key, busy, Contender(case, carrier, run), ops_per_iteration, first_s)
 
-
-def _call(
-    comm: Communicator, arrays: _Arrays, op: str, dtypes: str, nbytes: int, carrier: str, number: int = 0
-) -> Callable[..., Any]:
-    """Return a function that runs the operation.
-
-    Args:
-        comm, arrays, op, dtypes, nbytes, carrier: as for `_cell`.
-        number: distinguishes the arrays of concurrent operations.
-    """
-    backend, algorithm = split_carrier(carrier)
-    how: dict[str, Any] = {"backend": backend, "algorithm": algorithm or OWN}
-    items = arrays(f"one {number}", nbytes, dtypes)
-    if op == "send":
-        return _exchange(comm, items, arrays("received one", nbytes, dtypes), backend)
-    blocks = arrays(f"all {number}", nbytes * comm.size, dtypes) if op in WITH_BLOCKS else None
-    received = arrays(f"received {number}", nbytes * comm.size, dtypes) if op == "all_to_all" else None
-    root = 0 if op in WITH_ROOT else None
-    given = arguments_of(op, OperationArrays(items, blocks, received), comm.rank, root)
-    return partial(getattr(comm, op), *given, **how)
+    def _bind(self, key: CellKey, carrier: str, number: int = 0) -> Callable[..., Any]:
+        """Return a function that runs the operation; `number` distinguishes the arrays of concurrent operations."""
+        (op, dtypes, nbytes), comm, arrays = key, self._comm, self._arrays
+        backend, algorithm = split_carrier(carrier)
+        items = arrays(f"one {number}", nbytes, dtypes)
+        if op == "send":
+            return _exchange(comm, items, arrays("received one", nbytes, dtypes), backend)
+        blocks = arrays(f"all {number}", nbytes * comm.size, dtypes) if op in WITH_BLOCKS else None
+        received = arrays(f"received {number}", nbytes * comm.size, dtypes) if op == "all_to_all" else None
+        given = arguments_of(op, OperationArrays(items, blocks, received), comm.rank, 0 if op in WITH_ROOT else None)
+        return partial(getattr(comm, op), *given, backend=backend, algorithm=algorithm or OWN)
 
 
 def _exchange(comm: Communicator, items: Any, received: Any, backend: str) -> Callable[[], object]:

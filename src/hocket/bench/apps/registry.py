@@ -8,8 +8,7 @@ from functools import lru_cache
 import hocket.bench.apps as folder
 from hocket.bench.apps.base import Problem
 from hocket.discovery import by_name, declared
-from hocket.errors import InvalidArgument
-from hocket.suggestions import unknown
+from hocket.suggestions import check_known
 
 _NO_PROBLEMS = ("base", "registry", "speedup")
 
@@ -37,6 +36,5 @@ def find_problem(name: str) -> type[Problem]:
     Raises:
         InvalidArgument: the name is unknown; lists the known ones.
     """
-    if name not in problems():
-        raise InvalidArgument(unknown("application", name, problems()))
+    check_known("application", name, problems())
     return problems()[name]

@@ -6,19 +6,16 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
 
 from hocket.bench.apps._rank import ALONE, SHARE, SHARES, TOGETHER
 from hocket.bench.apps.registry import find_problem
 from hocket.bench.launchers import plain_job
 from hocket.errors import InvalidArgument
 from hocket.measure import Coordinator, Key, StopRule, measure_series
+from hocket.measure.rounds import OnRound
 from hocket.measure.statistics import interval_of, quotients
 from hocket.session import simulate
-
-if TYPE_CHECKING:
-    from hocket.measure.rounds import OnRound
-    from hocket.sim import Hosts, Uniform
+from hocket.sim import Hosts, Uniform
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from functools import lru_cache
 import hocket.bench.buffers as folder
 from hocket.bench.buffers.base import BufferKind
 from hocket.discovery import by_name, declared
-from hocket.errors import BackendUnavailable, InvalidArgument
-from hocket.suggestions import unknown
+from hocket.errors import BackendUnavailable
+from hocket.suggestions import check_known
 
 
 @lru_cache
@@ -26,10 +26,8 @@ def find_kind(name: str) -> BufferKind:
         InvalidArgument: the name is unknown; lists the known ones.
         BackendUnavailable: the package that it needs is not installed.
     """
-    kinds = buffer_kinds()
-    if name not in kinds:
-        raise InvalidArgument(unknown("buffer", name, sorted(kinds)))
-    kind = kinds[name]
+    check_known("buffer", name, buffer_kinds())
+    kind = buffer_kinds()[name]
     if kind.needs is not None and importlib.util.find_spec(kind.needs[0]) is None:
         module, extra = kind.needs
         raise BackendUnavailable(f"buffer {name!r} needs {module}: pip install '{extra}'")

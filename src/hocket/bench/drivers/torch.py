@@ -51,8 +51,7 @@ class TorchDriver(Driver):
         return None
 
     def share(self, obj: Any) -> list[Any]:
-        found: list[Any] = [None] * self.size
-        self._dist.all_gather_object(found, obj, self._group)
+        found: list[Any] = self.bind("pickle", "all_gather", obj)()
         return found
 
     def begin(self, op: str, *arguments: Any) -> Call:

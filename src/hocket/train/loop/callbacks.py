@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hocket.errors import InvalidArgument
-from hocket.suggestions import unknown
+from hocket.suggestions import check_known
 from hocket.train.checks import check_count
 from hocket.train.loop.callback import Callback, TrainerView
 
@@ -141,6 +141,5 @@ class LearningRate(Callback):
 
 
 def _watched(name: str, logs: Mapping[str, float]) -> float:
-    if name not in logs:
-        raise InvalidArgument(unknown("value to watch", name, logs))
+    check_known("value to watch", name, logs)
     return logs[name]
