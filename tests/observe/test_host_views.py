@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from dataclasses import asdict, replace
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import hocket as hk
+from hocket.cli._observe_screen import screen
 from hocket.observe import InFlight, JobView, JobWatcher, LatestCollective, RankView, RunWatcher, find_job
 from hocket.observe.agent import FOLDER_PREFIX
 from hocket.observe.host_views import add_host, joined, keep_view, remove_host, view_message
@@ -118,3 +120,21 @@ class _Linked(type(Path())):  # type: ignore[misc]
 
     def readlink(self) -> Path:
         return Path(self.memory) / "recorder"
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 160, 200])
+def test_a_narrow_terminal_leaves_columns_out(own: RankView, width: int) -> None:
+    """No number is cut: a column is shown whole or not at all, but for what the process does."""
+    from rich.console import Console
+
+    flight = InFlight("foreign", "all_reduce", "gloo group of ranks 0-3", 12, None, 4096, 5.0, "0-3")
+    busy = replace(own, activity=replace(own.activity, in_flight=(flight,)), waits_for=(2, 3))
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(screen(JobView((busy, busy), (), 1.0), "title", width))
+    heading, *rows = [line for line in console.export_text().splitlines() if line[:1] in "┃│"]
+    names = [each.strip() for each in heading.strip("┃").split("┃")]
+    assert {"rank", "state", "doing", "waits for"} <= set(names)
+    assert (len(names) == 13) == (width >= 160)
+    cells = [each.strip() for each in rows[0].strip("│").split("│")]
+    assert all("…" not in cell for name, cell in zip(names, cells, strict=True) if name != "doing")
+    assert "ranks 2, 3" in cells and max(map(len, console.export_text(clear=False).splitlines() or [""])) <= width

@@ -284,3 +284,60 @@ def test_variables_that_would_leave_nothing_recorded(
     monkeypatch.setenv(name, value)
     with raises(InvalidArgument, names=(name, value)):
         record_run(["true"], tmp_path / "run")
+
+
+def test_a_disk_that_is_full_leaves_the_exit_code_and_says_so(tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)], check=True, timeout=30)
+    try:
+        program = "import sys\nfor _ in range(3000): open('/etc/hostname').read()\nsys.exit(5)"
+        recording = record_run(_python(program), small / "run")
+        assert recording.exit_code == 5
+        assert any(str(small / "run") in problem and "space" in problem for problem in recording.problems)
+    finally:
+        subprocess.run(["umount", str(small)], check=True, timeout=30)
+
+
+def test_files_that_are_missing_or_of_something_else(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    record_run(_python("open('/etc/hostname').read()"), folder)
+    assert open_run(folder).problems == () and open_run(folder).processes[0].problems == ()
+    (events,) = folder.glob("*.io")
+    content = events.read_bytes()
+    for wrong in (b"", content[: 72 * 5], content + content[:72], bytes(range(72)) * (len(content) // 72)):
+        events.write_bytes(wrong)
+        problems = open_run(folder).processes[0].problems
+        assert problems and str(events) in problems[0]
+    events.unlink()
+    events.mkdir()
+    assert str(events) in open_run(folder).processes[0].problems[0]
+    (recorder,) = folder.glob("*.recorder")
+    recorder.unlink()
+    run = open_run(folder)
+    assert run.processes == () and str(recorder) in run.problems[0]
+
+
+def test_folders_that_are_no_run(tmp_path: Path) -> None:
+    with raises(RecorderError, names=(str(tmp_path / "nothing"),)):
+        open_run(tmp_path / "nothing")
+    with raises(RecorderError, names=(str(tmp_path),)):
+        open_run(tmp_path)
+    (tmp_path / "recording").touch()
+    with raises(RecorderError, names=(str(tmp_path),)):
+        open_run(tmp_path)
+
+
+def test_nothing_is_left_of_a_run_that_was_refused(tmp_path: Path) -> None:
+    with raises(InvalidArgument, names=("no_such_program",)):
+        record_run(["no_such_program"], tmp_path / "run")
+    with raises(InvalidArgument, names=("sound",)):
+        record_run(["true"], tmp_path / "again", layers=["sound"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_runs_that_begin_in_the_same_second(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hocket.cli", "observe", "run", "--", "true"]
+    started = [subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE) for _ in range(4)]
+    assert [(each.wait(scaled(60)), each.communicate()[1])[0] for each in started] == [0] * 4
+    assert len([open_run(folder) for folder in tmp_path.iterdir()]) == 4

@@ -28,17 +28,21 @@ _HEADINGS = (
     "memory",
 )
 _LEFT = ("process", "state", "doing", "waits for")
+_LEFT_OUT_FIRST = ("I/O seen", "memory", "in comm", "I/O/s", "comm/s", "process", "op/s", "CPU", "since")
+_LEAST_DOING = 30
+_BORDER = 3
 _LONG_S = 1.0
 """An operation that takes longer stands out."""
 _MOST_RANKS_NAMED = 6
 
 
-def screen(view: JobView, title: str) -> Group:
+def screen(view: JobView, title: str, width: int) -> Group:
     """Return one picture of a job.
 
     Args:
         view: the job.
         title: first line.
+        width: columns of the terminal; where they are few, the least important numbers are left out.
     """
     from rich.console import Group
     from rich.text import Text
@@ -46,12 +50,21 @@ def screen(view: JobView, title: str) -> Group:
     jobs = sorted({rank.job for rank in view.ranks if rank.owner.rank is not None})
     has_several = len(jobs) > 1
     has_hosts = len({rank.owner.host for rank in view.ranks}) > 1
-    more = (*(("job",) if has_several else ()), *(("host",) if has_hosts else ()))
-    table = table_of(title, (*more, *_HEADINGS), (*more, *_LEFT), no_wrap=True)
-    for rank in view.ranks:
-        shown = [str(rank.job) if rank.owner.rank is not None else "-"] if has_several else []
-        shown += [rank.owner.host] if has_hosts else []
-        table.add_row(*shown, *_row(rank), style=_style(rank))
+    more: dict[str, list[str]] = {}
+    if has_several:
+        more["job"] = [str(rank.job) if rank.owner.rank is not None else "-" for rank in view.ranks]
+    if has_hosts:
+        more["host"] = [rank.owner.host for rank in view.ranks]
+    rows = [_row(rank) for rank in view.ranks]
+    taken = sum(max(map(len, (name, *cells))) + _BORDER for name, cells in more.items())
+    columns, room = _columns_for(rows, width - taken)
+    table = table_of(title, (*more, *(_HEADINGS[each] for each in columns)), (*more, *_LEFT), no_wrap=True)
+    for column in table.columns:
+        if column.header == "doing":
+            column.max_width = room
+    for number, (rank, row) in enumerate(zip(view.ranks, rows, strict=True)):
+        before = (cells[number] for cells in more.values())
+        table.add_row(*before, *(row[each] for each in columns), style=_style(rank))
     notes = []
     for job in jobs:
         ranks = [rank for rank in view.ranks if rank.job == job]
@@ -65,6 +78,20 @@ def screen(view: JobView, title: str) -> Group:
     notes += [Text(f"{system} job {job} on {nodes or 'unknown hosts'}") for (system, job), nodes in batch.items()]
     notes += [Text(problem, style="yellow") for problem in view.problems]
     return Group(table, *notes)
+
+
+def _columns_for(rows: list[list[str]], width: int) -> tuple[list[int], int]:
+    """Return the columns that a terminal has room for, and how much of it "doing" gets, which may be cut."""
+    widths = [max(len(heading), *(len(row[each]) for row in rows)) for each, heading in enumerate(_HEADINGS)]
+    doing = _HEADINGS.index("doing")
+    wanted, widths[doing] = widths[doing], 0
+    shown = list(range(len(_HEADINGS)))
+    for name in (*_LEFT_OUT_FIRST, ""):
+        room = width - 1 - sum(widths[each] + _BORDER for each in shown)
+        if room >= min(wanted, _LEAST_DOING) or not name:
+            break
+        shown.remove(_HEADINGS.index(name))
+    return shown, max(min(room, wanted), len("doing"))
 
 
 def _row(rank: RankView) -> list[str]:

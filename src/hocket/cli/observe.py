@@ -25,7 +25,8 @@ started by `hocket observe run`."""
 _RUN_HELP = """Run a command, and record the communication and the file I/O of all processes that it starts.
 
 The programs need not import hocket, and are not changed. Start the launcher under this command: torchrun, mpirun, srun
-or hocket run. The exit code is that of the command.
+or hocket run. The exit code is that of the command, and Ctrl-C goes to it. With --json the last line of the output is
+the JSON object; before it comes what the command prints.
 
 A run on several hosts needs one agent on each: --listen on the first host, --join on the others, where a launcher is
 started on every host. Where mpirun or srun starts the ranks of all hosts, put `hocket observe run --` before their
@@ -66,6 +67,7 @@ Examples:
   hocket observe doctor
   hocket observe doctor --json"""
 
+_MOST_RUNS_AT_ONCE = 10_000
 _OTHER_HOSTS_S = 3.0
 """Agents of other hosts answer within about a second."""
 _Pid = Annotated[int, typer.Argument(metavar="PID", min=1, help="Number of the launcher, or of one process.")]
@@ -100,7 +102,11 @@ def run(
     ] = None,
     join: Annotated[
         str | None,
-        typer.Option("--join", metavar="ADDRESS:PORT", help="Send what this host records to the one that listens."),
+        typer.Option(
+            "--join",
+            metavar="ADDRESS:PORT",
+            help="Send what this host records there, to a host that listens within 60 s.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> int:
@@ -142,8 +148,22 @@ def _recorded(
         return join_run(command, join, layers=layers, interval_s=interval_s)
     task = task_in(os.environ)
     end = "" if task is None or task.step is None or task.rank is None else f"-task-{task.rank}"
-    folder = output or Path(strftime("hocket-run-%Y%m%d-%H%M%S") + end)
+    folder = output or _new_folder(strftime("hocket-run-%Y%m%d-%H%M%S") + end)
     return record_run(command, folder, layers=layers, interval_s=interval_s, listen=listen)
+
+
+def _new_folder(name: str) -> Path:
+    """Make a folder with this name, or with a number behind it where several runs begin within a second."""
+    for number in range(1, _MOST_RUNS_AT_ONCE):
+        folder = Path(name if number == 1 else f"{name}-{number}")
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        except OSError:
+            break  # the check of the folder says why
+        return folder
+    return Path(name)
 
 
 def _print_recording(recording: RunRecording) -> None:
@@ -218,7 +238,7 @@ def _show_live(look: Callable[[], JobView], pid: int, interval_s: float) -> int:
     try:
         with Live(console=console_of(160), screen=True, auto_refresh=False) as live:
             while True:
-                live.update(screen(view, _title(pid, view)), refresh=True)
+                live.update(screen(view, _title(pid, view), live.console.width), refresh=True)
                 sleep(interval_s)
                 try:
                     view = look()
@@ -234,7 +254,8 @@ def _print_view(view: JobView, pid: int) -> None:
     from hocket.cli._observe_screen import screen
     from hocket.cli._tables import console_of
 
-    console_of(160).print(screen(view, _title(pid, view)))
+    console = console_of(160)
+    console.print(screen(view, _title(pid, view), console.width))
 
 
 def _title(pid: int, view: JobView) -> str:

@@ -1,6 +1,6 @@
 """See what the processes of a job do, also while they hang and after they were killed."""
 
-from hocket.observe.activity import Activity, InFlight, LatestCollective, activity_of
+from hocket.observe.activity import Activity, InFlight, LatestCollective, activity_of, operation_name
 from hocket.observe.batch import BatchTask, QueuedJob, queued_job
 from hocket.observe.completeness import (
     IoAccount,
@@ -57,6 +57,7 @@ __all__ = [
     "find_sources",
     "mark",
     "open_run",
+    "operation_name",
     "process_status",
     "queued_job",
     "record_io",

@@ -168,7 +168,17 @@ def activity_of(snapshot: RecorderSnapshot) -> Activity:
 
 
 def operation_name(ring: str, kind: int) -> str:
-    """Return the name of an event's kind in one of the rings."""
+    """Return the name of a kind of event, such as "all_reduce" or "read".
+
+    Args:
+        ring: name of the ring that the event is from.
+        kind: its "kind".
+
+    Examples:
+        >>> from hocket import observe
+        >>> observe.operation_name("io", 2)
+        'read'
+    """
     of_rings = {
         "io": _native.IO_NAMES,
         "program": _native.PROGRAM_NAMES,

@@ -14,7 +14,7 @@ from time import time
 from hocket.errors import RecorderError
 from hocket.observe.drain import FILE_PREFIX, Drain, name_of
 from hocket.observe.hook_watch import HookWatch
-from hocket.observe.one_agent import locked
+from hocket.observe.one_agent import locked, remove_abandoned_locks
 from hocket.observe.run import memory_folder
 from hocket.observe.run_clock import AnchorSeries
 from hocket.observe.sampler import RunSampler
@@ -49,6 +49,7 @@ def agent_of(target: Path, interval_s: float) -> Iterator[Agent]:
 
 def remove_abandoned(folder: Path) -> None:
     """Remove what agents of this user that were killed have left in memory."""
+    remove_abandoned_locks(folder)
     for each in folder.glob(FOLDER_PREFIX + "*"):
         try:
             if time() - each.stat().st_mtime < _BEGINNING_S:
@@ -95,24 +96,19 @@ class Agent:
         """What could not be read, and which libraries the hooks do not match."""
         of_watch = self.watch.problems if self.watch else []
         of_drains = (problem for drain in self.drains for problem in drain.problems)
-        return [*of_watch, *self._unreadable.values(), *of_drains, *sorted(self.sampler.problems)]
+        unsaved = [f"not all events could be saved in {self.target}: {self._error}"] if self._error else []
+        return [*unsaved, *of_watch, *self._unreadable.values(), *of_drains, *sorted(self.sampler.problems)]
 
     def start(self) -> None:
         """Begin to look at the recorders."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Look once more, and end.
-
-        Raises:
-            RecorderError: the events could not be saved, for example because the disk is full.
-        """
+        """Look once more, and end; `problems` says what could not be saved, for example because the disk is full."""
         self._stops.set()
         self._thread.join(_DEADLINE_S)
         if self._thread.is_alive():
-            raise RecorderError(f"the events were not saved within {_DEADLINE_S:.0f} s")
-        if self._error:
-            raise RecorderError(f"the events could not be saved: {self._error}") from self._error
+            self._error = TimeoutError(f"not within {_DEADLINE_S:.0f} s")
 
     def _run(self) -> None:
         wait_s = longest_wait_s = min(_LONGEST_WAIT_S, self.sampler.interval_s)

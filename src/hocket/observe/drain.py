@@ -40,7 +40,8 @@ class Drain:
         self.owner: Owner | None = None
         self.variables: Mapping[str, str] = {}
         self.end_status: EndStatus | None = None
-        self.num_saved = 0
+        self.num_saved: dict[str, int] = {}
+        """Events by ring."""
         self.lost: dict[str, int] = {}
         self.problems: list[str] = []
         self._begin: dict[str, int] = {}
@@ -50,6 +51,7 @@ class Drain:
         self.io = unavailable("its recorder cannot be read")
         self.label = ""
         self.is_over = False
+        self.has_copy = False
 
     @property
     def is_replaced(self) -> bool:
@@ -95,12 +97,14 @@ class Drain:
         except RecorderError as error:
             self.problems.append(str(error))
             return
+        self.owner = snapshot.owner
         self.problems += snapshot.problems
         self._look_at_io(snapshot, io_counters(status_of(snapshot.owner)))
         self.end_status = snapshot.end_status
         for ring in snapshot.rings.values():
             self._save_ring(ring, takes_open=True)
         copy_sparsely(self.path, self.target / (self.name + RECORDER_SUFFIX))
+        self.has_copy = True
         self.path.unlink(missing_ok=True)
 
     def _look_at_io(self, snapshot: RecorderSnapshot, counters: ReadWritten | None) -> None:
@@ -151,7 +155,7 @@ class Drain:
             rows[field] = events[field]
         with events_path(self.target, self.name, ring).open("ab") as file:
             file.write(rows.tobytes())
-        self.num_saved += len(places)
+        self.num_saved[ring] = self.num_saved.get(ring, 0) + len(places)
 
 
 def name_of(path: Path, owner: Owner) -> str:

@@ -70,9 +70,7 @@ class HostJoiner:
         self._thread.start()
 
     def send_run(self, folder: Path) -> None:
-        """Compare the clocks once more, send all files of a folder, and close the connection.
-
-        `readings` must be saved after `stop_comparing` and before this.
+        """Send all files of a folder, and close the connection; after `stop_comparing`, whose readings are in them.
 
         Raises:
             RecorderError: the first host is gone; what was recorded is in `folder`.
@@ -118,6 +116,10 @@ class HostJoiner:
 
     def _connect(self, timeout: float) -> SealedStream:
         deadline_s = monotonic() + timeout
+        try:
+            resolve(self._address[0], timeout)
+        except OSError as error:
+            raise RecorderError(f"{self._name}: {error}") from None
         certificate = os.environ.get("HOCKET_TLS_CERT") or None
         place = Place(self._secret, PURPOSE, size=1, rank=0, role=Role.CONTROL, certificate=certificate)
         while True:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from hocket.errors import RecorderError
-from hocket.observe.processes import descendants_of, process_status
+from hocket.observe.processes import descendants_of, owner_of, process_status
 from hocket.observe.saved import empty_folder
 from hocket.observe.sparse_copy import copy_sparsely
 from hocket.trace import RecorderPlace, find_recorders
@@ -32,8 +33,10 @@ def find_job(pid: int) -> list[RecorderPlace]:
     for each in descendants_of(pid):
         try:
             places = find_recorders(each)
-        except RecorderError:
-            continue  # another user's, ended meanwhile, or without a recorder
+        except RecorderError as error:  # ended meanwhile, or without a recorder
+            if each == pid and owner_of(pid) not in (None, os.geteuid()):
+                raise error  # of another user: no descendant can be read either
+            continue
         for place in places:
             try:
                 status = place.path.stat()

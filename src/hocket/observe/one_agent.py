@@ -6,7 +6,7 @@ import fcntl
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event
 from time import monotonic
@@ -18,6 +18,7 @@ _BEGINNING_S = 60.0
 """The first task has the time to reach the first host."""
 _RETRY_S = 0.02
 _PREFIX = "hocket-agent-"
+_USERS = ".users"
 _MOST_NAME_NBYTES = 4096
 
 
@@ -85,6 +86,16 @@ def lease_or_folder(run: str) -> Iterator[AgentLease | Path]:
     raise RecorderError(f"the agent of this host does not begin to record within {_BEGINNING_S:.0f} s ({path})")
 
 
+def remove_abandoned_locks(folder: Path) -> None:
+    """Remove the locks of agents that were killed."""
+    for path in folder.glob(_PREFIX + "*"):
+        if path.suffix == _USERS:
+            continue
+        with suppress(OSError, RecorderError), locked(path):
+            path.unlink(missing_ok=True)
+            _users(path).unlink(missing_ok=True)
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock of a file, which is made where it does not exist; BlockingIOError: another process holds it."""
@@ -95,7 +106,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _users(path: Path) -> Path:
-    return path.with_name(path.name + ".users")
+    return path.with_name(path.name + _USERS)
 
 
 @contextmanager

@@ -163,6 +163,14 @@ def parents() -> dict[int, int]:
     return found
 
 
+def owner_of(pid: int) -> int | None:
+    """Return the number of the user whom a process belongs to; None: it has ended."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return None
+
+
 def descendants_of(pid: int) -> list[int]:
     """Return a process and those that it, its children and so on have started and that run."""
     children: dict[int, list[int]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
@@ -25,7 +25,7 @@ from hocket.observe.nccl import plugin_problem
 from hocket.observe.one_agent import AgentLease, lease_or_folder
 from hocket.observe.run import LAYERS, recording_environment
 from hocket.observe.sampler import check_interval
-from hocket.observe.saved import RunDescription, empty_folder, save_run
+from hocket.observe.saved import CLAIM_FILE, RunDescription, empty_folder, save_run
 
 JOIN_VARIABLE = "HOCKET_OBSERVE_JOIN"
 """Environment variable of a recorded command: where agents of other hosts join the run."""
@@ -176,7 +176,7 @@ def _recorded_by_another(command: Sequence[str], variables: Mapping[str, str]) -
 @contextmanager
 def _claimed(folder: Path) -> Iterator[None]:
     """Keep other processes from recording into a folder: tasks of `srun` start at the same time."""
-    claim = folder / "recording"
+    claim = folder / CLAIM_FILE
     try:
         claim.touch(exist_ok=False)
     except FileExistsError:
@@ -185,6 +185,11 @@ def _claimed(folder: Path) -> Iterator[None]:
         raise InvalidArgument(f"{folder} cannot be used: {error.strerror}") from None
     try:
         yield
+    except InvalidArgument:
+        claim.unlink(missing_ok=True)
+        with suppress(OSError):  # nothing was started: leave no empty folder
+            folder.rmdir()
+        raise
     finally:
         claim.unlink(missing_ok=True)
 
@@ -216,20 +221,25 @@ def _record(
         ended_s=ended_s,
         exit_code=exit_code,
         lost={drain.name: drain.lost for drain in drains if drain.lost},
+        num_events={drain.name: drain.num_saved for drain in drains if drain.has_copy},
         anchors=tuple(agent.anchors.anchors),
         tasks=agent.sampler.tasks,
         queued=agent.sampler.queued_jobs(),
         readings=tuple((each.asked, each.theirs, each.answered) for each in joiner.readings) if joiner else (),
         io_looks={drain.name: account_numbers(drain.io) for drain in drains if drain.io.as_of == "now"},
     )
-    save_run(agent.target, description)
+    problems = [*([plugin] if plugin else []), *agent.problems]
+    try:
+        save_run(agent.target, description)
+    except OSError as error:
+        problems.append(f"{agent.target} cannot be read: its description could not be saved: {error.strerror}")
     return RunRecording(
         folder=agent.target,
         exit_code=exit_code,
         num_processes=len(drains),
-        num_events=sum(drain.num_saved for drain in drains),
+        num_events=sum(sum(drain.num_saved.values()) for drain in drains),
         num_lost=sum(sum(drain.lost.values()) for drain in drains),
         io=total_of((drain.label or drain.name, drain.io) for drain in drains),
-        problems=(*([plugin] if plugin else []), *agent.problems),
+        problems=tuple(problems),
         num_hosts=1,
     )

@@ -16,7 +16,7 @@ from hocket.observe.completeness import IoCompleteness, completeness_of, parse_a
 from hocket.observe.run_clock import Anchor, RunClock
 from hocket.observe.series import DEVICE_FILES, SERIES_SUFFIX, SavedSeries, read_process_rows, read_series
 from hocket.observe.typed_json import record_from
-from hocket.trace import EVENT_FIELDS, RecorderSnapshot, read_recorder
+from hocket.trace import EVENT_FIELDS, RecorderSnapshot, are_events, read_recorder
 from hocket.versioned_json import Head
 from hocket.whole_file import write_whole
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T", BatchTask, QueuedJob)
 
 RUN_FILE = "run.json"
+CLAIM_FILE = "recording"
+"""In the folder of a run while it is being recorded."""
 RECORDER_SUFFIX = ".recorder"
 HOST_FOLDERS = "host-*"
 """In the folder of a run: those of other hosts."""
@@ -55,6 +57,7 @@ class RunDescription:
         began_s, ended_s: seconds since 1970.
         exit_code: of the command; negative: minus the number of the signal that ended it.
         lost: of each process and ring, how many events were overwritten before they could be saved.
+        num_events: of each process and ring, how many events were saved.
         anchors: pairs of ticks and nanoseconds of the host's monotonic clock, oldest first.
         readings: comparisons with the clock of the first host, in nanoseconds: this clock before, the other one, this
             clock after; none if the clock is the same.
@@ -70,6 +73,7 @@ class RunDescription:
     ended_s: float
     exit_code: int
     lost: dict[str, dict[str, int]]
+    num_events: dict[str, dict[str, int]]
     anchors: tuple[Anchor, ...]
     readings: tuple[tuple[float, float, float], ...] = ()
     io_looks: dict[str, list[int]] = field(default_factory=dict)
@@ -181,8 +185,12 @@ def open_run(folder: str | Path) -> ObservedRun:
         for clock in (_clock(description, origin_ns),)
         for file in sorted(each.glob("*" + RECORDER_SUFFIX))
     ]
+    problems = [
+        f"{each / (name + RECORDER_SUFFIX)}: it is missing"
+        for each, description in descriptions.items()
+        for name in sorted(set(description.num_events) - {process.name for process in processes})
+    ]
     processes.sort(key=_order)
-    problems: list[str] = []
     series = [
         found
         for each, description in descriptions.items()
@@ -195,8 +203,20 @@ def open_run(folder: str | Path) -> ObservedRun:
 
 
 def _load(folder: Path) -> RunDescription:
+    if not (folder / RUN_FILE).exists():
+        raise RecorderError(f"{folder / RUN_FILE}: {_why_no_run(folder)}")
     _, content = HEAD.load(folder / RUN_FILE)
     return _description(content, str(folder / RUN_FILE))
+
+
+def _why_no_run(folder: Path) -> str:
+    if not folder.is_dir():
+        return f"{folder} is no folder; a recorded run is one"
+    if (folder / CLAIM_FILE).exists():
+        return "the run is not finished: it is still being recorded, or its agent was killed"
+    if any(folder.glob("*" + RECORDER_SUFFIX)):
+        return "this is no recorded run; read copies of recorders with hocket.trace.read_recorder"
+    return "this is no recorded run; name the folder that `hocket observe run` has printed"
 
 
 def _clock(description: RunDescription, origin_ns: int) -> RunClock:
@@ -211,7 +231,10 @@ def _order(process: SavedProcess) -> tuple[bool, int, float]:
 def _process(folder: Path, name: str, description: RunDescription, clock: RunClock) -> SavedProcess:
     snapshot = read_recorder(folder / (name + RECORDER_SUFFIX))
     problems = list(snapshot.problems)
-    events = {ring: _events(events_path(folder, name, ring), problems) for ring in snapshot.rings}
+    counts = description.num_events.get(name, {})
+    events = {
+        ring: _events(events_path(folder, name, ring), ring, counts.get(ring, 0), problems) for ring in snapshot.rings
+    }
     look = description.io_looks.get(name)
     io = completeness_of(snapshot, last=parse_accounts(look, str(folder / RUN_FILE)) if look is not None else None)
     lost = dict(description.lost.get(name, {}))
@@ -219,18 +242,28 @@ def _process(folder: Path, name: str, description: RunDescription, clock: RunClo
     return SavedProcess(name, snapshot, events, lost, io, series, tuple(problems), description.host, clock)
 
 
-def _events(path: Path, problems: list[str]) -> NDArray[np.void]:
+def _events(path: Path, ring: str, num_saved: int, problems: list[str]) -> NDArray[np.void]:
     import numpy as np
 
     layout = saved_layout()
     try:
         content = path.read_bytes()
     except FileNotFoundError:
+        content = b""
+    except OSError as error:
+        problems.append(f"{path}: {error.strerror}")
         return np.zeros(0, layout)
     whole = len(content) // layout.itemsize * layout.itemsize
     if whole < len(content):
         problems.append(f"{path}, offset {whole}: it ends in the middle of an event")
     events = np.frombuffer(content[:whole], layout)
+    if len(events) != num_saved:
+        problems.append(f"{path}: it has {len(events)} events, but {num_saved} were saved")
+    is_valid = are_events(ring, events)
+    if not is_valid.all():
+        first = int(np.argmin(is_valid)) * layout.itemsize
+        problems.append(f"{path}, offset {first}: {np.count_nonzero(~is_valid)} entries are no events of {ring}")
+        events = events[is_valid]
     return events[np.argsort(events["place"], kind="stable")]
 
 
@@ -245,7 +278,8 @@ def _description(content: dict[str, Any], place: str) -> RunDescription:
             began_s=float(content["began_s"]),
             ended_s=float(content["ended_s"]),
             exit_code=int(content["exit_code"]),
-            lost={str(name): {str(ring): int(count) for ring, count in rings.items()} for name, rings in lost.items()},
+            lost=_counts(lost),
+            num_events=_counts(content["num_events"]),
             anchors=_anchors(content["anchors"]),
             readings=_readings(content["readings"]),
             io_looks={str(name): list(numbers) for name, numbers in io_looks.items()},
@@ -256,6 +290,10 @@ def _description(content: dict[str, Any], place: str) -> RunDescription:
         raise RecorderError(f"{place}: the key {error} is missing") from None
     except (TypeError, ValueError, AttributeError, InvalidArgument) as error:
         raise RecorderError(f"{place}: {error}") from None
+
+
+def _counts(content: dict[str, Any]) -> dict[str, dict[str, int]]:
+    return {str(name): {str(ring): int(count) for ring, count in rings.items()} for name, rings in content.items()}
 
 
 def _anchors(content: list[Any]) -> tuple[Anchor, ...]:

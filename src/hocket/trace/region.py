@@ -15,12 +15,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hocket import _native
 from hocket.errors import RecorderError
 from hocket.trace import io_totals
 from hocket.trace.end_status import END_STATUS, END_STATUS_AT, EndStatus, parse_end_status
+from hocket.trace.event_check import are_events
 from hocket.trace.io_totals import NO_IO_TOTALS, IoTotals, parse_io_totals
-from hocket.trace.record import EVENT_FIELDS, EVENT_STATES, NO_REDUCTION
+from hocket.trace.record import EVENT_FIELDS, EVENT_STATES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,8 +37,6 @@ DEFINITION_KINDS = (
 NUM_TIME_BINS = 40
 FIRST_TIME_BIN = 4
 """Bin b of a histogram counts times from ``2**(b + FIRST_TIME_BIN)`` ticks to less than twice that; ends are open."""
-FIRST_FOREIGN_KIND = 64
-"""Operations of foreign libraries that hocket has not have kinds from this number on."""
 MOST_MEMBERS = 1 << 20
 """A communicator with more members than this is not believed."""
 MOST_NBYTES = 8 << 20
@@ -54,7 +52,6 @@ _NUM_TABLES = 2
 _HEADER_NBYTES = 4096
 _HISTOGRAM_NBYTES = 400
 _DEFINITIONS_AT, _TABLES_AT, _RINGS_AT = 448, 512, 640
-_NUM_LAYERS = 5
 _TRIES = 3
 
 HISTOGRAM_FIELDS = (
@@ -422,14 +419,7 @@ class _Reader:
         before, content, after = before[:num_slots], content[:num_slots], after[:num_slots]
         version = before["version"]
         is_whole = (version == after["version"]) & (version & 1 == 0) & (version > 0)
-        reduction = content["reduce"]
-        is_sane = (
-            np.isin(content["kind"], _kinds(name))
-            & (content["dtype"] < len(_native.DTYPE_NAMES))
-            & ((reduction < len(_native.REDUCE_NAMES)) | (reduction == NO_REDUCTION))
-            & (before["state"] < len(EVENT_STATES))
-            & (content["layer"] < _NUM_LAYERS)
-        )
+        is_sane = are_events(name, content) & (before["state"] < len(EVENT_STATES))
         lap = (version >> 1).astype(np.int64) - 1
         place = lap * max(capacity, 1) + slots
         chosen = np.flatnonzero(is_whole & is_sane)
@@ -459,19 +449,6 @@ class _Reader:
         begin = (next_place - latest) % capacity
         end = begin + latest
         return [range(begin, min(end, capacity)), range(max(end - capacity, 0))]
-
-
-def _kinds(ring: str) -> list[int]:
-    operations = range(len(_native.OP_NAMES))
-    if ring == "foreign":
-        return [*operations, *range(FIRST_FOREIGN_KIND, FIRST_FOREIGN_KIND + len(_native.FOREIGN_NAMES))]
-    other = {
-        "transfers": _native.TRANSFER_NAMES,
-        "program": _native.PROGRAM_NAMES,
-        "io": _native.IO_NAMES,
-        "process": _native.PROCESS_NAMES,
-    }
-    return list(range(len(other[ring]))) if ring in other else list(operations)
 
 
 def _member_ranks(text: str) -> tuple[int, ...]:
