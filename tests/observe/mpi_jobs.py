@@ -16,8 +16,9 @@ from typing import Any
 from hocket import _native
 from hocket.bench.launchers import mpich_job, openmpi_job
 from hocket.observe.run import hooks_library
+from hocket.trace.event_check import FIRST_FOREIGN_KIND
 from hocket.trace.record import EVENT_STATES
-from hocket.trace.region import FIRST_FOREIGN_KIND, RecorderSnapshot, read_recorder
+from hocket.trace.region import RecorderSnapshot, read_recorder
 
 from ..load import scaled
 
