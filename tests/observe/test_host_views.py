@@ -39,9 +39,9 @@ def _ranks(own: RankView, host: str, numbers: list[int], *, port: int = 1, job: 
 
 
 def test_a_view_comes_back(own: RankView) -> None:
-    message = json.loads(json.dumps(view_message(JobView((own,), ("a problem",), 0.5))))
+    message = json.loads(json.dumps(view_message(JobView((own,), ("problem",), 0.5))))
     assert [record_from(RankView, each) for each in message["ranks"]] == [own]
-    assert (message["problems"], message["num_left_out"]) == (["a problem"], 0)
+    assert (message["problems"], message["num_left_out"]) == (["problem"], 0)
 
 
 def test_a_view_that_would_be_too_long_says_how_many_it_leaves_out(own: RankView) -> None:

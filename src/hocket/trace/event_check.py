@@ -22,6 +22,14 @@ def are_events(ring: str, events: NDArray[np.void]) -> NDArray[np.bool_]:
     Args:
         ring: name of the ring that has them.
         events: of any shape.
+
+    Examples:
+        >>> import os
+        >>> with hk.init() as comm:
+        ...     comm.barrier()
+        ...     ring = hk.trace.find_recorders(os.getpid())[0].read().rings["operations"]
+        >>> bool(hk.trace.are_events("operations", ring.events).all())
+        True
     """
     import numpy as np
 
