@@ -13,10 +13,11 @@ import pytest
 
 import hocket as hk
 from hocket.cli._observe_screen import screen
-from hocket.observe import InFlight, JobView, JobWatcher, LatestCollective, RankView, RunWatcher, find_job
+from hocket.observe import InFlight, JobView, JobWatcher, LatestCollective, RankView, RunWatcher
 from hocket.observe.agent import FOLDER_PREFIX
 from hocket.observe.host_views import add_host, joined, keep_view, remove_host, view_message
 from hocket.observe.typed_json import record_from
+from hocket.trace import RecorderPlace, find_recorders
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -25,8 +26,13 @@ pytestmark = pytest.mark.timeout(60)
 def own() -> RankView:
     with hk.init() as comm:
         comm.barrier()
-        (rank,) = JobWatcher(lambda: find_job(os.getpid())).look().ranks
-    return rank
+        found = JobWatcher(_own_recorder).look().ranks
+    return found[0]
+
+
+def _own_recorder() -> list[RecorderPlace]:
+    """That of this process alone: the suite's other processes may have some, too."""
+    return [place for place in find_recorders(os.getpid()) if place.read(0).owner.pid == os.getpid()][:1]
 
 
 def _ranks(own: RankView, host: str, numbers: list[int], *, port: int = 1, job: int = 0) -> JobView:
@@ -97,7 +103,7 @@ def test_a_view_that_cannot_be_read_is_a_problem(tmp_path: Path, text: str) -> N
     memory.mkdir()
     add_host(memory, "host-1-a.b")
     with hk.init():
-        place = find_job(os.getpid())[0]
+        (place,) = _own_recorder()
         (memory / "recorder").symlink_to(place.path)
         watcher = RunWatcher(lambda: [replace(place, path=_Linked(memory, place.path))])
         assert watcher.look().problems and watcher.awaited == ("host-1-a.b",)
