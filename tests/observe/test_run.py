@@ -73,7 +73,7 @@ with hk.init() as comm:
     names = {each.id: each.text for each in child.snapshot.definitions if each.kind == "region"}
     assert [names[event["comm"]] for event in child.events["program"]] == ["child"]
     assert child.snapshot.owner.pid != parent.snapshot.owner.pid
-    assert _left_in_memory() == before
+    assert _left_in_memory() <= before  # a run removes what killed agents of earlier tests left
 
 
 def test_a_program_that_replaces_itself_leaves_two_recorders(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_a_later_run_removes_what_a_killed_agent_left(tmp_path: Path) -> None:
         agent.wait(scaled(30))
         os.utime(f"/dev/shm/{left}", (0, 0))
     record_run(["true"], tmp_path / "later")
-    assert _left_in_memory() == before
+    assert _left_in_memory() <= before  # a run removes what killed agents of earlier tests left
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
