@@ -30,7 +30,7 @@ class TransferLog {
   Transfer begin(TransferKind kind, uint32_t number, int32_t peer, uint64_t nbytes) {
     return is_on() ? add(kind, number, peer, nbytes) : Transfer{};
   }
-  // Work on this rank's memory; without bytes it is none.
+  // A copy or a reduction in this rank's memory. Nothing is recorded for 0 bytes.
   Transfer begin_work(TransferKind kind, uint32_t number, uint64_t nbytes) {
     return is_on() && nbytes != 0 ? add(kind, number, -1, nbytes) : Transfer{};
   }

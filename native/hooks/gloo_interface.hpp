@@ -1,6 +1,7 @@
 // What the hooks of gloo rely on in torch: names of functions, which hold the types of their parameters, and the
 // numbers of two enumerations. Outside of C++ the list is read from the symbol `hocket_gloo_interface` of the library:
-// `hocket observe doctor` and the agent look the names up in the torch at hand, and a test compares the numbers.
+// `hocket observe doctor` and the agent look these names up in the installed torch. A test compares the
+// numbers with torch's.
 #pragma once
 
 // In c10d::ProcessGroupGloo. The hooks take their place.

@@ -182,7 +182,7 @@ void resume_totals();
 void stop_totals();
 
 enum class Direction : uint8_t { read, written };
-// Bytes of a hooked call that is no event of a file; nothing for an error.
+// Counts the bytes of a hooked call on a pipe, socket or terminal; `result` is that of the call, negative for an error.
 void count_other(Direction direction, int64_t result);
 inline void count_other(IoKind kind, int64_t result) {
   if (kind == IoKind::read) count_other(Direction::read, result);

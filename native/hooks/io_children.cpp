@@ -36,7 +36,7 @@ KernelCounters counters_of(pid_t child) {
 }
 
 struct Waited {
-  pid_t child = 0;  // 0: none has changed; negative: as the function says
+  pid_t child = 0;  // 0: no child has changed its state; -1: the call failed, see errno
   KernelCounters counters{};
 };
 

@@ -40,7 +40,7 @@ uint64_t offset_before(const off_t* offset, ssize_t result) {
   return offset && result >= 0 ? static_cast<uint64_t>(*offset - result) : kUnknownOffset;
 }
 
-enum class Counting { by_kernel, by_nobody };
+enum class Counting { by_kernel, not_by_kernel };
 
 template <typename Function>
 ssize_t copied(int source, const off_t* source_offset, int target, const off_t* target_offset, Function function,
@@ -54,7 +54,7 @@ ssize_t copied(int source, const off_t* source_offset, int target, const off_t* 
     if (file != kNoFile)
       record({file, IoKind::copy, IoRoute::posix, begin, offset_before(offset, result), side}, result);
     if (file == kNoFile && counting == Counting::by_kernel) count_other(direction, result);
-    if (file != kNoFile && counting == Counting::by_nobody) count_uncounted(direction, result);
+    if (file != kNoFile && counting == Counting::not_by_kernel) count_uncounted(direction, result);
   };
   record_side(from, source_offset, CopySide::source);
   record_side(to, target_offset, CopySide::target);
@@ -140,7 +140,7 @@ __attribute__((noinline)) long call_system(const SystemCall& call) {
     case SYS_splice:
       return copied(fd, reinterpret_cast<const off_t*>(call.b), static_cast<int>(call.c),
                     reinterpret_cast<const off_t*>(call.d), again,
-                    call.number == SYS_splice ? Counting::by_nobody : Counting::by_kernel);
+                    call.number == SYS_splice ? Counting::not_by_kernel : Counting::by_kernel);
     case SYS_sendfile:
       return copied(static_cast<int>(call.b), reinterpret_cast<const off_t*>(call.c), fd, nullptr, again);
     case kIoUringEnter: {
@@ -221,7 +221,7 @@ HOCKET_IO_HOOK(ssize_t, splice,
                (int source, off_t* source_offset, int target, off_t* target_offset, size_t size, unsigned flags)) {
   return copied(
       source, source_offset, target, target_offset,
-      [&] { return g_splice(source, source_offset, target, target_offset, size, flags); }, Counting::by_nobody);
+      [&] { return g_splice(source, source_offset, target, target_offset, size, flags); }, Counting::not_by_kernel);
 }
 
 HOCKET_IO_HOOK(void*, mmap, (void* wanted, size_t size, int protection, int flags, int fd, off_t offset)) {

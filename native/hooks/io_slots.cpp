@@ -72,7 +72,7 @@ Slots& slots() {
   static auto* all = new Slots;  // NOLINT
   return *all;
 }
-// Whether objects may have been loaded that nobody has looked at.
+// Whether libraries may have been loaded since the last pass over the slots.
 constinit std::atomic<bool> g_has_news{false};
 
 // Memory that is read-only now. The dynamic linker makes an object's slots so when they are filled, and not before.

@@ -1,4 +1,5 @@
-// How much of this process's I/O the hooks see: the kernel's counters, and the bytes that are in no event of a file.
+// How much of this process's I/O the hooks see: the kernel's counters, and the bytes of calls on other
+// descriptors than files.
 #include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>

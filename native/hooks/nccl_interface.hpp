@@ -1,6 +1,6 @@
 // NCCL's profiler plugin, versions 4 to 6, as its documentation describes it (plugins/profiler/README.md of NCCL). NCCL
 // 2.27 looks for version 4, 2.28 for version 5, 2.29 and later ones for version 6, and each for the earlier ones, too.
-// Version 3 does not say of how many channels an operation consists, so that nobody knows when it has ended.
+// Version 3 does not report the number of channels of an operation, so its completion cannot be detected.
 #pragma once
 
 #include <cstddef>

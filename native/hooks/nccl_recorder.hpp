@@ -1,8 +1,8 @@
-// Operations of NCCL, as they are told to its profiler plugin.
+// Operations of NCCL, as reported to its profiler plugin.
 //
-// NCCL says when an operation is handed to the device. That it has ended is known from its channels: the thread that
-// NCCL calls its proxy says of each channel when the kernel has begun and ended its part. They may come in any order,
-// also before the operation is said to be handed over, and after its communicator was destroyed.
+// NCCL reports when an operation is enqueued, but not when it completes. Its proxy thread reports for each channel when
+// the kernel starts and stops. These reports come in any order: some before the operation is reported as enqueued, some
+// after its communicator was destroyed.
 #pragma once
 
 #include <array>

@@ -17,7 +17,7 @@ namespace {
 
 int64_t ns_of(const timeval& time) { return time.tv_sec * 1'000'000'000LL + time.tv_usec * 1'000LL; }
 
-// The number after "NAME: " at the begin of a line; -1: there is none.
+// Returns the number after "NAME: " at the start of a line, or -1 if no line has that name.
 int64_t number_of(const ProcText& text, const char* name) {
   const size_t length = std::strlen(name);
   for (const char* line = text.data(); line != nullptr && *line != '\0';) {

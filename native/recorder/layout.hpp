@@ -68,7 +68,7 @@ inline constexpr std::array kProcessNames = {"counter", "sampling", "control"};
 inline constexpr uint8_t kEventAsync = 1;
 inline constexpr uint8_t kEventNamed = 2;    // Operation.is_named
 inline constexpr uint8_t kEventInPlace = 4;  // Operation.is_in_place
-// Of another library: nobody said when it ended; t_end is the earliest moment at which that was certain.
+// Of another library, which did not report the completion: t_end is when it was first known to have completed.
 inline constexpr uint8_t kEventEndUnknown = 8;
 
 // The version is odd while the event is first written. What follows in the ring of operations are single stores: first
@@ -213,7 +213,7 @@ struct alignas(kLineNbytes) IoTotals {
   uint32_t error;     // errno, if the kernel's counters cannot be read
   IoBytes at_begin;   // the kernel's counters when the hooks began,
   IoBytes at_end;     // and when they ended: at stop, exit or exec()
-  IoBytes other;      // of hooked calls that are no events of files: on pipes, sockets, terminals, files of the kernel
+  IoBytes other;      // of hooked calls on pipes, sockets, terminals and files of the kernel, which record no event
   IoBytes excluded;   // in the kernel's counters, but not this program's: of children that it waited for, and our own
   IoBytes uncounted;  // in the events, but not in the kernel's counters: splice()
   uint64_t unused[4];

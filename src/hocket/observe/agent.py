@@ -130,7 +130,7 @@ class Agent:
     def _look(self) -> float:
         """Look at every recorder; return the largest share of a ring that was new."""
         if self.watch:
-            self.watch.look_if_due()
+            self.watch.look_if_due([drain.pid for drain in self.drains if drain.pid is not None])
         largest = 0.0
         self.sampler.sample_if_due()
         self._unreadable.clear()  # one that is being made is readable at the next look

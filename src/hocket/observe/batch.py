@@ -119,7 +119,7 @@ def parse_scontrol(text: str, job: str) -> QueuedJob:
     """Return the job in the output of ``scontrol --oneliner show job ID``.
 
     Raises:
-        RecorderError: it is no such output, or of another job.
+        RecorderError: `text` is not such output, or is of another job.
     """
     values: dict[str, str] = {}
     for word in text.split():
@@ -143,7 +143,7 @@ def parse_qstat(text: str, job: str) -> QueuedJob:
     """Return the job in the output of ``qstat -f -F json ID``.
 
     Raises:
-        RecorderError: it is no such output, or of another job.
+        RecorderError: `text` is not such output, or is of another job.
     """
     try:
         found = json.loads(text)["Jobs"][job]

@@ -236,7 +236,7 @@ def parse_accounts(numbers: object, place: str) -> IoCompleteness:
     """Return the last look that a file holds.
 
     Raises:
-        RecorderError: it is none.
+        RecorderError: `numbers` is not a list of six integers.
     """
     if not isinstance(numbers, list) or len(numbers) != 6 or not all(type(each) is int for each in numbers):
         raise RecorderError(f"{place}: a look at counters of I/O must be six integers, not {numbers!r:.80}")

@@ -50,6 +50,8 @@ class Drain:
         """Places from there on that were saved."""
         self.io = unavailable("its recorder cannot be read")
         self.label = ""
+        self.pid: int | None = None
+        """Number of its process on this host while it runs."""
         self.is_over = False
         self.has_copy = False
 
@@ -73,6 +75,7 @@ class Drain:
         self.variables = head.variables
         try:
             status = status_of(head.owner)
+            self.pid = status.pid if status else None
             if status is None:
                 self.finish()
                 return 0.0

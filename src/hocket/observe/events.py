@@ -34,7 +34,7 @@ class RecordedEvent:
         offset: in the file; None: unknown, or no I/O.
         value: of a counter; of a change of sampling, of how many events one is recorded from then on; None: neither.
         ago_s: seconds from its begin until now.
-        seconds: from begin to end; None: it has not completed, or nobody said when.
+        seconds: from begin to end; None: it has not completed, or the library did not report when.
         state: one of `hocket.trace.EVENT_STATES`.
         weight: for how many events it stands.
         thread: id of its thread in the kernel; None: unknown.

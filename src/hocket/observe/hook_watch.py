@@ -1,10 +1,10 @@
-"""Finds libraries in the processes of a recorded run that the hooks do not match, so that nobody takes silence for
-rest."""
+"""Reports the libraries in the processes of a recorded run that the hooks do not match: without a report, a run without
+events would look like a program without communication."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from time import monotonic
 
@@ -25,7 +25,7 @@ class HookWatch:
     """Looks at the libraries that the processes of a job have loaded, each file once.
 
     Args:
-        pid: process whose descendants are the job.
+        pid: process whose descendants are the job; see `look` for further ones.
     """
 
     def __init__(self, pid: int) -> None:
@@ -37,17 +37,22 @@ class HookWatch:
         self._without_hooks: set[int] = set()
         self.problems: list[str] = []
 
-    def look_if_due(self) -> None:
-        """Look, unless the last time was a moment ago."""
+    def look_if_due(self, recorded: Collection[int] = ()) -> None:
+        """Look, unless the last time was a moment ago; see `look`."""
         now_s = monotonic()
         if now_s >= self._next_s:
-            self.look()
+            self.look(recorded)
             self._wait_s = min(self._wait_s * 1.5, _LONGEST_WAIT_S)
             self._next_s = monotonic() + self._wait_s
 
-    def look(self) -> None:
-        """Look at all processes."""
-        for pid in descendants_of(self._pid):
+    def look(self, recorded: Collection[int] = ()) -> None:
+        """Look at all processes.
+
+        Args:
+            recorded: processes with a recorder. They and their descendants belong to the job, too: other tasks that
+                share the agent, and those that a scheduler's daemon has started.
+        """
+        for pid in descendants_of(self._pid, *recorded):
             loaded = _libraries_of(pid)
             torch = [path for path in loaded if path.name == TORCH_LIBRARY]
             nccl = [path for path in loaded if _NCCL.fullmatch(path.name)]

@@ -38,7 +38,7 @@ def parse_address(text: str, *, needs_port: bool) -> tuple[str, int]:
     """Return host and port of a text such as ``10.0.0.1:29777`` or ``[fe80::1]:29777``.
 
     Raises:
-        InvalidArgument: the text is none.
+        InvalidArgument: the text is not an address, or the port is missing.
     """
     found = re.fullmatch(r"(?:\[([^\[\]]+)\]|([^:\[\]]+))(?::(\d{1,5}))?", text)
     port = int(found[3] or 0) if found else -1

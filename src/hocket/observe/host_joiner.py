@@ -12,7 +12,7 @@ from time import monotonic
 from hocket.boot.connecting import Place, connect_once
 from hocket.boot.sealed import ProtocolError, RankEnd, Role
 from hocket.boot.secret import find_secret
-from hocket.boot.sockets import resolve
+from hocket.boot.sockets import Interface, resolve
 from hocket.clock import ClockOrigin, ClockReading, ask_clock, clock_origin
 from hocket.errors import CommTimeout, RecorderError
 from hocket.observe.host_collector import clock_key
@@ -117,14 +117,14 @@ class HostJoiner:
     def _connect(self, timeout: float) -> SealedStream:
         deadline_s = monotonic() + timeout
         try:
-            resolve(self._address[0], timeout)
+            interfaces = resolve(self._address[0], timeout)
         except OSError as error:
             raise RecorderError(f"{self._name}: {error}") from None
         certificate = os.environ.get("HOCKET_TLS_CERT") or None
         place = Place(self._secret, PURPOSE, size=1, rank=0, role=Role.CONTROL, certificate=certificate)
         while True:
             try:
-                connection, end = self._try(place, deadline_s)
+                connection, end = self._try(interfaces, place, deadline_s)
                 return SealedStream(connection, end)
             except ProtocolError as error:
                 raise RecorderError(f"{self._name}: {error}") from None
@@ -135,8 +135,7 @@ class HostJoiner:
                     ) from None
                 threading.Event().wait(_RETRY_S)
 
-    def _try(self, place: Place, deadline_s: float) -> tuple[socket.socket, RankEnd]:
-        interfaces = resolve(self._address[0], max(deadline_s - monotonic(), 0.0))
+    def _try(self, interfaces: list[Interface], place: Place, deadline_s: float) -> tuple[socket.socket, RankEnd]:
         for interface in interfaces[:-1]:
             try:
                 return connect_once(interface, self._address[1], place, deadline_s)

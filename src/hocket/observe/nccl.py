@@ -14,7 +14,7 @@ from hocket.observe.shared_object import SharedObject
 
 NCCL_LIBRARY = "libnccl.so.2"
 FIRST_VERSION = (2, 27)
-"""Before it NCCL does not say of how many channels an operation consists, so nobody knows when it has ended."""
+"""Earlier versions do not report the number of channels of an operation, so its completion cannot be detected."""
 _LONGEST_PATH = 255
 """NCCL cuts a longer one."""
 _VERSION = re.compile(rb"NCCL version (\d{1,4})\.(\d{1,4})\.(\d{1,4})")

@@ -171,15 +171,18 @@ def owner_of(pid: int) -> int | None:
         return None
 
 
-def descendants_of(pid: int) -> list[int]:
-    """Return a process and those that it, its children and so on have started and that run."""
+def descendants_of(*pids: int) -> list[int]:
+    """Return processes and those that they, their children and so on have started and that run; each once."""
     children: dict[int, list[int]] = {}
     for child, parent in parents().items():
         children.setdefault(parent, []).append(child)
-    found = [pid]
-    for each in found:  # grows meanwhile
-        found += children.get(each, [])
-    return found
+    found = dict.fromkeys(pids)
+    waiting = list(found)
+    for each in waiting:  # grows meanwhile
+        new = [child for child in children.get(each, ()) if child not in found]
+        found.update(dict.fromkeys(new))
+        waiting += new
+    return waiting
 
 
 def environment_of(pid: int) -> dict[str, str] | None:

@@ -1,4 +1,4 @@
-"""Copies a recorder without the memory that nobody has used: most of it, for a process that did little."""
+"""Copies a recorder without its unused memory, which is most of it for a short process."""
 
 from __future__ import annotations
 

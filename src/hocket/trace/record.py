@@ -24,7 +24,8 @@ NAMED = 2
 IN_PLACE = 4
 """Flags of the native Event."""
 END_UNKNOWN = 8
-"""Another flag, of other libraries' operations: nobody said when it ended; `t_end` is when that was certain."""
+"""Another flag, of other libraries' operations: their completion was not reported; `t_end` is when it was
+first known."""
 NO_REDUCTION = 0xFF
 assert _EVENT.size == 64
 
