@@ -289,7 +289,7 @@ void Communicator::check_health() {
     // All that the peers published before they died is visible now: complete the operations that need no more.
     while (progress()) {
     }
-    // A member that left may have been missing only until then.
+    // A member that left may have completed its part of all operations, which is visible only now.
     if (!failure_) error = queue.lane->health();
     if (!failure_ && error) fail(*error);
     return;
