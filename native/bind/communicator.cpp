@@ -309,6 +309,10 @@ void bind_communicator(nb::module_& module) {
            nb::arg("schedules"))
       .def("_set_allowed", &PyCommunicator::set_allowed, nb::arg("backends"))
       .def("_set_left_out", &PyCommunicator::set_left_out, nb::arg("reasons"))
+      .def(
+          "_record_members",
+          [](PyCommunicator& self, const std::vector<int>& ranks) { self.core().events().define_members(ranks); },
+          nb::arg("ranks"))
       .def("_refuses", &refuses, nb::arg("backend"), nb::arg("kind"), nb::arg("dtype"), nb::arg("reduction").none(),
            nb::arg("nbytes"))
       .def("_choose", &choose, nb::arg("kind"), nb::arg("dtype"), nb::arg("reduction").none(), nb::arg("nbytes"))

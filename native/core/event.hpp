@@ -11,6 +11,7 @@
 
 #include "core/clock.hpp"
 #include "core/operation.hpp"
+#include "recorder/rank_text.hpp"
 #include "recorder/recorder.hpp"
 
 namespace hocket {
@@ -28,6 +29,12 @@ class EventRing {
   // The name of one of the communicator's backends or algorithms, which events refer to by number.
   void define(DefinitionKind kind, std::string_view name, size_t number) {
     if (!clock_ns_) Recorder::instance().define(kind, name, comm_, static_cast<uint16_t>(number));
+  }
+
+  // The ranks of its members in the job.
+  void define_members(const std::vector<int>& ranks) {
+    const std::string text = rank_text(ranks);
+    if (!clock_ns_ && text.size() <= kMostRankText) define(DefinitionKind::members, text, 0);
   }
 
   // From now on, events have nanoseconds of this clock instead of ticks.

@@ -33,9 +33,6 @@ struct MadeWork {
 };
 thread_local MadeWork t_made;
 
-// Groups that this thread makes are hocket's own.
-thread_local bool t_makes_groups_of_hocket = false;
-
 Event message(OpKind kind, const TorchTensors& tensors, int32_t peer, int32_t tag, const Torch& torch) {
   Event event{};
   event.kind = static_cast<uint8_t>(kind);
@@ -72,7 +69,7 @@ HOCKET_GLOO_HOOK(void, hocket_gloo_make_group, (void* group, void* store, int ra
                  HOCKET_GLOO_MAKE_GROUP) {
   static auto* const original =
       next_of_caller<void(void*, void*, int, int, void*)>(HOCKET_GLOO_MAKE_GROUP, __builtin_return_address(0));
-  recorder().make_group(group, rank, size, t_makes_groups_of_hocket);
+  recorder().make_group(group, rank, size, hocket::hooks::t_makes_groups_of_hocket);
   original(group, store, rank, size, options);
 }
 
@@ -208,9 +205,6 @@ HOCKET_GLOO_HOOK(void, hocket_gloo_monitored_barrier, (void* group, const void* 
   original(group, options, waits_for_all);
   end.returned();
 }
-
-// src/hocket/trace/foreign.py calls it.
-HOCKET_HOOK void hocket_makes_own_groups(int makes_them) { t_makes_groups_of_hocket = makes_them != 0; }
 
 #define HOCKET_GLOO_REPLACED_LINE(symbol) "replaces " symbol "\n"
 #define HOCKET_GLOO_CALLED_LINE(symbol) "calls " symbol "\n"

@@ -6,7 +6,7 @@
 
 #include "core/types.hpp"
 #include "hooks/hooks.hpp"
-#include "hooks/rank_text.hpp"
+#include "recorder/rank_text.hpp"
 
 namespace hocket::hooks {
 

@@ -29,6 +29,10 @@ class Inside {
   bool was_inside_;
 };
 
+// True while this thread makes groups of torch for hocket's own use: nothing of them is recorded, because hocket has an
+// event for each of its operations.
+inline thread_local bool t_makes_groups_of_hocket = false;
+
 // Environment variable: the layers to record, separated by commas.
 inline constexpr const char* kObserveVariable = "HOCKET_OBSERVE";
 

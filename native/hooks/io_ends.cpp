@@ -21,8 +21,10 @@ constinit Original<int(int, const char*, Arguments, Arguments, int)> g_execveat{
 
 bool is_counting() { return g_is_on.load(std::memory_order_relaxed) && is_own_process(); }
 
+// A program that ends without its destructors, as children of Python's multiprocessing do, has ended normally, too.
 [[noreturn]] void end_now(int code) {
   if (is_counting()) end_totals();
+  Recorder::end_process();
   g_exit(code);
   while (true) call_kernel(SYS_exit_group, {code});
 }

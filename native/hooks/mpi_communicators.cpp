@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "hooks/mpi_call.hpp"
-#include "hooks/rank_text.hpp"
+#include "recorder/rank_text.hpp"
 
 namespace hocket::hooks {
 

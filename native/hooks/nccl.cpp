@@ -10,6 +10,7 @@ namespace {
 using hocket::hooks::Inside;
 using hocket::hooks::nccl::EventDescriptor;
 using hocket::hooks::nccl::Handle;
+using hocket::hooks::nccl::kNoHandle;
 using hocket::hooks::nccl::NcclRecorder;
 
 NcclRecorder& recorder() { return hocket::hooks::of_this_process<NcclRecorder>(); }
@@ -19,7 +20,9 @@ constexpr int kWanted =
 
 int init(void** context, int* wanted, int more_wanted, const char* name, uint64_t hash, int num_ranks, int rank) {
   const Inside inside;
-  const Handle handle = recorder().add_communicator(name, hash, num_ranks, rank);
+  // NCCL calls this on the thread that makes the communicator.
+  const bool is_of_hocket = hocket::hooks::t_makes_groups_of_hocket;
+  const Handle handle = is_of_hocket ? kNoHandle : recorder().add_communicator(name, hash, num_ranks, rank);
   *context = reinterpret_cast<void*>(handle);
   *wanted = handle ? kWanted | more_wanted : 0;
   return hocket::hooks::nccl::kSuccess;

@@ -56,6 +56,7 @@ void read_end_status(EndStatus& status) {
   status.written_nbytes = number_of(io, "wchar");
   status.device_read_nbytes = number_of(io, "read_bytes");
   status.device_written_nbytes = number_of(io, "write_bytes");
+  status.cpu_wait_ns = parse_field(read_proc_file("/proc/self/schedstat").data(), 1);
   std::atomic_ref(status.monotonic_ns).store(now_ns(), std::memory_order_release);
   errno = error;
 }

@@ -192,10 +192,16 @@ struct DefinitionHeader {
   int32_t extra;  // of a communicator: this process's rank; of a thread: its id in the kernel
 };
 static_assert(sizeof(DefinitionHeader) == 16);
-// The place of a process in a job of Slurm or PBS.
+// The place of a process in a job of Slurm or PBS, and what launchers set to the same values on all ranks of a job.
 inline constexpr std::array kRecordedVariables = {
-    "SLURM_JOB_ID",       "SLURM_STEP_ID",  "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS",
-    "SLURM_JOB_NODELIST", "SLURM_NODELIST", "PBS_JOBID",    "PBS_NODEFILE",
+    "SLURM_JOB_ID",        "SLURM_STEP_ID",
+    "SLURM_PROCID",        "SLURM_STEP_NUM_TASKS",
+    "SLURM_NTASKS",        "SLURM_JOB_NODELIST",
+    "SLURM_NODELIST",      "PBS_JOBID",
+    "PBS_NODEFILE",        "HOCKET_JOB",
+    "MASTER_ADDR",         "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
+    "PMIX_NAMESPACE",      "OMPI_MCA_ess_base_jobid",
 };
 inline constexpr uint64_t kDefinitionsNbytes = 256 << 10;
 
@@ -235,6 +241,7 @@ struct EndStatus {
   int64_t written_nbytes;
   int64_t device_read_nbytes;
   int64_t device_written_nbytes;
+  int64_t cpu_wait_ns;  // that the main thread could have run, but waited for a CPU
 };
 
 struct RegionHeader {
@@ -272,7 +279,7 @@ static_assert(sizeof(RegionHeader) <= kHeaderNbytes);
 // Readers have these numbers, too.
 static_assert(offsetof(RegionHeader, anchor) == 376 && offsetof(RegionHeader, definitions_offset) == 448);
 static_assert(offsetof(RegionHeader, tables) == 512 && offsetof(RegionHeader, rings) == 640);
-static_assert(offsetof(RegionHeader, end_status) == 1408 && sizeof(EndStatus) == 96);
+static_assert(offsetof(RegionHeader, end_status) == 1408 && sizeof(EndStatus) == 104);
 static_assert(offsetof(RegionHeader, io) == 1536);
 
 constexpr uint64_t recorder_nbytes() {

@@ -199,22 +199,33 @@ void Recorder::set_rank(int rank, int world_size) {
 }
 
 uint32_t Recorder::define(DefinitionKind kind, std::string_view text, uint32_t id, uint16_t number, int32_t extra) {
-  const std::lock_guard guard(definitions_mutex_);
-  if (id == 0) id = next_id_++;
+  if (id == 0) id = next_id_.fetch_add(1, std::memory_order_relaxed);
   if (!header_) return id;
-  text = text.substr(0, kMostText);
+  // A signal handler that opens a file while its own thread is in here would wait for itself: its name is left out.
+  static thread_local bool t_is_defining = false;
+  if (t_is_defining) {
+    std::atomic_ref(header_->definitions_dropped).fetch_add(1, std::memory_order_relaxed);
+    return id;
+  }
+  t_is_defining = true;
+  add_definition(kind, text.substr(0, kMostText), id, number, extra);
+  t_is_defining = false;
+  return id;
+}
+
+void Recorder::add_definition(DefinitionKind kind, std::string_view text, uint32_t id, uint16_t number, int32_t extra) {
+  const std::lock_guard guard(definitions_mutex_);
   const size_t nbytes = sizeof(DefinitionHeader) + (text.size() + 7) / 8 * 8;
   const uint64_t used = header_->definitions_nbytes;
   if (used + nbytes > header_->definitions_capacity) {
-    ++header_->definitions_dropped;
-    return id;
+    std::atomic_ref(header_->definitions_dropped).fetch_add(1, std::memory_order_relaxed);
+    return;
   }
   std::byte* at = static_cast<std::byte*>(memory_.base) + header_->definitions_offset + used;
   const DefinitionHeader definition{static_cast<uint32_t>(text.size()), static_cast<uint16_t>(kind), number, id, extra};
   std::memcpy(at, &definition, sizeof definition);
   std::memcpy(at + sizeof definition, text.data(), text.size());
   std::atomic_ref(header_->definitions_nbytes).store(used + nbytes, std::memory_order_release);
-  return id;
 }
 
 uint16_t thread_number() {
@@ -234,7 +245,8 @@ void Recorder::end_process() {
 }
 
 void Recorder::end() {
-  if (!header_) return;
+  // The child of a vfork() has the memory of its parent, and ends by _exit() if it becomes no other program.
+  if (!header_ || header_->owner_pid != static_cast<uint32_t>(getpid())) return;
   if (keeps_recorder_files()) read_end_status(header_->end_status);
   header_->has_ended = 1;
   if (memory_.residence == Residence::file && !keeps_recorder_files()) unlink(memory_.path.c_str());

@@ -1,6 +1,7 @@
 // The recorder of this process: events, exact totals and the names that they refer to by number.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <string>
@@ -55,6 +56,7 @@ class Recorder {
   Recorder();
   void lay_out();
   Event* events_of(const RingHeader& ring) const;
+  void add_definition(DefinitionKind kind, std::string_view text, uint32_t id, uint16_t number, int32_t extra);
   void start_in_child();
   void end();
 
@@ -64,7 +66,7 @@ class Recorder {
   bool records_operations_ = true;
   SerialHistograms histograms_;
   std::mutex definitions_mutex_;
-  uint32_t next_id_ = 1;
+  std::atomic<uint32_t> next_id_ = 1;
   uint32_t num_forks_ = 0;
   uint64_t next_at_fork_ = 0;  // of the first parent's ring of operations
 };

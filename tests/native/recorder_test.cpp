@@ -3,8 +3,10 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -317,6 +319,28 @@ void test_names_that_find_no_room_are_counted() {
         }) == 0);
 }
 
+// A handler that waited for its own thread would do so until the timer kills the child.
+void test_names_of_a_signal_handler() {
+  CHECK(in_child([] {
+          Recorder& recorder = Recorder::instance();
+          struct sigaction action{};
+          action.sa_handler = [](int) { Recorder::instance().define(DefinitionKind::region, "of the handler"); };
+          sigaction(SIGALRM, &action, nullptr);
+          sigevent kill{};
+          kill.sigev_notify = SIGEV_SIGNAL;
+          kill.sigev_signo = SIGKILL;
+          timer_t deadline{};
+          const itimerspec in_60_s{{0, 0}, {60, 0}};
+          CHECK(timer_create(CLOCK_MONOTONIC, &kill, &deadline) == 0);
+          CHECK(timer_settime(deadline, 0, &in_60_s, nullptr) == 0);
+          const itimerval every_50_us{{0, 50}, {0, 50}};
+          setitimer(ITIMER_REAL, &every_50_us, nullptr);
+          for (int i = 0; i < 2'000'000; ++i) recorder.define(DefinitionKind::region, "of the thread");
+          const itimerval never{};
+          setitimer(ITIMER_REAL, &never, nullptr);
+        }) == 0);
+}
+
 }  // namespace
 
 int main() {
@@ -341,5 +365,6 @@ int main() {
   test_a_folder_that_cannot_have_a_file();
   test_off();
   test_names_that_find_no_room_are_counted();
+  test_names_of_a_signal_handler();
   rmdir(folder.c_str());
 }

@@ -410,6 +410,29 @@ void copy_engine() {
   comm.finalize();
 }
 
+// What hocket makes for itself, and what the program makes afterwards on the same thread and meanwhile on another one.
+void groups_of_hocket() {
+  void* library = dlopen(std::getenv("NCCL_PROFILER_PLUGIN"), RTLD_NOW | RTLD_NOLOAD);
+  auto* make_own = reinterpret_cast<void (*)(int)>(dlsym(library, "hocket_makes_own_groups"));
+  const auto reduce = [](Comm& comm) {
+    void* task = comm.coll("AllReduce", 1, "ncclInt8", 0, 1);
+    if (task) Comm::stop(task);
+    return task != nullptr;
+  };
+  make_own(1);
+  Comm own("own", 8, 2, 0);
+  require(!own.is_profiled() && own.mask() == 0 && !reduce(own), "an operation of hocket's own group is recorded");
+  std::thread([&] {
+    Comm other("other", 9, 2, 0);
+    require(reduce(other), "a group of another thread is not recorded");
+    other.finalize();
+  }).join();
+  make_own(0);
+  Comm mine("program's", 10, 2, 0);
+  require(reduce(mine) && !reduce(own), "the program's group is not recorded, or hocket's own one is");
+  mine.finalize();
+}
+
 // Two operations, the second one in flight until the process is killed; rank 1 does not begin it.
 void hang() {
   const int rank = std::atoi(std::getenv("RANK"));
@@ -449,6 +472,7 @@ int main(int, char** arguments) {
   if (scenario == "unfinished") unfinished();
   if (scenario == "threads") threads();
   if (scenario == "copy_engine") copy_engine();
+  if (scenario == "groups_of_hocket") groups_of_hocket();
   if (scenario == "hang") hang();
   return 0;
 }

@@ -133,6 +133,13 @@ def test_copies_by_the_copy_engine(program: Path, tmp_path: Path) -> None:
 
 
 @VERSIONS
+def test_groups_of_hocket_are_left_out(program: Path, version: str, tmp_path: Path) -> None:
+    process = _record(program, version, "groups_of_hocket", tmp_path)
+    assert {each.text for each in process.snapshot.communicators.values()} == {"NCCL other 0x9", "NCCL program's 0xa"}
+    assert len(process.events["foreign"]) == int(process.snapshot.histograms["count"].sum()) == 2
+
+
+@VERSIONS
 def test_what_hangs_is_seen_from_outside(program: Path, version: str, tmp_path: Path) -> None:
     environment = {**recording_environment(os.environ, tmp_path, ["comm"]), "WORLD_SIZE": "2"}
     processes = [

@@ -31,7 +31,7 @@ import glob, os, sys, time
 def await_rows(count):
     pattern = os.path.join(sys.argv[1], f"*-{os.getpid()}-*.series")
     def num_rows():
-        return sum(os.path.getsize(path) // 97 for path in glob.glob(pattern))
+        return sum(os.path.getsize(path) // 105 for path in glob.glob(pattern))
     wanted, deadline = num_rows() + count, time.monotonic() + float(sys.argv[2])
     while num_rows() < wanted:
         assert time.monotonic() < deadline, "the agent wrote no row"
@@ -229,7 +229,7 @@ await_rows(2)
     assert np.array_equal(loopback["sent_nbytes"], loopback["received_nbytes"])
 
 
-@pytest.mark.parametrize("interval_s", [0, -1, float("nan"), 0.001])
+@pytest.mark.parametrize("interval_s", [0, -1, float("nan"), 0.001, float("inf"), 3601])
 def test_intervals_that_are_refused(interval_s: float, tmp_path: Path) -> None:
     with raises(InvalidArgument, names=("interval_s",)):
         record_run(["touch", str(tmp_path / "started")], tmp_path / "run", interval_s=interval_s)
@@ -245,13 +245,13 @@ def test_damaged_series(tmp_path: Path) -> None:
     record_run(["cat", "/etc/hostname"], tmp_path / "run")
     (path,) = (tmp_path / "run").glob("[0-9]*.series")
     whole = path.read_bytes()
-    path.write_bytes(whole[:-97] + whole[-97:] * 3 + whole[-97:-40])
+    path.write_bytes(whole[:-105] + whole[-105:] * 3 + whole[-105:-40])
     (process,) = open_run(tmp_path / "run").processes
-    assert len(process.series) == (len(whole) - whole.index(b"\n") - 1) // 97 + 2
-    assert any(f"{path}, offset {len(whole) + 2 * 97}:" in problem for problem in process.problems)
-    path.write_bytes(whole[:-89] + b"\xc8" + whole[-88:])  # a state that there is not
+    assert len(process.series) == (len(whole) - whole.index(b"\n") - 1) // 105 + 2
+    assert any(f"{path}, offset {len(whole) + 2 * 105}:" in problem for problem in process.problems)
+    path.write_bytes(whole[:-97] + b"\xc8" + whole[-96:])  # a state that there is not
     (process,) = open_run(tmp_path / "run").processes
-    assert len(process.series) == (len(whole) - whole.index(b"\n") - 1) // 97 - 1
+    assert len(process.series) == (len(whole) - whole.index(b"\n") - 1) // 105 - 1
     assert any(str(path) in problem for problem in process.problems)
     wrong = [
         b"", b"\n", b"{}", b"\xff" * 100_000, b"[" * 60_000 + b"\n", _head(), _head(source="host"), _head(source=3),

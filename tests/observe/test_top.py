@@ -162,3 +162,9 @@ def test_doctor_says_what_is_unavailable_and_why() -> None:
     off = {**os.environ, "HOCKET_RECORDER": "0"}
     sources = {each["name"]: each for each in json.loads(hocket("observe", "doctor", "--json", environment=off).stdout)}
     assert not sources["recorder"]["is_available"] and "HOCKET_RECORDER" in sources["recorder"]["reason"]
+
+
+@pytest.mark.parametrize("interval", ["inf", "nan", "1e9"])
+def test_intervals_that_no_clock_has(interval: str) -> None:
+    done = hocket("observe", "top", str(os.getpid()), "--interval", interval)
+    assert done.returncode == 2 and interval in done.stderr.replace("1000000000.0", "1e9"), done.stderr

@@ -26,6 +26,7 @@ from hocket.backends._torch import (
 )
 from hocket.backends.base import Backend, BackendJob, Lanes, call_driving
 from hocket.errors import Aborted, BackendUnavailable, CommTimeout, first_line
+from hocket.trace.foreign import own_groups
 from hocket.trace.log import logger
 
 _MOVING = ("broadcast", "all_gather", "gather", "scatter", "all_to_all", "all_gatherv", "gatherv", "scatterv",
@@ -95,7 +96,8 @@ class NcclBackend(Backend):
         rank = list(members).index(self._job.rank)
 
         def connect() -> Any:
-            return open_group(f"{key}/nccl", self._store, rank, len(members), self._gpu)
+            with own_groups():
+                return open_group(f"{key}/nccl", self._store, rank, len(members), self._gpu)
 
         try:
             group = call_driving("NCCL's group", connect, timeout)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hocket.cli import _observe_analysis
 from hocket.cli._output import AsJson
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def register(application: typer.Typer) -> None:
     verbs.command("attach", help=_ATTACH_HELP, epilog=_ATTACH_EXAMPLES)(attach)
     verbs.command("dump", help=_DUMP_HELP, epilog=_DUMP_EXAMPLES)(dump)
     verbs.command("doctor", help=_DOCTOR_HELP, epilog=_DOCTOR_EXAMPLES)(doctor)
+    _observe_analysis.register(verbs)
     application.add_typer(verbs, name="observe")
 
 
@@ -209,7 +211,9 @@ def top(
 ) -> int:
     """Show a job until it ends."""
     from hocket.observe import RunWatcher, find_job
+    from hocket.observe.sampler import check_interval
 
+    check_interval(interval)
     watcher = RunWatcher(lambda: find_job(pid))
     if once or as_json or not sys.stdout.isatty():
         watcher.look()

@@ -98,6 +98,7 @@ class Communicator(_native.Communicator, ForeignNames):
             super().__init__(
                 fabric.control, fabric.host, members, local, rank, key, label, self._names, timeout, open_timeout
             )
+        self._record_members(members)
         self._fabric, self._host = fabric, fabric.host
         self._members = members
         self._key = key

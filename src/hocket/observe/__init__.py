@@ -1,6 +1,17 @@
 """See what the processes of a job do, also while they hang and after they were killed."""
 
 from hocket.observe.activity import Activity, InFlight, LatestCollective, activity_of, operation_name
+from hocket.observe.analysis.breakdown import BreakdownRow, breakdown
+from hocket.observe.analysis.communicators import RunCommunicator
+from hocket.observe.analysis.comparison import RunDifference, compare_runs
+from hocket.observe.analysis.findings import RunFinding, findings
+from hocket.observe.analysis.foreign_load import ForeignLoad, foreign_loads
+from hocket.observe.analysis.hangs import Hang, MissingRank, hangs
+from hocket.observe.analysis.matrix import CommunicationMatrix, communication_matrix
+from hocket.observe.analysis.operations import RunOperations, operations_of
+from hocket.observe.analysis.stragglers import Straggler, stragglers
+from hocket.observe.analysis.totals import RunTotals, totals_of
+from hocket.observe.analysis.waits import WaitStates, wait_states
 from hocket.observe.batch import BatchTask, QueuedJob, queued_job
 from hocket.observe.completeness import (
     IoAccount,
@@ -27,37 +38,56 @@ __all__ = [
     "SERIES_STATES",
     "Activity",
     "BatchTask",
+    "BreakdownRow",
+    "CommunicationMatrix",
+    "ForeignLoad",
+    "Hang",
     "InFlight",
     "IoAccount",
     "IoCompleteness",
     "JobView",
+    "JobWatcher",
     "LatestCollective",
+    "MissingRank",
     "ObservedRun",
     "ProcessStatus",
-    "RecordedEvent",
-    "RunDescription",
-    "RunClock",
-    "SavedProcess",
-    "SavedSeries",
     "QueuedJob",
     "RankView",
+    "RecordedEvent",
+    "RunClock",
+    "RunCommunicator",
     "RunCompleteness",
-    "RunWatcher",
+    "RunDescription",
+    "RunDifference",
+    "RunFinding",
+    "RunOperations",
     "RunRecording",
+    "RunTotals",
+    "RunWatcher",
+    "SavedProcess",
+    "SavedSeries",
     "SourceStatus",
-    "JobWatcher",
+    "Straggler",
+    "WaitStates",
     "activity_of",
+    "breakdown",
+    "communication_matrix",
+    "compare_runs",
     "completeness_of",
     "copy_recorders",
     "counter",
     "events_in",
     "find_job",
-    "follow_run",
-    "join_run",
     "find_sources",
+    "findings",
+    "follow_run",
+    "foreign_loads",
+    "hangs",
+    "join_run",
     "mark",
     "open_run",
     "operation_name",
+    "operations_of",
     "process_status",
     "queued_job",
     "record_io",
@@ -65,5 +95,8 @@ __all__ = [
     "recorded_bytes",
     "recorded_filesystem",
     "region",
+    "stragglers",
+    "totals_of",
     "traced",
+    "wait_states",
 ]

@@ -6,8 +6,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hocket.observe.processes import environment_of, parents
+
+if TYPE_CHECKING:
+    from hocket.observe.saved import SavedProcess
 
 _VARIABLES = (
     "HOCKET_JOB", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "PMIX_NAMESPACE",
@@ -121,3 +125,30 @@ def _join(index: int, jobs: list[list[int]], members: Sequence[JobMember], linea
             job.sort()
             return
     jobs.append([index])
+
+
+def job_numbers(processes: Sequence[SavedProcess]) -> list[int]:
+    """Return for each process of a recorded run the number of its job, from 0.
+
+    Processes are in one job if their launcher gave them the same identity, they have the same world size, and no two of
+    those that communicate have the same rank. Of jobs that one shell has started one after the other, the earlier one
+    has the ranks that were started first.
+    """
+    jobs: list[tuple[tuple[object, ...], set[int]]] = []
+    numbers: dict[int, int] = {}
+    for place in sorted(range(len(processes)), key=lambda each: _start_of(processes[each])):
+        snapshot = processes[place].snapshot
+        rank = snapshot.owner.rank
+        identity = (*(snapshot.variables.get(name) for name in _VARIABLES), snapshot.owner.world_size)
+        own = {rank} if rank is not None and snapshot.communicators else set()
+        candidates = [job for job, (other, ranks) in enumerate(jobs) if other == identity and not own & ranks]
+        number = candidates[-1] if candidates else len(jobs)
+        if number == len(jobs):
+            jobs.append((identity, set()))
+        jobs[number][1].update(own)
+        numbers[place] = number
+    return [numbers[place] for place in range(len(processes))]
+
+
+def _start_of(process: SavedProcess) -> float:
+    return float(process.clock.seconds(process.snapshot.anchor[0]))

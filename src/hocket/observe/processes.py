@@ -38,6 +38,8 @@ class ProcessStatus:
         read_nbytes, written_nbytes: bytes of all read and write calls, sockets and pipes included; None: not readable,
             because the process belongs to another user.
         device_read_nbytes, device_written_nbytes: bytes that went from and to devices; None: as above.
+        cpu_wait_s: seconds in which its main thread could have run, but waited for a CPU; None: the kernel does not
+            count them.
 
     Examples:
         >>> import os
@@ -62,6 +64,7 @@ class ProcessStatus:
     written_nbytes: int | None
     device_read_nbytes: int | None
     device_written_nbytes: int | None
+    cpu_wait_s: float | None
 
 
 def process_status(pid: int) -> ProcessStatus:
@@ -101,7 +104,15 @@ def process_status(pid: int) -> ProcessStatus:
         written_nbytes=moved[1],
         device_read_nbytes=moved[2],
         device_written_nbytes=moved[3],
+        cpu_wait_s=_cpu_wait_s(folder),
     )
+
+
+def _cpu_wait_s(folder: Path) -> float | None:
+    try:
+        return int((folder / "schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return None
 
 
 def io_counters(status: ProcessStatus | None) -> ReadWritten | None:

@@ -16,6 +16,7 @@ from hocket.observe.processes import status_of
 from hocket.observe.series import DEVICE_FILES, PROCESS_NUMBERS, SERIES_SUFFIX, SeriesWriter
 
 _LEAST_INTERVAL_S = 0.01
+_MOST_INTERVAL_S = 3600.0
 _MOST_COST_SHARE = 50
 """Sampling takes at most one part in so many of the time of a CPU; with many processes it becomes rarer."""
 _MOST_DEVICES = 1024
@@ -23,13 +24,13 @@ _MOST_JOBS = 4
 
 
 def check_interval(interval_s: float) -> None:
-    """Check seconds between two rows.
+    """Check seconds between two rows or looks.
 
     Raises:
-        InvalidArgument: they are too short, or no number.
+        InvalidArgument: they are too short, too long, or no number.
     """
-    if not interval_s >= _LEAST_INTERVAL_S:
-        raise InvalidArgument(f"interval_s must be at least {_LEAST_INTERVAL_S}, not {interval_s}")
+    if not _LEAST_INTERVAL_S <= interval_s <= _MOST_INTERVAL_S:
+        raise InvalidArgument(f"interval_s must be {_LEAST_INTERVAL_S} to {_MOST_INTERVAL_S:.0f}, not {interval_s}")
 
 
 class RunSampler:

@@ -29,6 +29,7 @@ SERIES_STATES = (
 PROCESS_NUMBERS = (
     "cpu_s", "num_threads", "resident_nbytes", "minor_faults", "major_faults", "voluntary_switches", "forced_switches",
     "read_nbytes", "written_nbytes", "device_read_nbytes", "device_written_nbytes",
+    "cpu_wait_s",
 )  # fmt: skip
 """Columns of the series of a process, as in `ProcessStatus`."""
 
@@ -121,13 +122,13 @@ def read_process_rows(path: Path, problems: list[str]) -> NDArray[np.void]:
     except RecorderError as error:
         problems.append(str(error))
         return no_process_rows()
-    if source != "process" or rows.dtype != _process_layout():
-        problems.append(f"{path}, offset 0: not a series of a process, but of {source[:80]!r}")
+    if source != "process" or _STATE[0] not in (rows.dtype.names or ()):
+        problems.append(f"{path}, offset 0: not a series of a process with its states, but of {source[:80]!r}")
         return no_process_rows()
     is_known = rows["state"] < len(SERIES_STATES)
     if not is_known.all():
         problems.append(f"{path}: {int((~is_known).sum())} rows have an unknown state and are left out")
-    return rows[is_known]
+    return _with_process_layout(rows[is_known])
 
 
 def read_series(path: Path, host: str, clock: RunClock, problems: list[str]) -> SavedSeries | None:
@@ -145,6 +146,16 @@ def _process_layout() -> np.dtype[np.void]:
     import numpy as np
 
     return np.dtype([_TIME, _STATE, *((number, _NUMBER) for number in PROCESS_NUMBERS)])
+
+
+def _with_process_layout(rows: NDArray[np.void]) -> NDArray[np.void]:
+    """Numbers that another version did not save are NaN; those that only it has are left out."""
+    import numpy as np
+
+    found = np.zeros(len(rows), _process_layout())
+    for name in found.dtype.names or ():
+        found[name] = rows[name] if name in (rows.dtype.names or ()) else np.nan
+    return found
 
 
 def _read(path: Path, problems: list[str]) -> tuple[str, str, NDArray[np.void]]:

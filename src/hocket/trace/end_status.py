@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 END_STATUS_AT = 1408
-END_STATUS = struct.Struct("<12q")
+END_STATUS = struct.Struct("<13q")
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class EndStatus:
         voluntary_switches, forced_switches: context switches of its main thread.
         read_nbytes, written_nbytes: bytes of all read and write calls, sockets and pipes included.
         device_read_nbytes, device_written_nbytes: bytes that went from and to devices.
+        cpu_wait_s: seconds in which its main thread could have run, but waited for a CPU.
 
     Examples:
         >>> from hocket import observe
@@ -44,14 +45,17 @@ class EndStatus:
     written_nbytes: int | None
     device_read_nbytes: int | None
     device_written_nbytes: int | None
+    cpu_wait_s: float | None
 
 
 def parse_end_status(content: bytes) -> EndStatus | None:
     """Return the status in these bytes of a recorder; None: the process has written none."""
     if len(content) < END_STATUS.size:
         return None
-    time_ns, cpu_ns, *counts = END_STATUS.unpack(content[: END_STATUS.size])
+    time_ns, cpu_ns, *counts, cpu_wait_ns = END_STATUS.unpack(content[: END_STATUS.size])
     if time_ns <= 0:
         return None
-    known = [count if count >= 0 else None for count in counts]
-    return EndStatus(time_ns, cpu_ns / 1e9 if cpu_ns >= 0 else None, *known)
+    names = [field.name for field in fields(EndStatus)]
+    known = {name: count if count >= 0 else None for name, count in zip(names[2:-1], counts, strict=True)}
+    cpu_s, cpu_wait_s = (ns / 1e9 if ns >= 0 else None for ns in (cpu_ns, cpu_wait_ns))
+    return EndStatus(time_ns=time_ns, cpu_s=cpu_s, cpu_wait_s=cpu_wait_s, **known)

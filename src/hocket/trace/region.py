@@ -172,7 +172,9 @@ class RecorderSnapshot:
         ticks_are_tsc: whether times are in ticks of the time-stamp counter; else in nanoseconds.
         anchor: ticks, nanoseconds of the monotonic clock, and nanoseconds since 1970, all at the recorder's start.
         rings: by name.
-        histograms: structured array with `HISTOGRAM_FIELDS`, one entry for each kind of operation.
+        histograms: structured array with `HISTOGRAM_FIELDS`, one entry for each kind of operation; those of hocket's
+            own operations and transfers come first.
+        num_own_histograms: how many these are.
         num_overflowed: operations that the last entry of a full table counts together.
         definitions: in the order in which they were made.
         io: the kernel's counters of the process's I/O, and bytes that are in no event.
@@ -194,6 +196,7 @@ class RecorderSnapshot:
     anchor: tuple[int, int, int]
     rings: Mapping[str, Ring]
     histograms: NDArray[np.void]
+    num_own_histograms: int
     num_overflowed: int
     definitions: tuple[Definition, ...]
     io: IoTotals
@@ -218,7 +221,7 @@ class RecorderSnapshot:
 
     @cached_property
     def members(self) -> Mapping[int, tuple[int, ...]]:
-        """Ranks in the job of the members of communicators of MPI, by id; of the other group between two groups.
+        """Ranks in the job of the members of communicators, by id; of MPI's between two groups those of the other one.
 
         A member of another job has the rank -1.
         """
@@ -263,6 +266,8 @@ class _Reader:
         self._problems: list[str] = []
 
     def snapshot(self) -> RecorderSnapshot:
+        import numpy as np
+
         head = self._read(0, _HEADER.size)
         if len(head) < _HEADER.size:
             raise self._error(len(head), f"it ends after {len(head)} bytes; a recorder has a head of {_HEADER.size}")
@@ -288,7 +293,7 @@ class _Reader:
         rest = rest.ljust(_RINGS_AT + len(RINGS) * _RING.size - _DEFINITIONS_AT, b"\0")
         tables = [_TABLE.unpack_from(rest, _TABLES_AT - _DEFINITIONS_AT + i * _TABLE.size) for i in range(_NUM_TABLES)]
         rings = [_RING.unpack_from(rest, _RINGS_AT - _DEFINITIONS_AT + i * _RING.size) for i in range(len(RINGS))]
-        histograms, num_overflowed = self._histograms(tables)
+        (own, others), num_overflowed = self._histograms(tables)
         events = {name: self._ring(i, name, *ring) for i, (name, ring) in enumerate(zip(RINGS, rings, strict=True))}
         # Names come before the events that refer to them, so they are read after these.
         names = self._read(_DEFINITIONS_AT, _DEFINITIONS.size).ljust(_DEFINITIONS.size, b"\0")
@@ -302,7 +307,8 @@ class _Reader:
             ticks_are_tsc=bool(is_tsc),
             anchor=tuple(anchor),
             rings=events,
-            histograms=histograms,
+            histograms=np.concatenate([own, others]),
+            num_own_histograms=len(own),
             num_overflowed=num_overflowed,
             definitions=definitions,
             io=self._io_totals(),
@@ -364,11 +370,11 @@ class _Reader:
             self._note(_DEFINITIONS_AT, f"{dropped} names found no room; their numbers stand for them")
         return tuple(found)
 
-    def _histograms(self, tables: list[tuple[int, ...]]) -> tuple[NDArray[np.void], int]:
+    def _histograms(self, tables: list[tuple[int, ...]]) -> tuple[list[NDArray[np.void]], int]:
         import numpy as np
 
         layout = np.dtype(list(HISTOGRAM_FIELDS))
-        found, num_overflowed = [np.zeros(0, layout)], 0
+        found, num_overflowed = [np.zeros(0, layout) for _ in tables], 0
         for number, (offset, capacity, _, overflowed) in enumerate(tables):
             at = _TABLES_AT + number * _TABLE.size
             if not self._is_within(at, f"histogram table {number}", offset, capacity * layout.itemsize):
@@ -382,9 +388,9 @@ class _Reader:
             entries = np.frombuffer(content[: len(content) // layout.itemsize * layout.itemsize], layout)
             if len(entries) < capacity:
                 self._note(offset + len(content), f"histogram table {number} ends after {len(entries)} of {capacity}")
-            found.append(entries[entries["is_used"] == 1])
+            found[number] = entries[entries["is_used"] == 1]
             num_overflowed += overflowed
-        return np.concatenate(found), num_overflowed
+        return found, num_overflowed
 
     def _io_totals(self) -> IoTotals:
         found = parse_io_totals(self._read(io_totals.AT, io_totals.LAYOUT.size))

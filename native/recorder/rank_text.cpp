@@ -1,6 +1,6 @@
-#include "hooks/rank_text.hpp"
+#include "recorder/rank_text.hpp"
 
-namespace hocket::hooks {
+namespace hocket {
 
 std::string rank_text(const std::vector<int>& ranks) {
   std::string text;
@@ -15,4 +15,4 @@ std::string rank_text(const std::vector<int>& ranks) {
   return text;
 }
 
-}  // namespace hocket::hooks
+}  // namespace hocket

@@ -4,11 +4,11 @@
 #include <string>
 #include <vector>
 
-namespace hocket::hooks {
+namespace hocket {
 
 std::string rank_text(const std::vector<int>& ranks);
 
 // A longer text would be cut in the middle of a rank where it is kept, so that it is left out.
 inline constexpr size_t kMostRankText = 4096;
 
-}  // namespace hocket::hooks
+}  // namespace hocket

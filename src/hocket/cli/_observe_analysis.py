@@ -1,0 +1,246 @@
+"""`hocket observe findings`, `breakdown` and `matrix`: what recorded runs show."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hocket.cli._output import AsJson
+from hocket.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from hocket.observe import BreakdownRow, CommunicationMatrix, ObservedRun
+
+_FINDINGS_HELP = """Say what cost a recorded run the most time: which rank, why, and how many seconds.
+
+Named are ranks that the others waited for, with what they did meanwhile; collectives that never completed, with the
+ranks that were missing; ranks that died; and load of other programs. Seconds are those of all ranks together. A run
+without findings prints so."""
+_FINDINGS_EXAMPLES = """\b
+Examples:
+  hocket observe findings hocket-run-20261128-150000
+  hocket observe findings run-1 --json
+  hocket observe findings run-1 --fail        exit code 1 if there is a finding, for scripts"""
+_BREAKDOWN_HELP = """Show where the time and bytes of communication went: by operation, size, algorithm and library.
+
+The numbers are exact, also where events were left out or lost."""
+_BREAKDOWN_EXAMPLES = """\b
+Examples:
+  hocket observe breakdown run-1
+  hocket observe breakdown run-1 --json"""
+_MATRIX_HELP = """Show how many bytes each rank sent to each other one.
+
+Messages of the program and of schedules were recorded one by one. For collectives that a library carries out by an
+algorithm of its own there are no messages: --modelled shows what a ring or a tree would send for them."""
+_MATRIX_EXAMPLES = """\b
+Examples:
+  hocket observe matrix run-1
+  hocket observe matrix run-1 --modelled --draw matrix.png
+  hocket observe matrix run-1 --json"""
+_DIFF_HELP = """Compare two recorded runs: which operations and regions became slower, beyond their own spread.
+
+An interval that contains 1 is no difference. Times of two runs can be compared only on the same machine in the same
+state: load of other programs is shown for both."""
+_DIFF_EXAMPLES = """\b
+Examples:
+  hocket observe diff last-week today
+  hocket observe diff last-week today --fail-on 5%      exit code 1 if something is 5 % slower, for CI
+  hocket observe diff last-week today --json"""
+_MOST_SHOWN_RANKS = 16
+_LEAST_SHARE = 0.01
+"""Of the time of the second run; what takes less fails no comparison."""
+
+_Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that `hocket observe run` has saved.")]
+
+
+def register(verbs: typer.Typer) -> None:
+    """Add the verbs to `hocket observe`."""
+    verbs.command("findings", help=_FINDINGS_HELP, epilog=_FINDINGS_EXAMPLES)(findings)
+    verbs.command("breakdown", help=_BREAKDOWN_HELP, epilog=_BREAKDOWN_EXAMPLES)(breakdown)
+    verbs.command("matrix", help=_MATRIX_HELP, epilog=_MATRIX_EXAMPLES)(matrix)
+    verbs.command("diff", help=_DIFF_HELP, epilog=_DIFF_EXAMPLES)(diff)
+
+
+def findings(
+    run: _Run,
+    fails: Annotated[bool, typer.Option("--fail", help="Exit with 1 if there is a finding.")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Print the findings of a run."""
+    from hocket.comm.policy import format_seconds
+    from hocket.observe import findings as findings_of
+
+    observed = _open(run)
+    found = findings_of(observed)
+    if as_json:
+        shown = [{**asdict(each), **_process(observed, each.process)} for each in found]
+        print(json.dumps({"run": str(run), "findings": shown}))
+    elif not found:
+        print(f"{run}: no findings")
+    for each in () if as_json else found:
+        doubt = "" if each.is_certain else " (events were lost)"
+        print(f"{format_seconds(each.seconds):>8}  {each.kind}: {each.text}{doubt}")
+    return 1 if fails and found else 0
+
+
+def breakdown(run: _Run, as_json: AsJson = False) -> int:
+    """Print the totals of a run's operations."""
+    from hocket.cli._tables import console_of, table_of
+    from hocket.comm.policy import format_nbytes, format_seconds
+    from hocket.observe import breakdown as breakdown_of
+    from hocket.observe import totals_of
+
+    rows = breakdown_of(totals_of(_open(run)))
+    if as_json:
+        print(json.dumps({"run": str(run), "rows": [asdict(row) for row in rows]}))
+        return 0
+    headings = ("operation", "sizes", "library", "ranks", "count", "bytes", "seconds", "median", "p99", "bus/s")
+    table = table_of(f"{run}: all ranks together", headings, ("operation", "library"))
+    for row in rows:
+        table.add_row(
+            row.op, _sizes(row), f"{row.library} {row.algorithm}".strip(), str(row.num_ranks or "-"),
+            f"{row.count}{f' ({row.failed} failed)' if row.failed else ''}", format_nbytes(row.nbytes),
+            format_seconds(row.seconds), format_seconds(row.median_s), format_seconds(row.p99_s),
+            "-" if row.bus_bandwidth is None else format_nbytes(round(row.bus_bandwidth)),
+        )  # fmt: skip
+    console_of(140).print(table)
+    return 0
+
+
+def matrix(
+    run: _Run,
+    job: Annotated[
+        int | None, typer.Option("--job", help="Number of the job; by default the one with most ranks.")
+    ] = None,
+    modelled: Annotated[bool, typer.Option("--modelled", help="Show bytes of collectives by a model.")] = False,
+    draw: Annotated[
+        Path | None, typer.Option("--draw", metavar="PICTURE", help="Draw it, for example into a PNG.")
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Print the bytes between the ranks of a run."""
+    from hocket.measure.pictures import check_picture_path
+    from hocket.observe import communication_matrix, totals_of
+
+    if draw is not None:
+        check_picture_path(draw)
+    found = communication_matrix(totals_of(_open(run)), job)
+    if as_json:
+        arrays = {name: getattr(found, name).tolist() for name in ("sent_nbytes", "num_messages", "modelled_nbytes")}
+        print(json.dumps({"run": str(run), "job": found.job, **arrays, "unknown_nbytes": found.unknown_nbytes}))
+    else:
+        _print_matrix(run, found, modelled)
+    if draw is not None:
+        from hocket.cli._observe_pictures import draw_matrix
+
+        draw_matrix(found.modelled_nbytes if modelled else found.sent_nbytes, _title(run, modelled), draw)
+    return 0
+
+
+def diff(
+    before: Annotated[Path, typer.Argument(metavar="BEFORE", help="Folder of the run to compare with.")],
+    after: Annotated[Path, typer.Argument(metavar="AFTER", help="Folder of the other run.")],
+    fail_on: Annotated[
+        str | None,
+        typer.Option("--fail-on", metavar="PERCENT", help="Exit with 1 if something is slower by more, such as 5%."),
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Print what changed between two runs."""
+    from hocket.cli._tables import console_of, table_of
+    from hocket.comm.policy import format_seconds
+    from hocket.observe import compare_runs, foreign_loads
+
+    most = None if fail_on is None else 1 + _parse_percent(fail_on) / 100
+    runs = _open(before), _open(after)
+    rows = compare_runs(*runs)
+    slower = [row.what for row in rows if most and row.share >= _LEAST_SHARE and row.low is not None and row.low > most]
+    loads = [{load.host: load.share for load in foreign_loads(run)} for run in runs]
+    if as_json:
+        shown = [{**asdict(row), "verdict": row.verdict} for row in rows]
+        print(
+            json.dumps(
+                {"before": str(before), "after": str(after), "rows": shown, "slower": slower, "foreign_load": loads}
+            )
+        )
+        return 1 if slower else 0
+    headings = ("what", "before", "after", "after / before", "interval", "share", "verdict")
+    table = table_of(f"{before} and {after}: medians", headings, ("what", "verdict"))
+    for row in rows:
+        interval = "-" if row.low is None else f"{row.low:.3f} to {row.high:.3f}"
+        table.add_row(row.what, format_seconds(row.before_s), format_seconds(row.after_s), f"{row.ratio:.3f}", interval,
+                      f"{row.share:.1%}", row.verdict)  # fmt: skip
+    console_of(160).print(table)
+    for run, load in zip((before, after), loads, strict=True):
+        shares = ", ".join(f"{share:.0%} of {host}" for host, share in load.items())
+        print(f"{run}: other programs used {shares or 'an unknown share of the processors'}")
+    for what in slower:
+        print(f"slower by more than {fail_on}: {what}", file=sys.stderr)
+    return 1 if slower else 0
+
+
+def _parse_percent(text: str) -> float:
+    try:
+        value = float(text.removesuffix("%"))
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1000:
+        raise InvalidArgument(f"--fail-on must be percent from 0 to 1000, such as 5%, not {text!r}")
+    return value
+
+
+def _open(run: Path) -> ObservedRun:
+    from hocket.observe import open_run
+
+    observed = open_run(run)
+    for problem in (*observed.problems, *(problem for each in observed.processes for problem in each.problems)):
+        print(f"hocket observe: {problem}", file=sys.stderr)
+    return observed
+
+
+def _process(run: ObservedRun, place: int | None) -> dict[str, Any]:
+    if place is None:
+        return {"process": None}
+    process = run.processes[place]
+    owner = process.snapshot.owner
+    return {"process": {"rank": owner.rank, "pid": owner.pid, "host": process.host, "program": owner.program}}
+
+
+def _sizes(row: BreakdownRow) -> str:
+    from hocket.comm.policy import format_nbytes
+
+    return (
+        "0 B" if not row.most_nbytes else f"{format_nbytes(row.least_nbytes)} to {format_nbytes(row.most_nbytes + 1)}"
+    )
+
+
+def _title(run: Path, modelled: bool) -> str:
+    return f"{run.name}: {'modelled bytes of collectives' if modelled else 'bytes of messages'}"
+
+
+def _print_matrix(run: Path, found: CommunicationMatrix, modelled: bool) -> None:
+    from hocket.cli._tables import console_of, table_of
+    from hocket.comm.policy import format_nbytes
+
+    cells = found.modelled_nbytes if modelled else found.sent_nbytes
+    shown = min(len(cells), _MOST_SHOWN_RANKS)
+    table = table_of(_title(run, modelled), ("from, to", *map(str, range(shown))), ())
+    for rank in range(shown):
+        table.add_row(str(rank), *(format_nbytes(round(cell)) if cell else "-" for cell in cells[rank, :shown]))
+    if shown:
+        console_of(160).print(table)
+    if shown < len(cells):
+        print(f"{len(cells)} ranks; the first {shown} are shown, --json and --draw have all")
+    other = found.sent_nbytes if modelled else found.modelled_nbytes
+    if other.sum():
+        more = "in messages" if modelled else "in collectives whose messages are not known: see --modelled"
+        print(f"{format_nbytes(round(float(other.sum())))} more {more}")
+    if not cells.sum() and not other.sum():
+        print(f"{run}: no bytes between ranks")
+    if found.unknown_nbytes:
+        print(f"{format_nbytes(found.unknown_nbytes)} went to ranks that are not known")

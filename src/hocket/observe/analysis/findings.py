@@ -1,0 +1,195 @@
+"""The verdicts on a recorded run, the costliest first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hocket.observe.analysis.foreign_load import foreign_loads
+from hocket.observe.analysis.hangs import hangs, state_of
+from hocket.observe.analysis.operations import operations_of
+from hocket.observe.analysis.stragglers import stragglers
+from hocket.observe.analysis.waits import wait_states
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from hocket.observe.analysis.foreign_load import ForeignLoad
+    from hocket.observe.analysis.hangs import Hang, MissingRank
+    from hocket.observe.analysis.operations import RunOperations
+    from hocket.observe.analysis.stragglers import Straggler
+    from hocket.observe.analysis.waits import WaitStates
+    from hocket.observe.saved import ObservedRun
+
+_LEAST_SHARE = 0.02
+"""Of the time of the waiting ranks; what costs less is no finding."""
+_LEAST_DEVIATIONS = 4.0
+"""By so many standard deviations a rank that is late now and then must have kept the others waiting longer than if each
+of them were late as often."""
+_LEAST_FOREIGN_SHARE = 0.05
+_LEAST_HANG_S = 1.0
+_FOREIGN_LOAD = "foreign load"
+_NOT_RUNNING, _WAITING = "not running", "waiting for a CPU"
+
+
+@dataclass(frozen=True)
+class RunFinding:
+    """A verdict.
+
+    Args:
+        kind: "death", "hang", "straggler" or "foreign load".
+        seconds: that all ranks together lost by it; of foreign load, seconds of processors.
+        layer: where the cause is: "computation", "I/O", "messages", "waiting for a CPU", "not running" or "program".
+        process: place in `ObservedRun.processes` of the process that caused it; None: none alone.
+        text: what was found, in one sentence.
+        evidence: the numbers behind it, by name.
+        is_certain: False if events were lost, so that what seems to be missing may only not be recorded.
+
+    Examples:
+        >>> from hocket import observe
+        >>> observe.RunFinding("hang", 8.0, "program", 2, "rank 2 was stopped", {}, True).kind
+        'hang'
+    """
+
+    kind: str
+    seconds: float
+    layer: str
+    process: int | None
+    text: str
+    evidence: Mapping[str, float | str]
+    is_certain: bool
+
+
+def findings(run: ObservedRun) -> tuple[RunFinding, ...]:
+    """Return what cost a run the most time, the worst first; foreign load comes last.
+
+    Args:
+        run: from `open_run`.
+
+    Examples:
+        >>> from hocket import observe
+        >>> _ = observe.record_run(["true"], "run-without-findings")
+        >>> [each.kind for each in observe.findings(observe.open_run("run-without-findings")) if each.process]
+        []
+    """
+    operations = operations_of(run)
+    waits = wait_states(run, operations)
+    loads = [load for load in foreign_loads(run) if load.share >= _LEAST_FOREIGN_SHARE]
+    found = [
+        *(each for hang in hangs(run, operations) if (each := _of_hang(run, operations, hang)) is not None),
+        *_of_stragglers(run, operations, waits, loads),
+        *map(_of_load, loads),
+    ]
+    return tuple(sorted(found, key=lambda each: (each.kind == _FOREIGN_LOAD, -each.seconds)))
+
+
+def _of_hang(run: ObservedRun, operations: RunOperations, hang: Hang) -> RunFinding | None:
+    """A rank that died while others went on is a finding however short they waited; if all were killed, it is none."""
+    communicator = operations.communicators[hang.comm]
+    label = communicator.label
+    states = {state_of(run.processes[communicator.processes[rank]]) for rank in hang.waiting}
+    died = [each for each in hang.missing if each.state == "was killed"] if states != {"was killed"} else []
+    if not died and hang.waited_s < _LEAST_HANG_S:
+        return None
+    culprit = next((each for each in (*died, *hang.missing)), None)
+    is_running = culprit is None or culprit.state not in ("was killed", "stopped")
+    late = "; ".join(map(_describe_missing, hang.missing)) or "all ranks have begun it"
+    waiting = f"rank{'s' if len(hang.waiting) > 1 else ''} {_ranks(hang.waiting)}"
+    return RunFinding(
+        kind="death" if died else "hang",
+        seconds=hang.waited_s * len(hang.waiting),
+        layer="program" if is_running else _NOT_RUNNING,
+        process=culprit.process if culprit else None,
+        text=f"{waiting} waited {hang.waited_s:.3g} s in {hang.kind} number {hang.number} on {label}: {late}",
+        evidence={
+            "waited_s": hang.waited_s,
+            "number": hang.number,
+            "missing_ranks": _ranks([each.rank for each in hang.missing]),
+        },
+        is_certain=not _has_lost(run),
+    )
+
+
+def _describe_missing(missing: MissingRank) -> str:
+    state = {"running": "was still running", "ended": "had ended", "not recorded": "was not recorded"}.get(
+        missing.state, missing.state
+    )
+    came = "has begun none" if missing.last_number is None else f"came to number {missing.last_number}"
+    instead = f", where it began {missing.other_kind} instead" if missing.other_kind else ""
+    doing = f", in {missing.doing}" if missing.doing else ""
+    return f"rank {missing.rank} {state} and {came}{instead}{doing}"
+
+
+def _of_stragglers(
+    run: ObservedRun, operations: RunOperations, waits: WaitStates, loads: list[ForeignLoad]
+) -> Iterator[RunFinding]:
+    import numpy as np
+
+    if not waits.num_collectives:
+        return
+    begin = operations.rows["begin"][waits.rows["row"]]
+    duration_s = float(begin.max() - begin.min())
+    num_ranks = len(np.unique(waits.rows["process"]))
+    totals = np.bincount(waits.rows["collective"], weights=waits.rows["wait"]).astype(np.float64)
+    busy_hosts = {load.host for load in loads}
+    for each in stragglers(run, operations, waits):
+        deviations = _deviations(each, totals, num_ranks)
+        share = each.imposed_s / (duration_s * (num_ranks - 1)) if duration_s else 0.0
+        process = run.processes[each.process]
+        is_preempted = each.layer == _WAITING and process.host in busy_hosts
+        is_late = each.low_s > 0 or deviations >= _LEAST_DEVIATIONS
+        if share < _LEAST_SHARE or not is_late or is_preempted:
+            continue
+        where = f" in region {each.region}" if each.region else ""
+        doing = (
+            f"it was {each.layer}{where}"
+            if each.layer in (_NOT_RUNNING, _WAITING)
+            else f"the cause is {each.layer}{where}"
+        )
+        rank = process.snapshot.owner.rank
+        yield RunFinding(
+            kind="straggler",
+            seconds=each.imposed_s,
+            layer=each.layer,
+            process=each.process,
+            text=f"{'a process' if rank is None else f'rank {rank}'} on {process.host} kept the others waiting for "
+            f"{each.imposed_s:.3g} s ({share:.1%} of their time) at {each.num_late} of {each.num_collectives} "
+            f"collectives; {doing}",
+            evidence={"share": share, "late_s": each.late_s, "low_s": each.low_s, "high_s": each.high_s,
+                      "num_late": each.num_late, "num_collectives": each.num_collectives, "deviations": deviations,
+                      **{f"{layer}_s": seconds for layer, seconds in each.by_layer.items()}},
+            is_certain=True,
+        )  # fmt: skip
+
+
+def _deviations(straggler: Straggler, totals: NDArray[np.float64], num_ranks: int) -> float:
+    """By how many standard deviations a rank kept the others waiting longer than by chance.
+
+    By chance, each collective's waits are for a rank drawn at random.
+    """
+    chance = 1 / num_ranks
+    spread = math.sqrt(float((totals**2).sum()) * chance * (1 - chance))
+    return (straggler.imposed_s - float(totals.sum()) * chance) / spread if spread else 0.0
+
+
+def _of_load(load: ForeignLoad) -> RunFinding:
+    return RunFinding(
+        kind=_FOREIGN_LOAD,
+        seconds=load.seconds,
+        layer=_WAITING,
+        process=None,
+        text=f"programs outside of the run used {load.share:.1%} of the processors of {load.host}",
+        evidence={"share": load.share},
+        is_certain=True,
+    )
+
+
+def _has_lost(run: ObservedRun) -> bool:
+    return any(sum(process.lost.values()) for process in run.processes)
+
+
+def _ranks(ranks: tuple[int, ...] | list[int]) -> str:
+    return ", ".join(map(str, sorted(ranks)))

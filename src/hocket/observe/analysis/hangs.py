@@ -1,0 +1,198 @@
+"""Collectives that never completed, and the ranks that they waited for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hocket.observe.activity import operation_name, target_of
+from hocket.observe.analysis.operations import IN_FLIGHT, MESSAGES
+from hocket.observe.series import SERIES_STATES
+from hocket.trace import EVENT_STATES
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from hocket.observe.analysis.communicators import RunCommunicator
+    from hocket.observe.analysis.operations import RunOperations
+    from hocket.observe.saved import ObservedRun, SavedProcess
+
+RANK_STATES = ("was killed", "stopped", "ended", "running", "not recorded")
+"""How a rank was last seen."""
+_FAILED = EVENT_STATES.index("failed")
+
+
+@dataclass(frozen=True)
+class MissingRank:
+    """A rank that did not begin an operation for which others waited.
+
+    Args:
+        rank: in the communicator.
+        process: place in `ObservedRun.processes`; None: it was not recorded.
+        state: one of `RANK_STATES`.
+        last_number: number of its latest collective on the communicator; None: it has begun none.
+        other_kind: the operation that it has begun with this number instead; "": none.
+        doing: what it had begun and not completed, such as "region forward" or "read of weights.pt"; "": nothing.
+
+    Examples:
+        >>> from hocket import observe
+        >>> observe.MissingRank(3, 3, "stopped", 9, "", "region forward").state
+        'stopped'
+    """
+
+    rank: int
+    process: int | None
+    state: str
+    last_number: int | None
+    other_kind: str
+    doing: str
+
+
+@dataclass(frozen=True)
+class Hang:
+    """A collective that some ranks began and that never completed, or failed.
+
+    Args:
+        comm: place in `RunOperations.communicators`.
+        number: of the operation in the communicator.
+        kind: its name.
+        nbytes: its bytes.
+        waiting: ranks in the communicator that have begun it and not completed it.
+        waited_s: seconds from the first begin until it failed, or until the last of these ranks was last seen.
+        missing: ranks that have not, or have begun something else.
+
+    Examples:
+        >>> from hocket import observe
+        >>> observe.Hang(0, 10, "all_reduce", 4000, (0, 1), 8.7, ()).kind
+        'all_reduce'
+    """
+
+    comm: int
+    number: int
+    kind: str
+    nbytes: int
+    waiting: tuple[int, ...]
+    waited_s: float
+    missing: tuple[MissingRank, ...]
+
+
+def hangs(run: ObservedRun, operations: RunOperations) -> tuple[Hang, ...]:
+    """Return the collectives that never completed or failed: of each communicator the one that began first.
+
+    Args:
+        run: from `open_run`.
+        operations: from `operations_of`.
+
+    Examples:
+        >>> from hocket import observe
+        >>> _ = observe.record_run(["true"], "run-that-ended")
+        >>> run = observe.open_run("run-that-ended")
+        >>> observe.hangs(run, observe.operations_of(run))
+        ()
+    """
+    import numpy as np
+
+    rows = operations.rows
+    names = np.array(operations.kind_names)
+    is_collective = ~np.isin(names[rows["kind"]], MESSAGES) & (rows["comm"] >= 0) & (rows["rank"] >= 0)
+    rows, is_open = rows[is_collective], (operations.in_flight | (rows["state"] == _FAILED))[is_collective]
+    found = []
+    for comm in np.unique(rows["comm"][is_open]):
+        is_own = rows["comm"] == comm
+        found.append(_hang(run, operations, int(comm), rows[is_own], is_open[is_own]))
+    return tuple(sorted(found, key=lambda each: -each.waited_s))
+
+
+def _hang(
+    run: ObservedRun, operations: RunOperations, comm: int, rows: NDArray[np.void], is_open: NDArray[np.bool_]
+) -> Hang:
+    import numpy as np
+
+    communicator = operations.communicators[comm]
+    number = int(rows["number"][is_open].min())
+    begun = rows[rows["number"] == number]
+    waiting = begun[is_open[rows["number"] == number]]
+    kinds, counts = np.unique(waiting["kind"], return_counts=True)
+    kind = int(kinds[np.argmax(counts)])
+    first = waiting[waiting["kind"] == kind]
+    ends = np.array([_last_seen_s(run.processes[process]) for process in first["process"]])
+    end_s = float(np.where(first["state"] == _FAILED, first["end"], ends).max())
+    same = {int(rank) for rank in begun["rank"][begun["kind"] == kind]}
+    missing = tuple(
+        _missing(run, operations, communicator, rank, number, rows)
+        for rank in range(communicator.size)
+        if rank not in same
+    )
+    return Hang(
+        comm=comm,
+        number=number,
+        kind=operations.kind_names[kind],
+        nbytes=int(first["nbytes"].max()),
+        waiting=tuple(sorted(int(rank) for rank in first["rank"])),
+        waited_s=max(end_s - float(first["begin"].min()), 0.0),
+        missing=missing,
+    )
+
+
+def _missing(
+    run: ObservedRun, operations: RunOperations, communicator: RunCommunicator, rank: int, number: int,
+    rows: NDArray[np.void],
+) -> MissingRank:  # fmt: skip
+    own = rows[rows["rank"] == rank]
+    place = communicator.processes.get(rank)
+    if place is None:
+        place = _process_of(run, communicator, rank)
+    other = own["kind"][own["number"] == number]
+    return MissingRank(
+        rank=rank,
+        process=place,
+        state="not recorded" if place is None else state_of(run.processes[place]),
+        last_number=int(own["number"].max()) if len(own) else None,
+        other_kind=operations.kind_names[int(other[0])] if len(other) else "",
+        doing="" if place is None else _doing(run.processes[place]),
+    )
+
+
+def _process_of(run: ObservedRun, communicator: RunCommunicator, rank: int) -> int | None:
+    """The process of a rank that has not used the communicator: the one with its rank in the job."""
+    if rank >= len(communicator.members):
+        return None
+    ranks = [each.snapshot.owner.rank for each in run.processes]
+    wanted = communicator.members[rank]
+    return ranks.index(wanted) if wanted in ranks else None
+
+
+def state_of(process: SavedProcess) -> str:
+    """Return how a process was last seen, one of `RANK_STATES`; the last row of its series is that of its end."""
+    states = [SERIES_STATES[state] for state in process.series["state"]]
+    running = [state for state in states if state not in ("ended", "replaced", "unknown")]
+    if running and running[-1] == "stopped":
+        return "stopped"
+    if process.snapshot.owner.has_ended:
+        return "ended"
+    return "was killed" if states and states[-1] == "ended" else "running"
+
+
+def _last_seen_s(process: SavedProcess) -> float:
+    """Seconds since the run began when a process was last seen."""
+    if len(process.series):
+        return float(process.clock.seconds_at_ns(process.series["time_ns"][-1]))
+    ends = [float(process.clock.seconds(events["t_begin"].max())) for events in process.events.values() if len(events)]
+    return max(ends, default=0.0)
+
+
+def _doing(process: SavedProcess) -> str:
+    """The latest that a process had begun and not completed, in a few words."""
+    import numpy as np
+
+    latest = [
+        (int(events["t_begin"][is_open].max()), ring, events[is_open][np.argmax(events["t_begin"][is_open])])
+        for ring, events in process.events.items()
+        if (is_open := np.isin(events["state"], IN_FLIGHT)).any()
+    ]
+    if not latest:
+        return ""
+    _, ring, event = max(latest, key=lambda each: each[0])
+    name, target = operation_name(ring, int(event["kind"])), target_of(process.snapshot, ring, event)
+    return f"{name} {target}"

@@ -1,0 +1,147 @@
+"""Who waited for whom: arrivals at collectives, and the time that early ranks spent on late ones.
+
+Wait states at collectives follow Scalasca's: wait at N x N, late broadcast, early reduce (Geimer et al., The Scalasca
+performance toolset architecture, 2010).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from hocket.observe.analysis.operations import RunOperations
+    from hocket.observe.saved import ObservedRun
+
+ALL_WAIT = (
+    "barrier", "all_reduce", "all_gather", "all_gatherv", "reduce_scatter", "reduce_scatterv", "all_to_all",
+    "all_to_allv",
+)  # fmt: skip
+"""No rank can complete these before all have begun."""
+WAIT_FOR_ROOT = ("broadcast", "scatter", "scatterv")
+ROOT_WAITS = ("reduce", "gather", "gatherv")
+START_UP = "start-up"
+"""Label of the communicator by which hocket's ranks exchange what they need to start; they are started one by one."""
+WAIT_FIELDS = (
+    ("row", "<i8"), ("collective", "<i8"), ("process", "<i4"), ("late_process", "<i4"), ("wait", "<f8"),
+    ("lateness", "<f8"),
+)  # fmt: skip
+"""Columns of `WaitStates.rows`."""
+
+
+@dataclass(frozen=True)
+class WaitStates:
+    """The waits of a run.
+
+    Args:
+        rows: structured array with `WAIT_FIELDS`, one row for each rank of each collective: "row" is the operation's
+            place in `RunOperations.rows`; "collective" numbers the collectives; "late_process" is the last to arrive,
+            as a place in `ObservedRun.processes`; "wait" how many seconds this rank was in the collective before that
+            one arrived; "lateness" how many seconds after the first rank it arrived itself. Differences smaller than
+            the error of the clocks count as 0.
+        num_collectives: how many collectives were compared.
+        num_incomplete: how many were not, because a rank did not begin them or was not recorded, or because not every
+            one of these operations was recorded.
+        num_mismatched: how many were not, because ranks begun different operations with the same number.
+
+    Examples:
+        >>> from hocket import observe
+        >>> _ = observe.record_run([*python, "-c", "import hocket as hk; hk.init().barrier()"], "run-of-one-rank")
+        >>> run = observe.open_run("run-of-one-rank")
+        >>> observe.wait_states(run, observe.operations_of(run)).num_collectives
+        0
+    """
+
+    rows: NDArray[np.void]
+    num_collectives: int
+    num_incomplete: int
+    num_mismatched: int
+
+
+def wait_states(run: ObservedRun, operations: RunOperations) -> WaitStates:
+    """Return how long each rank waited for others in each collective of two or more ranks.
+
+    Args:
+        run: from `open_run`.
+        operations: from `operations_of`.
+
+    Examples:
+        >>> from hocket import observe
+        >>> _ = observe.record_run(["true"], "run-without-waits")
+        >>> run = observe.open_run("run-without-waits")
+        >>> len(observe.wait_states(run, observe.operations_of(run)).rows)
+        0
+    """
+    import numpy as np
+
+    places = _collective_rows(operations)
+    if not len(places):
+        return WaitStates(np.zeros(0, list(WAIT_FIELDS)), 0, 0, 0)
+    rows = operations.rows[places]
+    order = np.lexsort((rows["rank"], rows["number"], rows["comm"]))
+    places, rows = places[order], rows[order]
+    comm, number, rank = rows["comm"], rows["number"], rows["rank"]
+    is_first = np.ones(len(rows), bool)
+    is_first[1:] = (comm[1:] != comm[:-1]) | (number[1:] != number[:-1])
+    starts = np.flatnonzero(is_first)
+    counts = np.diff(np.append(starts, len(rows)))
+    group = np.repeat(np.arange(len(starts)), counts)
+    expected = np.array([each.size for each in operations.communicators], np.int64)[comm[starts]]
+    # Each rank once, and so from 0 to the last one.
+    is_whole = (counts == expected) & np.logical_and.reduceat(rank == np.arange(len(rows)) - starts[group], starts)
+    is_matched = np.logical_and.reduceat(rows["kind"] == rows["kind"][starts][group], starts)
+    has_others = expected > 1
+    is_usable = is_whole & is_matched & has_others
+    return WaitStates(
+        rows=_waits(run, operations, places[is_usable[group]], counts[is_usable]),
+        num_collectives=int(is_usable.sum()),
+        num_incomplete=int((~is_whole & has_others).sum()),
+        num_mismatched=int((is_whole & ~is_matched & has_others).sum()),
+    )
+
+
+def _collective_rows(operations: RunOperations) -> NDArray[np.int64]:
+    """Places of the rows of the program's collectives whose waits are known."""
+    import numpy as np
+
+    rows = operations.rows
+    of_program = [number for number, each in enumerate(operations.communicators) if each.label != START_UP]
+    known = [
+        kind for kind, name in enumerate(operations.kind_names) if name in (*ALL_WAIT, *WAIT_FOR_ROOT, *ROOT_WAITS)
+    ]
+    is_known = np.isin(rows["kind"], known) & np.isin(rows["comm"], of_program) & (rows["rank"] >= 0)
+    return np.flatnonzero(is_known)
+
+
+def _waits(
+    run: ObservedRun, operations: RunOperations, places: NDArray[np.int64], counts: NDArray[np.int64]
+) -> NDArray[np.void]:
+    import numpy as np
+
+    found = np.zeros(len(places), list(WAIT_FIELDS))
+    if not len(places):
+        return found
+    rows = operations.rows[places]
+    starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    group = np.repeat(np.arange(len(counts)), counts)
+    begin = rows["begin"]
+    # The place of the last one to arrive in each group.
+    last = np.lexsort((begin, group))[np.cumsum(counts) - 1]
+    names = np.array(operations.kind_names)[rows["kind"]]
+    waits_for_root, root_waits = np.isin(names, WAIT_FOR_ROOT), np.isin(names, ROOT_WAITS)
+    root = starts[group] + np.clip(rows["peer"], 0, counts[group] - 1)
+    late = np.where(waits_for_root, root, last[group])
+    until = np.fmin(begin[late], np.where(np.isnan(rows["end"]), np.inf, rows["end"]))
+    wait = np.maximum(until - begin, 0.0)
+    wait[root_waits & (np.arange(len(places)) != root)] = 0.0
+    errors = np.array([each.clock.error_s for each in run.processes])
+    hosts = np.array([each.host for each in run.processes])
+    mine, theirs = rows["process"], rows["process"][late]
+    error = np.where(hosts[mine] == hosts[theirs], 0.0, errors[mine] + errors[theirs])
+    lateness = begin - np.minimum.reduceat(begin, starts)[group]
+    found["row"], found["collective"], found["process"], found["late_process"] = places, group, mine, theirs
+    found["wait"], found["lateness"] = np.maximum(wait - error, 0.0), np.maximum(lateness - error, 0.0)
+    return found

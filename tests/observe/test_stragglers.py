@@ -1,0 +1,131 @@
+"""Ranks that others wait for, and what they did meanwhile, in runs whose causes are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from hocket.observe import ObservedRun, Straggler, operations_of, stragglers, wait_states
+
+from .fabricated_run import MS, FakeRank, Op, fabricate
+
+_STEPS = 30
+_PERIOD = 20 * MS
+
+
+def _stragglers(run: ObservedRun) -> tuple[Straggler, ...]:
+    operations = operations_of(run)
+    return stragglers(run, operations, wait_states(run, operations))
+
+
+def _ops(arrivals: Sequence[int], ends: Sequence[int]) -> list[Op]:
+    return [
+        Op("all_reduce", number, begin, end) for number, (begin, end) in enumerate(zip(arrivals, ends, strict=True))
+    ]
+
+
+def _run(
+    late: int, work: dict[str, list[tuple[int, int]]], samples: list[tuple[int, str, float, float]]
+) -> ObservedRun:
+    """Three ranks; one arrives 5 ms later than the others, after 2 to 3 ms of work of each."""
+    draw = np.random.default_rng(7)
+    starts = [step * _PERIOD for step in range(_STEPS)]
+    ranks = []
+    for rank in range(3):
+        arrivals = [start + int(draw.integers(2 * MS, 3 * MS)) + (5 * MS if rank == late else 0) for start in starts]
+        ends = [start + 9 * MS for start in starts]
+        everyone = {"forward": [(start, start + 2 * MS) for start in starts]}
+        own = {name: times for name, times in work.items() if name != "io"} if rank == late else {}
+        ranks.append(
+            FakeRank(
+                rank,
+                _ops(arrivals, ends),
+                io=work.get("io", ()) if rank == late else (),
+                regions=everyone | own,
+                samples=samples if rank == late else (),
+            )
+        )
+    return fabricate(ranks)
+
+
+def _late_part() -> list[tuple[int, int]]:
+    return [(step * _PERIOD + 2 * MS, step * _PERIOD + 7 * MS) for step in range(_STEPS)]
+
+
+def _samples(cpu_s: float, cpu_wait_s: float, state: str = "running") -> list[tuple[int, str, float, float]]:
+    return [(0, "running", 0.0, 0.0), (_STEPS * _PERIOD, state, cpu_s, cpu_wait_s)]
+
+
+@pytest.mark.parametrize("late", range(3))
+@pytest.mark.parametrize(
+    ("work", "samples", "layer", "region"),
+    [
+        ({"augment": _late_part()}, [], "computation", "augment"),
+        ({"io": _late_part()}, [], "I/O", ""),
+        ({"io": _late_part(), "load": _late_part()}, [], "I/O", "load"),
+        ({}, _samples(0.03, 0.0), "not running", ""),
+        ({}, _samples(0.03, 0.4), "waiting for a CPU", ""),
+    ],
+    ids=["computation", "io", "io in a region", "asleep", "preempted"],
+)
+def test_the_late_rank_and_its_cause(
+    late: int,
+    work: dict[str, list[tuple[int, int]]],
+    samples: list[tuple[int, str, float, float]],
+    layer: str,
+    region: str,
+) -> None:
+    worst, *others = _stragglers(_run(late, work, samples))
+    assert (worst.process, worst.layer, worst.region) == (late, layer, region)
+    # Two ranks wait four to six milliseconds each time, except before the first, to which the way is not known.
+    assert worst.imposed_s == pytest.approx(_STEPS * 2 * 0.005, rel=0.1)
+    assert (worst.num_late, worst.num_collectives) == (_STEPS, _STEPS)
+    assert 0.0045 < worst.low_s <= worst.late_s <= worst.high_s < 0.0055
+    assert sum(worst.by_layer.values()) == pytest.approx(worst.imposed_s)
+    assert sum(each.imposed_s for each in others) == 0 and worst.share == 1.0
+
+
+def test_a_rank_that_waits_for_messages() -> None:
+    ranks = []
+    for rank, process in enumerate(_run(1, {}, []).processes):
+        events = process.events["operations"]
+        ops = _ops(events["t_begin"].tolist(), events["t_end"].tolist())
+        messages = enumerate(_late_part()) if rank == 1 else ()
+        ops += [Op("recv", number, begin, end, peer=0) for number, (begin, end) in messages]
+        ranks.append(FakeRank(rank, ops))
+    worst = _stragglers(fabricate(ranks))[0]
+    assert (worst.process, worst.layer) == (1, "messages")
+
+
+def test_asynchronous_collectives_count_from_issue_to_issue() -> None:
+    """Buckets of gradients are issued while the program goes on; one rank reads a file before the second one."""
+    ranks = []
+    for rank in range(3):
+        late = 6 * MS if rank == 2 else 0
+        ops = []
+        for step in range(10):
+            start = step * 30 * MS
+            ops += [
+                Op("all_reduce", 2 * step, start, start + 12 * MS, is_async=True),
+                Op("all_reduce", 2 * step + 1, start + 3 * MS + late, start + 13 * MS, is_async=True),
+            ]
+        io = [(step * 30 * MS + 2 * MS, step * 30 * MS + 8 * MS) for step in range(10)] if rank == 2 else []
+        ranks.append(FakeRank(rank, ops, io=io))
+    worst = _stragglers(fabricate(ranks))[0]
+    assert (worst.process, worst.layer, worst.num_late) == (2, "I/O", 10)
+    assert worst.imposed_s == pytest.approx(10 * 2 * 0.006)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_lateness_is_against_the_median_of_the_others(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    num_ranks = int(draw.integers(2, 7))
+    arrivals = draw.integers(0, 9 * MS, (8, num_ranks)) + np.arange(8)[:, None] * _PERIOD
+    ops = [_ops(arrivals[:, rank].tolist(), (arrivals.max(1) + MS).tolist()) for rank in range(num_ranks)]
+    run = fabricate([FakeRank(rank, each) for rank, each in enumerate(ops)])
+    for found in _stragglers(run):
+        others = np.delete(arrivals, found.process, axis=1)
+        lateness = (arrivals[:, found.process] - np.median(others, axis=1)) * 1e-9
+        assert found.late_s == pytest.approx(np.median(lateness), abs=1e-9)
