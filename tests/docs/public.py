@@ -16,7 +16,15 @@ import hocket
 os.environ.setdefault("KERAS_BACKEND", "torch")  # hocket.keras is one of the rooms
 ROOMS = (
     *("hocket", "hocket.backends", "hocket.bench", "hocket.collectives", "hocket.keras", "hocket.measure"),
-    *("hocket.memory", "hocket.pipeline", "hocket.sim", "hocket.torch", "hocket.torch.dist", "hocket.trace"),
+    *(
+        "hocket.memory",
+        "hocket.observe",
+        "hocket.pipeline",
+        "hocket.sim",
+        "hocket.torch",
+        "hocket.torch.dist",
+        "hocket.trace",
+    ),
     *("hocket.train", "hocket.tune"),
 )
 

@@ -104,9 +104,10 @@ def queued_job(task: BatchTask) -> QueuedJob:
 
     Examples:
         >>> from hocket import observe
+        >>> from hocket.errors import RecorderError
         >>> try:
         ...     job = observe.queued_job(observe.BatchTask("Slurm", "1", None, None, None, None))
-        ... except hk.RecorderError as error:
+        ... except RecorderError:
         ...     print("unavailable")
         unavailable
     """

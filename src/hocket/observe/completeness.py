@@ -159,6 +159,7 @@ def recorded_bytes(snapshot: RecorderSnapshot) -> ReadWritten:
     Calls of MPI-IO and of fsspec are not counted, as they consist of others.
 
     Examples:
+        >>> import os
         >>> from hocket import observe
         >>> _ = observe.record_run(["cp", "/etc/hostname", "copy"], "run-of-cp")
         >>> (process,) = observe.open_run("run-of-cp").processes

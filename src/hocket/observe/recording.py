@@ -160,6 +160,11 @@ def follow_run(command: Sequence[str]) -> RunRecording | None:
 
     Raises:
         InvalidArgument: the command cannot be started.
+
+    Examples:
+        >>> from hocket import observe
+        >>> observe.follow_run(["true"]) is None
+        True
     """
     memory = Path(os.environ.get("HOCKET_RECORDER_FOLDER", "/nowhere"))
     if not memory.name.startswith(FOLDER_PREFIX) or not memory.is_dir():

@@ -65,6 +65,12 @@ class RunDescription:
             for reads and for writes the bytes recorded in files, seen elsewhere, and counted by the kernel.
         tasks: of each process in a job of Slurm or PBS, its place there.
         queued: the jobs of these tasks as the batch system sees them, by id; of some it may say nothing.
+
+    Examples:
+        >>> from hocket import observe
+        >>> _ = observe.record_run(["false"], "run-that-fails")
+        >>> observe.open_run("run-that-fails").description.exit_code
+        1
     """
 
     command: tuple[str, ...]
@@ -99,6 +105,13 @@ class SavedProcess:
         problems: what could not be read, each with the file and the offset.
         host: name of its host.
         clock: converts its ticks to seconds since the run began, equal for the processes of all hosts.
+
+    Examples:
+        >>> from hocket import observe
+        >>> _ = observe.record_run(["cat", "/etc/hostname"], "run-of-a-process")
+        >>> (process,) = observe.open_run("run-of-a-process").processes
+        >>> process.snapshot.owner.program, process.lost, process.problems
+        ('cat /etc/hostname', {}, ())
     """
 
     name: str

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hocket.comm.policy import total_nbytes
+from hocket.observe.analysis.communicators import numbers_of_program
 from hocket.observe.analysis.operations import kind_names
 from hocket.observe.analysis.totals import COMMUNICATION, RunTotals
 
@@ -39,7 +40,7 @@ class BreakdownRow:
     Examples:
         >>> import sys
         >>> from hocket import observe
-        >>> program = "import hocket as hk; comm = hk.init(); comm.barrier(); comm.barrier()"
+        >>> program = "import hocket as hk; [each.barrier() for each in [hk.init(backends='shm')] * 2]"
         >>> _ = observe.record_run([sys.executable, "-c", program], "run-to-divide")
         >>> totals = observe.totals_of(observe.open_run("run-to-divide"))
         >>> [(row.op, row.count, row.nbytes) for row in observe.breakdown(totals)]
@@ -63,7 +64,7 @@ class BreakdownRow:
 
 
 def breakdown(totals: RunTotals) -> tuple[BreakdownRow, ...]:
-    """Return the totals of all operations, those with the most time first.
+    """Return the totals of all operations of the program, those with the most time first.
 
     Args:
         totals: from `totals_of`.
@@ -76,7 +77,8 @@ def breakdown(totals: RunTotals) -> tuple[BreakdownRow, ...]:
     """
     import numpy as np
 
-    rows = totals.rows[totals.rows["layer"] == COMMUNICATION]
+    of_program = np.isin(totals.rows["comm"], [*numbers_of_program(totals.communicators), -1])
+    rows = totals.rows[(totals.rows["layer"] == COMMUNICATION) & of_program]
     sizes = np.array([*(each.size for each in totals.communicators), 0], np.int64)[rows["comm"]]
     keys = np.stack([*(rows[field].astype(np.int64) for field in _KEY), sizes], axis=1)
     unique, group = np.unique(keys, axis=0, return_inverse=True)

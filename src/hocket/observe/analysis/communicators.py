@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from hocket.observe.saved import SavedProcess
 
+_START_UP = "start-up"
+"""Label of the communicators by which hocket's ranks exchange what they need to start."""
+
 
 @dataclass(frozen=True)
 class RunCommunicator:
@@ -124,3 +127,8 @@ class RunNames:
         ).reshape(-1, 4)[inverse.reshape(-1)]  # fmt: skip
         for column, field in enumerate(("comm", "rank", "library", "algorithm")):
             rows[field] = found[:, column]
+
+
+def numbers_of_program(communicators: Sequence[RunCommunicator]) -> list[int]:
+    """Return the numbers of the communicators that the program made; hocket has others while it starts."""
+    return [number for number, each in enumerate(communicators) if each.label != _START_UP]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from hocket.comm.policy import format_nbytes
 from hocket.errors import InvalidArgument
 from hocket.measure import median_interval
+from hocket.observe.analysis.communicators import numbers_of_program
 from hocket.observe.analysis.operations import operations_of
 from hocket.observe.analysis.regions import regions_of
 
@@ -74,7 +75,7 @@ def compare_runs(before: ObservedRun, after: ObservedRun) -> tuple[RunDifference
     Examples:
         >>> import sys
         >>> from hocket import observe
-        >>> program = "import hocket as hk; comm = hk.init(); [comm.barrier() for _ in range(100)]"
+        >>> program = "import hocket as hk; [each.barrier() for each in [hk.init(backends='shm')] * 100]"
         >>> for folder in ("run-before", "run-after"):
         ...     _ = observe.record_run([sys.executable, "-c", program], folder)
         >>> before, after = observe.open_run("run-before"), observe.open_run("run-after")
@@ -98,7 +99,8 @@ def _durations(run: ObservedRun) -> dict[str, list[NDArray[np.float64]]]:
 
     found: dict[str, list[NDArray[np.float64]]] = {}
     operations = operations_of(run)
-    rows = operations.rows[~np.isnan(operations.rows["end"]) & (operations.rows["comm"] >= 0)]
+    of_program = np.isin(operations.rows["comm"], numbers_of_program(operations.communicators))
+    rows = operations.rows[~np.isnan(operations.rows["end"]) & of_program]
     size_class = np.frexp(rows["nbytes"].astype(np.float64))[1]
     sizes = np.array([each.size for each in operations.communicators] or [0])[rows["comm"]]
     keys = np.stack([rows["kind"], size_class, rows["library"], rows["algorithm"], sizes, rows["process"]], axis=1)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hocket.collectives import Schedule, find_algorithm
 from hocket.errors import InvalidArgument
 from hocket.observe.analysis.breakdown import whole_nbytes
+from hocket.observe.analysis.communicators import numbers_of_program
 from hocket.observe.analysis.operations import kind_names
 from hocket.observe.analysis.totals import COMMUNICATION, TRANSFER, RunTotals
 
@@ -67,12 +68,12 @@ def communication_matrix(totals: RunTotals, job: int | None = None) -> Communica
 
     Examples:
         >>> import sys
+        >>> from pathlib import Path
         >>> from hocket import observe
-        >>> program = '''import hocket as hk, numpy as np
-        ... comm = hk.init()
-        ... comm.all_reduce(np.ones(1000, np.float32), algorithm="ring")'''
-        >>> launch = [sys.executable, "-m", "hocket.cli", "run", "-n", "2", "--"]
-        >>> _ = observe.record_run([*launch, sys.executable, "-c", program], "run-of-a-ring")
+        >>> program = "import hocket as hk, numpy as np; hk.init().all_reduce(np.ones(1000, 'f4'), algorithm='ring')"
+        >>> _ = Path("reduce.py").write_text(program)
+        >>> launch = [sys.executable, "-m", "hocket.cli", "run", "-n", "2", "reduce.py"]
+        >>> _ = observe.record_run(launch, "run-of-a-ring")
         >>> observe.communication_matrix(observe.totals_of(observe.open_run("run-of-a-ring"))).sent_nbytes.tolist()
         [[0, 4000], [4000, 0]]
     """
@@ -90,9 +91,8 @@ def communication_matrix(totals: RunTotals, job: int | None = None) -> Communica
     sent, count = (np.zeros((num_ranks, num_ranks), np.int64) for _ in range(2))
     modelled = np.zeros((num_ranks, num_ranks))
     unknown = 0
-    for row in totals.rows:
-        if row["comm"] < 0 or totals.communicators[row["comm"]].job != job:
-            continue
+    of_job = [each for each in numbers_of_program(totals.communicators) if totals.communicators[each].job == job]
+    for row in totals.rows[np.isin(totals.rows["comm"], of_job)]:
         ranks = _job_ranks(totals.communicators[row["comm"]])
         op = kind_names()[row["kind"]] if row["layer"] == COMMUNICATION else ""
         if op == "send" or (row["layer"] == TRANSFER and row["kind"] == _SEND_OF_TRANSFERS):

@@ -48,7 +48,7 @@ class RunOperations:
     Examples:
         >>> import sys
         >>> from hocket import observe
-        >>> program = "import hocket as hk; comm = hk.init(); comm.barrier()"
+        >>> program = "import hocket as hk; hk.init(backends='shm').barrier()"
         >>> _ = observe.record_run([sys.executable, "-c", program], "run-of-a-barrier")
         >>> operations = observe.operations_of(observe.open_run("run-of-a-barrier"))
         >>> [operations.kind_names[row["kind"]] for row in operations.rows]

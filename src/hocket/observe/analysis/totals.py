@@ -59,7 +59,7 @@ def totals_of(run: ObservedRun) -> RunTotals:
     Examples:
         >>> import sys
         >>> from hocket import observe
-        >>> program = "import hocket as hk; comm = hk.init(); comm.barrier(); comm.barrier()"
+        >>> program = "import hocket as hk; [each.barrier() for each in [hk.init(backends='shm')] * 2]"
         >>> _ = observe.record_run([sys.executable, "-c", program], "run-of-two-barriers")
         >>> observe.totals_of(observe.open_run("run-of-two-barriers")).rows["count"].sum()
         np.int64(2)

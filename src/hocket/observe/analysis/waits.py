@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hocket.observe.analysis.communicators import numbers_of_program
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -23,8 +25,6 @@ ALL_WAIT = (
 """No rank can complete these before all have begun."""
 WAIT_FOR_ROOT = ("broadcast", "scatter", "scatterv")
 ROOT_WAITS = ("reduce", "gather", "gatherv")
-START_UP = "start-up"
-"""Label of the communicator by which hocket's ranks exchange what they need to start; they are started one by one."""
 WAIT_FIELDS = (
     ("row", "<i8"), ("collective", "<i8"), ("process", "<i4"), ("late_process", "<i4"), ("wait", "<f8"),
     ("lateness", "<f8"),
@@ -49,7 +49,7 @@ class WaitStates:
 
     Examples:
         >>> from hocket import observe
-        >>> _ = observe.record_run([*python, "-c", "import hocket as hk; hk.init().barrier()"], "run-of-one-rank")
+        >>> _ = observe.record_run(["true"], "run-of-one-rank")
         >>> run = observe.open_run("run-of-one-rank")
         >>> observe.wait_states(run, observe.operations_of(run)).num_collectives
         0
@@ -108,7 +108,7 @@ def _collective_rows(operations: RunOperations) -> NDArray[np.int64]:
     import numpy as np
 
     rows = operations.rows
-    of_program = [number for number, each in enumerate(operations.communicators) if each.label != START_UP]
+    of_program = numbers_of_program(operations.communicators)
     known = [
         kind for kind, name in enumerate(operations.kind_names) if name in (*ALL_WAIT, *WAIT_FOR_ROOT, *ROOT_WAITS)
     ]
