@@ -84,7 +84,7 @@ def _process(rank: FakeRank, size: int) -> SavedProcess:
     ]
     events = {
         rank.ring: _events([_op(op) for op in rank.ops]),
-        "io": _events([{"t_begin": begin, "t_end": end} for begin, end in rank.io]),
+        "io": _events([{"t_begin": begin, "t_end": end, "nbytes": 1} for begin, end in rank.io]),
         "program": _events(
             [
                 {

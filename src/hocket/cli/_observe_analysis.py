@@ -73,18 +73,26 @@ def findings(
 ) -> int:
     """Print the findings of a run."""
     from hocket.comm.policy import format_seconds
+    from hocket.observe import efficiencies, operations_of, wait_states
     from hocket.observe import findings as findings_of
 
     observed = _open(run)
     found = findings_of(observed)
+    operations = operations_of(observed)
+    jobs = efficiencies(operations, wait_states(observed, operations))
     if as_json:
         shown = [{**asdict(each), **_process(observed, each.process)} for each in found]
-        print(json.dumps({"run": str(run), "findings": shown}))
+        print(json.dumps({"run": str(run), "findings": shown, "efficiency": [asdict(each) for each in jobs]}))
     elif not found:
         print(f"{run}: no findings")
     for each in () if as_json else found:
         doubt = "" if each.is_certain else " (events were lost)"
         print(f"{format_seconds(each.seconds):>8}  {each.kind}: {each.text}{doubt}")
+    for job in () if as_json else jobs:
+        parts = f"load balance {job.load_balance:.2f} x communication {job.communication:.2f}"
+        lost = f"waits for late ranks {job.wait_share:.0%}, the rest of communication {job.transfer_share:.0%}"
+        time = format_seconds(job.runtime_s)
+        print(f"{job.num_ranks} ranks, {time}: parallel efficiency {job.parallel:.2f} = {parts}; {lost}")
     return 1 if fails and found else 0
 
 

@@ -4,6 +4,8 @@ from hocket.observe.activity import Activity, InFlight, LatestCollective, activi
 from hocket.observe.analysis.breakdown import BreakdownRow, breakdown
 from hocket.observe.analysis.communicators import RunCommunicator
 from hocket.observe.analysis.comparison import RunDifference, compare_runs
+from hocket.observe.analysis.contention import Contention, contentions
+from hocket.observe.analysis.efficiency import JobEfficiency, efficiencies
 from hocket.observe.analysis.findings import RunFinding, findings
 from hocket.observe.analysis.foreign_load import ForeignLoad, foreign_loads
 from hocket.observe.analysis.hangs import Hang, MissingRank, hangs
@@ -40,11 +42,13 @@ __all__ = [
     "BatchTask",
     "BreakdownRow",
     "CommunicationMatrix",
+    "Contention",
     "ForeignLoad",
     "Hang",
     "InFlight",
     "IoAccount",
     "IoCompleteness",
+    "JobEfficiency",
     "JobView",
     "JobWatcher",
     "LatestCollective",
@@ -74,8 +78,10 @@ __all__ = [
     "communication_matrix",
     "compare_runs",
     "completeness_of",
+    "contentions",
     "copy_recorders",
     "counter",
+    "efficiencies",
     "events_in",
     "find_job",
     "find_sources",

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal
 
 from hocket.comm.policy import format_nbytes
 from hocket.errors import InvalidArgument
-from hocket.measure import median_interval
 from hocket.observe.analysis.communicators import numbers_of_program
 from hocket.observe.analysis.operations import operations_of
+from hocket.observe.analysis.ratios import ratio_interval
 from hocket.observe.analysis.regions import regions_of
 
 if TYPE_CHECKING:
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from hocket.observe.saved import ObservedRun
 
 _MOST_BLOCKS = 30
-_LEAST_BLOCKS = 8
-"""Fewer have no interval with a confidence of 97.5 %."""
-_CONFIDENCE = 0.975
-"""Of each median; so both are in their intervals with at least 95 %."""
 
 
 @dataclass(frozen=True)
@@ -124,11 +120,7 @@ def _difference(
 
     blocks = [_block_means(each) for each in (before, after)]
     before_s, after_s = (float(np.median(each)) for each in blocks)
-    low = high = None
-    if min(map(len, blocks)) >= _LEAST_BLOCKS:
-        (least_before, most_before), (least_after, most_after) = (median_interval(each, _CONFIDENCE) for each in blocks)
-        if least_before > 0:
-            low, high = least_after / most_before, most_after / least_before
+    low, high = ratio_interval(blocks[1], blocks[0]) or (None, None)
     return RunDifference(
         what=what,
         before_s=before_s,

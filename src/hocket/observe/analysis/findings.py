@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from hocket.comm.policy import format_nbytes
+from hocket.observe.analysis.contention import contentions
 from hocket.observe.analysis.foreign_load import foreign_loads
 from hocket.observe.analysis.hangs import hangs, state_of
 from hocket.observe.analysis.operations import operations_of
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from hocket.observe.analysis.contention import Contention
     from hocket.observe.analysis.foreign_load import ForeignLoad
     from hocket.observe.analysis.hangs import Hang, MissingRank
     from hocket.observe.analysis.operations import RunOperations
@@ -40,7 +43,7 @@ class RunFinding:
     """A verdict.
 
     Args:
-        kind: "death", "hang", "straggler" or "foreign load".
+        kind: "death", "hang", "straggler", "contention" or "foreign load".
         seconds: that all ranks together lost by it; of foreign load, seconds of processors.
         layer: where the cause is: "computation", "I/O", "messages", "waiting for a CPU", "not running" or "program".
         process: place in `ObservedRun.processes` of the process that caused it; None: none alone.
@@ -81,6 +84,7 @@ def findings(run: ObservedRun) -> tuple[RunFinding, ...]:
     found = [
         *(each for hang in hangs(run, operations) if (each := _of_hang(run, operations, hang)) is not None),
         *_of_stragglers(run, operations, waits, loads),
+        *map(_of_contention, contentions(run, operations, waits)),
         *map(_of_load, loads),
     ]
     return tuple(sorted(found, key=lambda each: (each.kind == _FOREIGN_LOAD, -each.seconds)))
@@ -92,7 +96,8 @@ def _of_hang(run: ObservedRun, operations: RunOperations, hang: Hang) -> RunFind
     label = communicator.label
     states = {state_of(run.processes[communicator.processes[rank]]) for rank in hang.waiting}
     died = [each for each in hang.missing if each.state == "was killed"] if states != {"was killed"} else []
-    if not died and hang.waited_s < _LEAST_HANG_S:
+    is_left = not hang.missing and states == {"ended"}  # asynchronous, and nobody waited for its end
+    if is_left or (not died and hang.waited_s < _LEAST_HANG_S):
         return None
     culprit = next((each for each in (*died, *hang.missing)), None)
     is_running = culprit is None or culprit.state not in ("was killed", "stopped")
@@ -173,6 +178,20 @@ def _deviations(straggler: Straggler, totals: NDArray[np.float64], num_ranks: in
     chance = 1 / num_ranks
     spread = math.sqrt(float((totals**2).sum()) * chance * (1 - chance))
     return (straggler.imposed_s - float(totals.sum()) * chance) / spread if spread else 0.0
+
+
+def _of_contention(found: Contention) -> RunFinding:
+    sizes = f"{format_nbytes(found.least_nbytes)} to {format_nbytes(found.most_nbytes + 1)}"
+    return RunFinding(
+        kind="contention",
+        seconds=found.seconds,
+        layer="I/O",
+        process=None,
+        text=f"{found.op} of {sizes} over {found.library} on {found.host} takes {found.ratio:.2f} times as long "
+        f"[{found.low:.2f}, {found.high:.2f}] while files are read or written there",
+        evidence={key: value for key, value in asdict(found).items() if key != "seconds"},
+        is_certain=True,
+    )
 
 
 def _of_load(load: ForeignLoad) -> RunFinding:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 LAYERS = ("computation", "I/O", "messages", "waiting for a CPU", "not running")
 """What a late rank did since its previous collective. "waiting for a CPU": other processes had it. "not running": it
 slept, was stopped, or waited for something that is not recorded."""
+_MOST_REGIONS = 32
+"""The longest ones are compared; a training has one for each action, stage and micro-batch."""
 _CONFIDENCE = 0.999
 _LEAST_VALUES = 11
 """Fewer have no interval with this confidence."""
@@ -179,7 +181,14 @@ class _Ways:
         import numpy as np
 
         best, best_s = "", 0.0
-        for name, intervals in self._regions(process).items():
+        rows = self._rows
+        own = (rows["process"] == process) & (rows["late_process"] == process)
+        lengths = {
+            name: float(intervals.covered(self._begin[own], self._end[own]).sum())
+            for name, intervals in self._regions(process).items()
+        }
+        for name in sorted(lengths, key=lambda each: -lengths[each])[:_MOST_REGIONS]:
+            intervals = self._regions(process)[name]
             covered = np.zeros(len(self._rows))
             for other in np.unique(self._rows["process"]):
                 is_own = self._rows["process"] == other
