@@ -51,6 +51,13 @@ Examples:
   hocket observe diff last-week today
   hocket observe diff last-week today --fail-on 5%      exit code 1 if something is 5 % slower, for CI
   hocket observe diff last-week today --json"""
+_EXPORT_HELP = """Write a recorded run as a file of another tool, by the ending of its name.
+
+.json and .json.gz are a timeline for https://ui.perfetto.dev: regions, operations, transfers and I/O of all processes,
+arrows from sends to receives, CPU and memory."""
+_EXPORT_EXAMPLES = """\b
+Examples:
+  hocket observe export run-1 run-1.json.gz"""
 _MOST_SHOWN_RANKS = 16
 _LEAST_SHARE = 0.01
 """Of the time of the second run; what takes less fails no comparison."""
@@ -64,6 +71,7 @@ def register(verbs: typer.Typer) -> None:
     verbs.command("breakdown", help=_BREAKDOWN_HELP, epilog=_BREAKDOWN_EXAMPLES)(breakdown)
     verbs.command("matrix", help=_MATRIX_HELP, epilog=_MATRIX_EXAMPLES)(matrix)
     verbs.command("diff", help=_DIFF_HELP, epilog=_DIFF_EXAMPLES)(diff)
+    verbs.command("export", help=_EXPORT_HELP, epilog=_EXPORT_EXAMPLES)(export)
 
 
 def findings(
@@ -190,6 +198,22 @@ def diff(
     for what in slower:
         print(f"slower by more than {fail_on}: {what}", file=sys.stderr)
     return 1 if slower else 0
+
+
+def export(
+    run: _Run,
+    target: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write; its ending selects the format.")],
+    as_json: AsJson = False,
+) -> int:
+    """Write a run for another tool."""
+    from hocket.observe import export_run
+    from hocket.observe.formats.export import writer_of
+
+    writer_of(target)
+    export_run(_open(run), target)
+    nbytes = target.stat().st_size
+    print(json.dumps({"file": str(target), "nbytes": nbytes}) if as_json else f"{target}: {nbytes} bytes")
+    return 0
 
 
 def _parse_percent(text: str) -> float:

@@ -24,6 +24,7 @@ from hocket.observe.completeness import (
 )
 from hocket.observe.events import RecordedEvent, events_in
 from hocket.observe.filesystems import recorded_filesystem
+from hocket.observe.formats.export import export_run
 from hocket.observe.host_views import RunWatcher
 from hocket.observe.io_hooks import record_io
 from hocket.observe.job import copy_recorders, find_job
@@ -83,6 +84,7 @@ __all__ = [
     "counter",
     "efficiencies",
     "events_in",
+    "export_run",
     "find_job",
     "find_sources",
     "findings",

@@ -1,0 +1,1 @@
+"""Recorded runs in the formats of other tools, one file each."""
