@@ -57,6 +57,18 @@ def _assert_nested(events: list[dict[str, Any]]) -> None:
             stack.append(begin - length)
 
 
+def _innermost(events: list[dict[str, Any]], point: dict[str, Any]) -> dict[str, Any]:
+    """The innermost slice at a point of a track."""
+    around = [
+        event
+        for event in events
+        if event["ph"] == "X"
+        and (event["pid"], event["tid"]) == (point["pid"], point["tid"])
+        and event["ts"] <= point["ts"] <= event["ts"] + event["dur"]
+    ]
+    return max(around, key=lambda event: event["ts"])
+
+
 def test_a_recorded_program(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(_PROGRAM)
     record_run([sys.executable, "-m", "hocket.cli", "run", "-n", "2", str(tmp_path / "program.py")], tmp_path / "run")
@@ -73,15 +85,15 @@ def test_a_recorded_program(tmp_path: Path) -> None:
             recorded[place, ring] = int(np.count_nonzero(~is_number))
     shown = Counter((event["pid"], event["cat"]) for event in events if event["ph"] == "X")
     assert shown == Counter({key: count for key, count in recorded.items() if count})
-    # Three messages in each direction, each arrow from the begin of a send to the begin of the receive.
-    begins = {(event["pid"], event["tid"], event["ts"]): event for event in events if event["ph"] == "X"}
-    flows = defaultdict(dict)
+    # Three messages in each direction, each arrow forward in time from a send into its receive.
+    flows: dict[int, dict[str, Any]] = defaultdict(dict)
     for event in events:
         if event["ph"] in "sf":
-            flows[event["id"]][event["ph"]] = begins[event["pid"], event["tid"], event["ts"]]
+            flows[event["id"]][event["ph"]] = event
     assert len(flows) == 6
     for ends in flows.values():
-        send, receive = ends["s"], ends["f"]
+        assert ends["s"]["ts"] <= ends["f"]["ts"]
+        send, receive = (_innermost(events, ends[phase]) for phase in "sf")
         assert (send["name"], receive["name"]) == ("send", "recv")
         assert send["args"]["number"] == receive["args"]["number"] and send["args"]["nbytes"] == 80
         assert send["pid"] != receive["pid"] and send["ts"] <= receive["ts"] + receive["dur"]
