@@ -395,6 +395,19 @@ class RecorderError(HocketError, ValueError):
     """
 
 
+class QueryTimeout(HocketError, TimeoutError):
+    """A query of a recorded run took longer than allowed.
+
+    Examples:
+        >>> from hocket import observe
+        >>> _ = observe.record_run(["true"], "run-of-a-long-query")
+        >>> run = observe.open_run("run-of-a-long-query")
+        >>> observe.query_run(run, "SELECT sum(a.range % 7) FROM range(1000000000) a, range(1000) b", timeout=0.1)
+        Traceback (most recent call last):
+        hocket.errors.QueryTimeout: the query took longer than 0.1 s: narrow it, or allow more
+    """
+
+
 class TableMismatch(HocketError, RuntimeError):
     """The ranks of a job have different tuning tables, and would choose different backends.
 

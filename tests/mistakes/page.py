@@ -32,6 +32,7 @@ REMEDIES = {
     "ResourceExhausted": "free shared memory or file descriptors; `hocket doctor` shows the limits",
     "RecorderError": "name a process that has called `hk.init`, or whose launcher runs; or copy the file again",
     "TableError": "measure a new table: `hocket tune run`",
+    "QueryTimeout": "narrow the query, for example by LIMIT or WHERE, or raise `timeout=`",
     "TableMismatch": "copy one table to all hosts, or set the same `HOCKET_TABLE` on all",
     "WrongResult": "the library computes wrong results: do not use it, and report it",
     "UnsupportedCall": "use the alternative that the message names",

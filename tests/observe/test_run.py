@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -35,8 +37,16 @@ def _with(text: str, **values: object) -> str:
     return json.dumps({**json.loads(text), **values})
 
 
-def _left_in_memory() -> set[str]:
-    return {name for name in os.listdir("/dev/shm") if name.startswith(("hocket-observe-", "hocket-recorder-"))}
+@pytest.fixture(autouse=True)
+def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder in memory for these tests alone: other programs on this machine may be recorded meanwhile."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        yield Path(folder)
+
+
+def _left_in(memory: Path) -> set[str]:
+    return {each.name for each in memory.glob("hocket-*")}
 
 
 def _of_communication(process: SavedProcess) -> np.ndarray:
@@ -44,8 +54,7 @@ def _of_communication(process: SavedProcess) -> np.ndarray:
     return totals[totals["layer"] == 0]
 
 
-def test_a_program_of_hocket_and_its_forked_child(tmp_path: Path) -> None:
-    before = _left_in_memory()
+def test_a_program_of_hocket_and_its_forked_child(tmp_path: Path, memory: Path) -> None:
     program = """
 import os, numpy as np, hocket as hk
 from hocket import observe
@@ -73,7 +82,7 @@ with hk.init() as comm:
     names = {each.id: each.text for each in child.snapshot.definitions if each.kind == "region"}
     assert [names[event["comm"]] for event in child.events["program"]] == ["child"]
     assert child.snapshot.owner.pid != parent.snapshot.owner.pid
-    assert _left_in_memory() <= before  # a run removes what killed agents of earlier tests left
+    assert _left_in(memory) == set()
 
 
 def test_a_program_that_replaces_itself_leaves_two_recorders(tmp_path: Path) -> None:
@@ -214,8 +223,7 @@ time.sleep(0.5)
     assert all(len(process.events["program"]) == 1 for process in open_run(tmp_path / "run").processes)
 
 
-def test_a_later_run_removes_what_a_killed_agent_left(tmp_path: Path) -> None:
-    before = _left_in_memory()
+def test_a_later_run_removes_what_a_killed_agent_left(tmp_path: Path, memory: Path) -> None:
     ready = tmp_path / "ready"
     program = f"import os, time\nopen({str(ready)!r}, 'w').close()\nparent = os.getppid()\n"
     program += "while os.getppid() == parent: time.sleep(0.05)"
@@ -224,15 +232,15 @@ def test_a_later_run_removes_what_a_killed_agent_left(tmp_path: Path) -> None:
         while not ready.exists():
             assert agent.poll() is None
             time.sleep(0.02)
-        (left,) = _left_in_memory() - before
-        os.utime(f"/dev/shm/{left}", (0, 0))
+        (left,) = _left_in(memory)
+        os.utime(memory / left, (0, 0))
         record_run(["true"], tmp_path / "beside")
-        assert _left_in_memory() - before == {left}, "an agent that runs keeps its folder"
+        assert _left_in(memory) == {left}, "an agent that runs keeps its folder"
         agent.kill()
         agent.wait(scaled(30))
-        os.utime(f"/dev/shm/{left}", (0, 0))
+        os.utime(memory / left, (0, 0))
     record_run(["true"], tmp_path / "later")
-    assert _left_in_memory() <= before  # a run removes what killed agents of earlier tests left
+    assert _left_in(memory) == set()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])

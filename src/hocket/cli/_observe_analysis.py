@@ -58,6 +58,17 @@ arrows from sends to receives, CPU and memory."""
 _EXPORT_EXAMPLES = """\b
 Examples:
   hocket observe export run-1 run-1.json.gz"""
+_QUERY_HELP = """Ask a recorded run in SQL (of DuckDB: pip install 'hocket[sql]').
+
+Tables: processes, communicators, operations, waits, totals, transfers, io, regions, samples, host_samples, findings.
+DESCRIBE TABLE shows the columns of one. Times are seconds since the run began. A query can read these tables and
+nothing else."""
+_QUERY_EXAMPLES = """\b
+Examples:
+  hocket observe query run-1 "SELECT op, library, count(*), sum(seconds) FROM operations GROUP BY ALL"
+  hocket observe query run-1 "SELECT file, sum(nbytes) AS n FROM io GROUP BY file ORDER BY n DESC LIMIT 10"
+  hocket observe query run-1 "DESCRIBE waits" --json"""
+_MOST_SHOWN_ROWS = 1000
 _MOST_SHOWN_RANKS = 16
 _LEAST_SHARE = 0.01
 """Of the time of the second run; what takes less fails no comparison."""
@@ -71,6 +82,7 @@ def register(verbs: typer.Typer) -> None:
     verbs.command("breakdown", help=_BREAKDOWN_HELP, epilog=_BREAKDOWN_EXAMPLES)(breakdown)
     verbs.command("matrix", help=_MATRIX_HELP, epilog=_MATRIX_EXAMPLES)(matrix)
     verbs.command("diff", help=_DIFF_HELP, epilog=_DIFF_EXAMPLES)(diff)
+    verbs.command("query", help=_QUERY_HELP, epilog=_QUERY_EXAMPLES)(query)
     verbs.command("export", help=_EXPORT_HELP, epilog=_EXPORT_EXAMPLES)(export)
 
 
@@ -198,6 +210,29 @@ def diff(
     for what in slower:
         print(f"slower by more than {fail_on}: {what}", file=sys.stderr)
     return 1 if slower else 0
+
+
+def query(
+    run: _Run,
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="One query.")],
+    timeout: Annotated[float, typer.Option("--timeout", min=0.01, max=86_400, help="Seconds that it may take.")] = 30.0,
+    as_json: AsJson = False,
+) -> int:
+    """Print the answer of a query."""
+    from hocket.cli._tables import console_of, table_of
+    from hocket.observe import query_run
+
+    result = query_run(_open(run), sql, timeout=timeout)
+    if as_json:
+        print(json.dumps({"run": str(run), "columns": result.columns, "rows": result.rows}, default=str))
+        return 0
+    table = table_of("", result.columns, result.columns)
+    for row in result.rows[:_MOST_SHOWN_ROWS]:
+        table.add_row(*("" if value is None else str(value) for value in row))
+    console_of(160).print(table)
+    if len(result.rows) > _MOST_SHOWN_ROWS:
+        print(f"{len(result.rows)} rows; the first {_MOST_SHOWN_ROWS} are shown, --json has all")
+    return 0
 
 
 def export(

@@ -36,6 +36,7 @@ from hocket.observe.run_clock import RunClock
 from hocket.observe.saved import ObservedRun, RunDescription, SavedProcess, open_run
 from hocket.observe.series import SERIES_STATES, SavedSeries
 from hocket.observe.sources import SourceStatus, find_sources
+from hocket.observe.store.query import QueryResult, query_run
 
 __all__ = [
     "SERIES_STATES",
@@ -56,6 +57,7 @@ __all__ = [
     "MissingRank",
     "ObservedRun",
     "ProcessStatus",
+    "QueryResult",
     "QueuedJob",
     "RankView",
     "RecordedEvent",
@@ -97,6 +99,7 @@ __all__ = [
     "operation_name",
     "operations_of",
     "process_status",
+    "query_run",
     "queued_job",
     "record_io",
     "record_run",

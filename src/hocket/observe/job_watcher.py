@@ -55,9 +55,9 @@ class RankView:
         >>> import os
         >>> from hocket import observe
         >>> with hk.init():
-        ...     (rank,) = observe.JobWatcher(lambda: observe.find_job(os.getpid())).look().ranks
-        >>> rank.owner.pid == os.getpid(), rank.waits_for
-        (True, ())
+        ...     view = observe.JobWatcher(lambda: observe.find_job(os.getpid())).look()
+        >>> [rank.waits_for for rank in view.ranks if rank.owner.pid == os.getpid()]
+        [()]
     """
 
     owner: Owner
@@ -118,7 +118,7 @@ class JobWatcher:
         ...     watcher = observe.JobWatcher(lambda: observe.find_job(os.getpid()))
         ...     _ = watcher.look()
         ...     comm.all_reduce(np.ones(4))
-        ...     watcher.look().ranks[0].operations_per_s > 0
+        ...     any(rank.operations_per_s > 0 for rank in watcher.look().ranks)
         True
     """
 

@@ -1,0 +1,284 @@
+"""A recorded run as tables of columns: what SQL and other tools see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hocket import _native
+from hocket.observe.activity import operation_name, target_of
+from hocket.observe.analysis.communicators import numbers_of_program
+from hocket.observe.analysis.findings import findings
+from hocket.observe.analysis.hangs import state_of
+from hocket.observe.analysis.operations import kind_names, operations_of
+from hocket.observe.analysis.regions import regions_of
+from hocket.observe.analysis.totals import COMMUNICATION, totals_of
+from hocket.observe.analysis.waits import wait_states
+from hocket.observe.saved import saved_layout
+from hocket.observe.series import PROCESS_NUMBERS, SERIES_STATES
+from hocket.trace import EVENT_STATES
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from hocket.observe.analysis.operations import RunOperations
+    from hocket.observe.analysis.waits import WaitStates
+    from hocket.observe.saved import ObservedRun, SavedProcess
+
+Columns = Mapping[str, "NDArray[Any]"]
+
+
+def run_tables(run: ObservedRun) -> dict[str, Columns]:
+    """Return all tables of a run by name: columns of equal length.
+
+    Times `began_s` and `ended_s` are seconds since the run began; what is unknown is NaN, -1 or "".
+
+    Args:
+        run: from `open_run`.
+    """
+    operations = operations_of(run)
+    waits = wait_states(run, operations)
+    return {
+        "processes": _processes(run),
+        "communicators": _communicators(operations),
+        "operations": _operations(run, operations),
+        "waits": _waits(run, operations, waits),
+        "totals": _totals(run),
+        "transfers": _events(run, "transfers"),
+        "io": _events(run, "io"),
+        "regions": _regions(run),
+        "samples": _samples(run),
+        "host_samples": _host_samples(run),
+        "findings": _findings(run),
+    }
+
+
+def _processes(run: ObservedRun) -> Columns:
+    owners = [process.snapshot.owner for process in run.processes]
+    return {
+        "process": _integers(range(len(owners))),
+        "rank": _integers(-1 if owner.rank is None else owner.rank for owner in owners),
+        "pid": _integers(owner.pid for owner in owners),
+        "host": _texts(process.host for process in run.processes),
+        "program": _texts(owner.program for owner in owners),
+        "state": _texts(map(state_of, run.processes)),
+        "began_s": _numbers(float(each.clock.seconds(each.snapshot.anchor[0])) for each in run.processes),
+        "num_lost": _integers(sum(process.lost.values()) for process in run.processes),
+    }
+
+
+def _communicators(operations: RunOperations) -> Columns:
+    found = operations.communicators
+    return {
+        "comm": _integers(range(len(found))),
+        "communicator": _texts(each.label for each in found),
+        "job": _integers(each.job for each in found),
+        "size": _integers(each.size for each in found),
+        "members": _texts(",".join(map(str, each.members)) for each in found),
+        "is_of_program": _booleans(number in numbers_of_program(found) for number in range(len(found))),
+    }
+
+
+def _operations(run: ObservedRun, found: RunOperations) -> Columns:
+    rows = found.rows
+    return {
+        **_place(run, rows["process"]),
+        "comm": rows["comm"],
+        "communicator": _chosen([each.label for each in found.communicators], rows["comm"]),
+        "number": rows["number"],
+        "op": _chosen(kind_names(), rows["kind"]),
+        "peer": rows["peer"],
+        "nbytes": rows["nbytes"],
+        "began_s": rows["begin"],
+        "ended_s": rows["end"],
+        "seconds": rows["end"] - rows["begin"],
+        "blocked_s": rows["blocked"],
+        "state": _chosen(EVENT_STATES, rows["state"]),
+        "is_async": rows["is_async"],
+        "library": _chosen(found.names, rows["library"]),
+        "algorithm": _chosen(found.names, rows["algorithm"]),
+        "weight": rows["weight"],
+    }
+
+
+def _waits(run: ObservedRun, operations: RunOperations, waits: WaitStates) -> Columns:
+    rows = operations.rows[waits.rows["row"]]
+    return {
+        **_place(run, waits.rows["process"]),
+        "comm": rows["comm"],
+        "number": rows["number"],
+        "op": _chosen(kind_names(), rows["kind"]),
+        "began_s": rows["begin"],
+        "wait_s": waits.rows["wait"],
+        "lateness_s": waits.rows["lateness"],
+        "late_rank": _ranks(run)[waits.rows["late_process"]],
+    }
+
+
+def _totals(run: ObservedRun) -> Columns:
+    import numpy as np
+
+    found = totals_of(run)
+    rows = found.rows
+    transfers = [*_native.TRANSFER_NAMES, *[""] * 256]
+    is_operation = rows["layer"] == COMMUNICATION
+    return {
+        **_place(run, rows["process"]),
+        "comm": rows["comm"],
+        "communicator": _chosen([each.label for each in found.communicators], rows["comm"]),
+        "layer": _chosen(("communication", "transfer"), rows["layer"]),
+        "op": np.where(is_operation, _chosen(kind_names(), rows["kind"]), _chosen(transfers, rows["kind"])),
+        "peer": rows["peer"],
+        "least_nbytes": np.int64(1) << rows["size_class"].astype(np.int64) >> 1,
+        "library": _chosen(found.names, rows["library"]),
+        "algorithm": _chosen(found.names, rows["algorithm"]),
+        **{name: rows[name] for name in ("count", "failed", "nbytes", "seconds", "least_s", "most_s")},
+    }
+
+
+def _events(run: ObservedRun, ring: str) -> Columns:
+    """Transfers of schedules, or calls of I/O."""
+    import numpy as np
+
+    nothing = np.zeros(0, saved_layout())
+    parts = [
+        _columns_of(place, process, ring, process.events.get(ring, nothing))
+        for place, process in enumerate(run.processes)
+    ]
+    if not parts:
+        return {"process": _integers(())}
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return {**_place(run, joined.pop("process")), **joined}
+
+
+def _columns_of(place: int, process: SavedProcess, ring: str, events: NDArray[np.void]) -> dict[str, NDArray[Any]]:
+    import numpy as np
+
+    begin, end = process.clock.seconds(events["t_begin"]), process.clock.seconds(events["t_end"])
+    ended = np.where(events["t_end"] > 0, end, np.nan)
+    kinds, kind = np.unique(events["kind"], return_inverse=True)
+    _, first, target = np.unique(events["comm"], return_index=True, return_inverse=True)
+    columns = {
+        "process": np.full(len(events), place),
+        "kind": _chosen([operation_name(ring, int(each)) for each in kinds], kind),
+        "file" if ring == "io" else "communicator": _chosen(
+            [target_of(process.snapshot, ring, event) for event in events[first]], target
+        ),
+        "nbytes": events["nbytes"].astype(np.int64),
+        "began_s": begin,
+        "ended_s": ended,
+        "seconds": ended - begin,
+        "state": _chosen(EVENT_STATES, events["state"]),
+        "weight": np.int64(1) << events["weight_log2"].astype(np.int64),
+    }
+    if ring == "transfers":
+        columns |= {"number": events["seq"].astype(np.int64), "peer": events["peer"]}
+    return columns
+
+
+def _regions(run: ObservedRun) -> Columns:
+    import numpy as np
+
+    parts = [
+        (place, name, begin, end)
+        for place, process in enumerate(run.processes)
+        for name, begins, ends in regions_of(process)
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)
+    ]
+    began, ended = _numbers(part[2] for part in parts), _numbers(part[3] for part in parts)
+    return {
+        **_place(run, np.array([part[0] for part in parts], np.int64)),
+        "region": _texts(part[1] for part in parts),
+        "began_s": began,
+        "ended_s": ended,
+        "seconds": ended - began,
+    }
+
+
+def _samples(run: ObservedRun) -> Columns:
+    import numpy as np
+
+    series = [process.series for process in run.processes]
+    times = [process.clock.seconds_at_ns(process.series["time_ns"]) for process in run.processes]
+    places = np.repeat(np.arange(len(series)), [len(rows) for rows in series])
+    return {
+        **_place(run, places),
+        "at_s": np.concatenate([np.zeros(0), *times]),
+        "state": _chosen(SERIES_STATES, np.concatenate([np.zeros(0, np.uint8), *(rows["state"] for rows in series)])),
+        **{name: np.concatenate([np.zeros(0), *(rows[name] for rows in series)]) for name in PROCESS_NUMBERS},
+    }
+
+
+def _host_samples(run: ObservedRun) -> Columns:
+    """One row for each number, since sources have different ones."""
+    import numpy as np
+
+    parts = [
+        (series, name, series.clock.seconds_at_ns(series.rows["time_ns"]), series.rows[name])
+        for series in run.host_series
+        for name in series.rows.dtype.names or ()
+        if name != "time_ns"
+    ]
+    lengths = [len(values) for *_, values in parts]
+    return {
+        "host": np.repeat(_texts(series.host for series, *_ in parts), lengths),
+        "source": np.repeat(_texts(series.source for series, *_ in parts), lengths),
+        "device": np.repeat(_texts(series.name for series, *_ in parts), lengths),
+        "number": np.repeat(_texts(name for _, name, *_ in parts), lengths),
+        "at_s": np.concatenate([np.zeros(0), *(times for _, _, times, _ in parts)]),
+        "value": np.concatenate([np.zeros(0), *(values for *_, values in parts)]).astype(np.float64),
+    }
+
+
+def _findings(run: ObservedRun) -> Columns:
+    found, ranks = findings(run), _ranks(run)
+    return {
+        "kind": _texts(each.kind for each in found),
+        "seconds": _numbers(each.seconds for each in found),
+        "layer": _texts(each.layer for each in found),
+        "process": _integers(-1 if each.process is None else each.process for each in found),
+        "rank": _integers(-1 if each.process is None else int(ranks[each.process]) for each in found),
+        "text": _texts(each.text for each in found),
+    }
+
+
+def _place(run: ObservedRun, processes: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    hosts = [process.host for process in run.processes]
+    return {"process": processes, "rank": _ranks(run)[processes], "host": _chosen(hosts, processes)}
+
+
+def _ranks(run: ObservedRun) -> NDArray[np.int64]:
+    owners = [process.snapshot.owner for process in run.processes]
+    return _integers(-1 if owner.rank is None else owner.rank for owner in owners)
+
+
+def _chosen(texts: Sequence[str], places: NDArray[Any]) -> NDArray[np.object_]:
+    """The text at each place; "" for -1."""
+    import numpy as np
+
+    return np.asarray(np.array([*texts, ""], object)[places])
+
+
+def _texts(values: Iterable[str]) -> NDArray[np.object_]:
+    import numpy as np
+
+    return np.array([*values], object)
+
+
+def _integers(values: Iterable[int]) -> NDArray[np.int64]:
+    import numpy as np
+
+    return np.array([*values], np.int64)
+
+
+def _numbers(values: Iterable[float]) -> NDArray[np.float64]:
+    import numpy as np
+
+    return np.array([*values], np.float64)
+
+
+def _booleans(values: Iterable[bool]) -> NDArray[np.bool_]:
+    import numpy as np
+
+    return np.array([*values], np.bool_)
