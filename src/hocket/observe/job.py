@@ -25,8 +25,8 @@ def find_job(pid: int) -> list[RecorderPlace]:
         >>> import os
         >>> from hocket import observe
         >>> with hk.init():
-        ...     len(observe.find_job(os.getpid()))
-        1
+        ...     os.getpid() in [place.read(0).owner.pid for place in observe.find_job(os.getpid())]
+        True
     """
     process_status(pid)
     found: dict[tuple[int, int], RecorderPlace] = {}
@@ -71,8 +71,8 @@ def copy_recorders(pid: int, folder: str | Path) -> list[Path]:
         >>> import os
         >>> from hocket import observe
         >>> with hk.init() as comm:
-        ...     (copy,) = observe.copy_recorders(os.getpid(), "copies")
-        >>> hk.trace.read_recorder(copy).owner.pid == os.getpid()
+        ...     copies = observe.copy_recorders(os.getpid(), "copies")
+        >>> os.getpid() in [hk.trace.read_recorder(copy).owner.pid for copy in copies]
         True
     """
     places = find_job(pid)
