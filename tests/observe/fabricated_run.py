@@ -36,6 +36,8 @@ class Op:
     comm: int = 1
     is_async: bool = False
     state: str = ""
+    tag: int = 0
+    blocked: int = 0
 
 
 @dataclass
@@ -132,7 +134,8 @@ def _op(op: Op) -> dict[str, int]:
     state = op.state or ("started" if op.end is None else "completed")
     return {
         "t_begin": op.begin, "t_end": op.end or 0, "kind": KINDS[op.kind], "seq": op.number, "nbytes": op.nbytes,
-        "peer": op.peer, "comm": op.comm, "flags": ASYNC if op.is_async else 0, "state": EVENT_STATES.index(state),
+        "peer": op.peer, "comm": op.comm, "flags": ASYNC if op.is_async else 0, "aux": op.tag,
+        "blocked_ns": op.blocked, "state": EVENT_STATES.index(state),
     }  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def test_findings(runs: tuple[Path, Path]) -> None:
     assert done.returncode == 0 and (first["kind"], first["layer"], first["process"]["rank"]) == (
         "straggler", "not running", 1
     )  # fmt: skip
-    assert first["seconds"] > 0.1 and first["evidence"]["num_collectives"] >= 40
+    assert first["seconds"] > 0.1 and first["evidence"]["num_compared"] >= 40
     shown = hocket("observe", "findings", str(runs[1]), "--fail")
     assert shown.returncode == 1 and "straggler" in shown.stdout and "rank 1" in shown.stdout
 

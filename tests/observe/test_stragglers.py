@@ -81,7 +81,7 @@ def test_the_late_rank_and_its_cause(
     assert (worst.process, worst.layer, worst.region) == (late, layer, region)
     # Two ranks wait four to six milliseconds each time, except before the first, to which the way is not known.
     assert worst.imposed_s == pytest.approx(_STEPS * 2 * 0.005, rel=0.1)
-    assert (worst.num_late, worst.num_collectives) == (_STEPS, _STEPS)
+    assert (worst.num_late, worst.num_compared) == (_STEPS, _STEPS)
     assert 0.0045 < worst.low_s <= worst.late_s <= worst.high_s < 0.0055
     assert sum(worst.by_layer.values()) == pytest.approx(worst.imposed_s)
     assert sum(each.imposed_s for each in others) == 0 and worst.share == 1.0
@@ -129,3 +129,21 @@ def test_lateness_is_against_the_median_of_the_others(seed: int) -> None:
         others = np.delete(arrivals, found.process, axis=1)
         lateness = (arrivals[:, found.process] - np.median(others, axis=1)) * 1e-9
         assert found.late_s == pytest.approx(np.median(lateness), abs=1e-9)
+
+
+def test_a_late_sender_in_a_ring() -> None:
+    """Each rank sends to the next one and receives from the previous one; one of four is late with all it sends."""
+    ranks = []
+    for rank in range(4):
+        ops, io = [], []
+        for step in range(_STEPS):
+            start = step * _PERIOD + (6 * MS if rank == 2 else 0)
+            came = step * _PERIOD + (6 * MS if rank == 3 else 0)
+            ops.append(Op("send", step, start, start + 1000, peer=(rank + 1) % 4, is_async=True, blocked=1000))
+            ops.append(Op("recv", step, start + 2000, max(start, came) + 5000, peer=(rank - 1) % 4))
+            io.append((step * _PERIOD + MS, step * _PERIOD + 6 * MS))
+        ranks.append(FakeRank(rank, ops, io=io if rank == 2 else ()))
+    worst, *others = _stragglers(fabricate(ranks))
+    assert (worst.process, worst.layer, worst.num_late, worst.num_compared) == (2, "I/O", _STEPS, _STEPS)
+    assert worst.imposed_s == pytest.approx(_STEPS * 0.006, rel=0.01) and worst.low_s > 0.005
+    assert sum(each.imposed_s for each in others) < 0.001

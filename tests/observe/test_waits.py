@@ -122,3 +122,47 @@ def test_jobs_of_one_run_are_not_mixed() -> None:
 def test_a_run_without_collectives() -> None:
     waits = _waits(fabricate([FakeRank(0, [Op("send", 1, 0, MS, peer=1)]), FakeRank(None)]))
     assert (len(waits.rows), waits.num_collectives) == (0, 0)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_receivers_wait_for_late_senders(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    num_messages = 15
+    sent = np.arange(num_messages) * 100 + draw.integers(0, 90, num_messages)
+    received = np.arange(num_messages) * 100 + draw.integers(0, 90, num_messages)
+    tags = draw.integers(0, 2, num_messages)
+    ends = np.maximum(sent, received) + 1
+    sends = [
+        Op("send", 0, int(at) * MS, int(at) * MS + 1, peer=1, tag=int(tag)) for at, tag in zip(sent, tags, strict=True)
+    ]
+    receives = [
+        Op("recv", 0, int(at) * MS, int(end) * MS, peer=0, tag=int(tag))
+        for at, end, tag in zip(received, ends, tags, strict=True)
+    ]
+    waits = _waits(fabricate([FakeRank(0, sends), FakeRank(1, receives)]))
+    assert (waits.num_messages, waits.num_collectives) == (num_messages, 0)
+    # The n-th message of a tag is the n-th there.
+    expected = 0
+    for tag in (0, 1):
+        own = tags == tag
+        expected += np.clip(np.sort(sent[own]) - np.sort(received[own]), 0, None).sum()
+    of_receiver = waits.rows[waits.rows["process"] == 1]
+    assert of_receiver["wait"].sum() == pytest.approx(expected * 1e-3)
+    assert waits.rows[waits.rows["process"] == 0]["wait"].sum() == 0
+    assert set(waits.rows["late_process"][waits.rows["wait"] > 0].tolist()) <= {0}
+
+
+def test_messages_that_cannot_be_matched_are_left_out() -> None:
+    """Of one tag the third send was not recorded; another one has both sides."""
+    sends = [Op("send", 0, step * MS, step * MS + 1, peer=1, tag=4) for step in range(2)]
+    receives = [Op("recv", 0, step * MS, step * MS + 1, peer=0, tag=4) for step in range(3)]
+    sends.append(Op("send", 0, 30 * MS, 31 * MS, peer=1, tag=5))
+    receives.append(Op("recv", 0, 20 * MS, 31 * MS, peer=0, tag=5))
+    waits = _waits(fabricate([FakeRank(0, sends), FakeRank(1, receives)]))
+    assert waits.num_messages == 1 and waits.rows["wait"].tolist() == pytest.approx([0, 0.01])
+
+
+def test_an_asynchronous_receive_waits_as_long_as_its_caller_did() -> None:
+    receive = Op("recv", 0, 0, 50 * MS, peer=0, is_async=True, blocked=3 * MS)
+    waits = _waits(fabricate([FakeRank(0, [Op("send", 0, 40 * MS, 41 * MS, peer=1)]), FakeRank(1, [receive])]))
+    assert waits.rows["wait"].tolist() == pytest.approx([0, 0.003])

@@ -85,9 +85,9 @@ def contentions(run: ObservedRun, operations: RunOperations, waits: WaitStates) 
     rows = operations.rows[waits.rows["row"]]
     if not len(rows):
         return ()
-    arrival = np.full(int(waits.rows["collective"].max()) + 1, -np.inf)
-    np.maximum.at(arrival, waits.rows["collective"], rows["begin"])
-    begin, end = arrival[waits.rows["collective"]], rows["end"]
+    arrival = np.full(int(waits.rows["group"].max()) + 1, -np.inf)
+    np.maximum.at(arrival, waits.rows["group"], rows["begin"])
+    begin, end = arrival[waits.rows["group"]], rows["end"]
     is_timed = ~np.isnan(end) & (end > begin)
     hosts = np.array([each.host for each in run.processes])[rows["process"]]
     size_class = np.frexp(rows["nbytes"].astype(np.float64))[1]
@@ -99,8 +99,8 @@ def contentions(run: ObservedRun, operations: RunOperations, waits: WaitStates) 
         for kind, bits, library in np.unique(keys[is_here], axis=0).tolist():
             chosen = np.flatnonzero(is_here & (keys == (kind, bits, library)).all(axis=1))
             # Ranks of one collective end at about the same time, and count once.
-            order = chosen[np.lexsort((end[chosen], waits.rows["collective"][chosen]))]
-            is_last = np.diff(waits.rows["collective"][order], append=-1) != 0
+            order = chosen[np.lexsort((end[chosen], waits.rows["group"][chosen]))]
+            is_last = np.diff(waits.rows["group"][order], append=-1) != 0
             effect = _compare(begin[order[is_last]], end[order[is_last]], io)
             if effect is not None:
                 about: dict[str, Any] = {"least_nbytes": 1 << bits >> 1, "most_nbytes": (1 << bits) - 1}

@@ -133,12 +133,12 @@ def _of_stragglers(
 ) -> Iterator[RunFinding]:
     import numpy as np
 
-    if not waits.num_collectives:
+    if not len(waits.rows):
         return
     begin = operations.rows["begin"][waits.rows["row"]]
     duration_s = float(begin.max() - begin.min())
     num_ranks = len(np.unique(waits.rows["process"]))
-    totals = np.bincount(waits.rows["collective"], weights=waits.rows["wait"]).astype(np.float64)
+    totals = np.bincount(waits.rows["group"], weights=waits.rows["wait"]).astype(np.float64)
     busy_hosts = {load.host for load in loads}
     for each in stragglers(run, operations, waits):
         deviations = _deviations(each, totals, num_ranks)
@@ -161,10 +161,10 @@ def _of_stragglers(
             layer=each.layer,
             process=each.process,
             text=f"{'a process' if rank is None else f'rank {rank}'} on {process.host} kept the others waiting for "
-            f"{each.imposed_s:.3g} s ({share:.1%} of their time) at {each.num_late} of {each.num_collectives} "
-            f"collectives; {doing}",
+            f"{each.imposed_s:.3g} s ({share:.1%} of their time) at {each.num_late} of {each.num_compared} "
+            f"collectives{' and messages' if waits.num_messages else ''}; {doing}",
             evidence={"share": share, "late_s": each.late_s, "low_s": each.low_s, "high_s": each.high_s,
-                      "num_late": each.num_late, "num_collectives": each.num_collectives, "deviations": deviations,
+                      "num_late": each.num_late, "num_compared": each.num_compared, "deviations": deviations,
                       **{f"{layer}_s": seconds for layer, seconds in each.by_layer.items()}},
             is_certain=True,
         )  # fmt: skip
@@ -173,7 +173,7 @@ def _of_stragglers(
 def _deviations(straggler: Straggler, totals: NDArray[np.float64], num_ranks: int) -> float:
     """By how many standard deviations a rank kept the others waiting longer than by chance.
 
-    By chance, each collective's waits are for a rank drawn at random.
+    By chance, the waits in each collective and message are for a rank drawn at random.
     """
     chance = 1 / num_ranks
     spread = math.sqrt(float((totals**2).sum()) * chance * (1 - chance))

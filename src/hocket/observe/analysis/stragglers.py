@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from hocket.observe.saved import ObservedRun, SavedProcess
 
 LAYERS = ("computation", "I/O", "messages", "waiting for a CPU", "not running")
-"""What a late rank did since its previous collective. "waiting for a CPU": other processes had it. "not running": it
-slept, was stopped, or waited for something that is not recorded."""
+"""What a late rank did since its previous collective, or before a message since its previous operation. "waiting for a
+CPU": other processes had it. "not running": it slept, was stopped, or waited for something that is not recorded."""
 _MOST_REGIONS = 32
 """The longest ones are compared; a training has one for each action, stage and micro-batch."""
 _CONFIDENCE = 0.999
@@ -38,12 +38,12 @@ class Straggler:
     Args:
         process: place in `ObservedRun.processes`.
         imposed_s: seconds that all other ranks together waited for it.
-        share: of all waits in collectives, 0 to 1.
-        num_late: number of collectives at which others waited for it.
-        num_collectives: number of collectives that it took part in.
+        share: of all waits, 0 to 1.
+        num_late: number of collectives and messages at which others waited for it.
+        num_compared: number of collectives that it took part in, and of messages that it sent.
         late_s: median of how much later it arrived than the median of the others; negative if it was earlier.
-        low_s, high_s: interval of that median with a confidence of 99.9 %; infinite for fewer than 11 collectives.
-        layer: one of `LAYERS`: what took most of the time by which its way to these collectives was longer than the
+        low_s, high_s: interval of that median with a confidence of 99.9 %; infinite for fewer than 11 of them.
+        layer: one of `LAYERS`: what took most of the time by which its way to these operations was longer than the
             others' way.
         by_layer: seconds of `imposed_s` for each of them.
         region: region of the program in which it spent most of that time; "" without regions.
@@ -59,7 +59,7 @@ class Straggler:
     imposed_s: float
     share: float
     num_late: int
-    num_collectives: int
+    num_compared: int
     late_s: float
     low_s: float
     high_s: float
@@ -94,9 +94,11 @@ def stragglers(run: ObservedRun, operations: RunOperations, waits: WaitStates) -
         return ()
     ways = _Ways(run, operations, waits)
     lead = _lateness(operations, waits)
+    # A receiver that comes after the sender keeps nobody waiting.
+    is_compared = np.array(operations.kind_names)[operations.rows["kind"][rows["row"]]] != "recv"
     found = []
     for process in np.flatnonzero(imposed > 0):
-        is_own = rows["process"] == process
+        is_own = (rows["process"] == process) & is_compared
         is_waited_for = (rows["late_process"] == process) & (rows["wait"] > 0)
         by_layer = ways.imposed_by_layer(int(process), float(imposed[process]))
         late = lead[is_own]
@@ -106,8 +108,8 @@ def stragglers(run: ObservedRun, operations: RunOperations, waits: WaitStates) -
                 process=int(process),
                 imposed_s=float(imposed[process]),
                 share=float(imposed[process] / imposed.sum()),
-                num_late=len(np.unique(rows["collective"][is_waited_for])),
-                num_collectives=int(is_own.sum()),
+                num_late=len(np.unique(rows["group"][is_waited_for])),
+                num_compared=int(is_own.sum()),
                 late_s=float(np.median(late)),
                 low_s=low,
                 high_s=high,
@@ -123,7 +125,7 @@ def _lateness(operations: RunOperations, waits: WaitStates) -> NDArray[np.float6
     """How much later each rank arrived than the median of the others, in seconds."""
     import numpy as np
 
-    begin, group = operations.rows["begin"][waits.rows["row"]], waits.rows["collective"]
+    begin, group = operations.rows["begin"][waits.rows["row"]], waits.rows["group"]
     counts = np.bincount(group)
     first = (np.cumsum(counts) - counts)[group]
     order = np.lexsort((begin, group))
@@ -139,7 +141,8 @@ def _lateness(operations: RunOperations, waits: WaitStates) -> NDArray[np.float6
 
 
 class _Ways:
-    """What each rank did between its previous collective and its arrival at each one."""
+    """What each rank did on its way to each operation: since its previous collective, or before a message since its
+    previous operation of any kind."""
 
     def __init__(self, run: ObservedRun, operations: RunOperations, waits: WaitStates) -> None:
         import numpy as np
@@ -207,14 +210,14 @@ class _Ways:
         return self._regions_by_process[process]
 
     def _excess(self, values: NDArray[np.float64], process: int) -> NDArray[np.float64]:
-        """How much more a process has than the median of the others, at each collective where it was the last one."""
+        """How much more a process has than the median of the others, at each operation where it was the last one."""
         import numpy as np
 
         rows = self._rows
         is_last = (rows["process"] == process) & (rows["late_process"] == process)
-        collectives = rows["collective"][is_last]
-        is_other = np.isin(rows["collective"], collectives) & (rows["process"] != process)
-        others, place = np.unique(rows["collective"][is_other], return_inverse=True)
+        groups = rows["group"][is_last]
+        is_other = np.isin(rows["group"], groups) & (rows["process"] != process)
+        others, place = np.unique(rows["group"][is_other], return_inverse=True)
         order = np.lexsort((values[is_other], place))
         counts = np.bincount(place, minlength=len(others))
         first = np.concatenate([[0], np.cumsum(counts)[:-1]])
@@ -224,17 +227,19 @@ class _Ways:
 
 
 def _previous(operations: RunOperations) -> NDArray[np.float64]:
-    """For each operation, when its process had come out of the collective before: its end, or its begin if the process
-    went on meanwhile. The first one has the start of its process's recording."""
+    """For each operation, when its way began: when its process had come out of the operation before, or had gone on
+    meanwhile. The first one has no way."""
     import numpy as np
 
     rows = operations.rows
     is_collective = ~np.isin(np.array(operations.kind_names)[rows["kind"]], MESSAGES)
     found = rows["begin"].copy()
     for process in np.unique(rows["process"]):
-        places = np.flatnonzero((rows["process"] == process) & is_collective)
-        left = np.where(rows["is_async"] | np.isnan(rows["end"]), rows["begin"], rows["end"])[places]
-        found[places[1:]] = np.minimum(np.maximum.accumulate(left)[:-1], rows["begin"][places[1:]])
+        own = np.flatnonzero(rows["process"] == process)
+        for places, is_way in ((own, ~is_collective[own]), (own[is_collective[own]], slice(None))):
+            left = np.where(rows["is_async"] | np.isnan(rows["end"]), rows["begin"], rows["end"])[places]
+            before = np.append(rows["begin"][places[:1]], np.maximum.accumulate(left)[:-1])
+            found[places[is_way]] = np.minimum(before, rows["begin"][places])[is_way]
     return found
 
 

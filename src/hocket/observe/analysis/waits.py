@@ -1,6 +1,6 @@
-"""Who waited for whom: arrivals at collectives, and the time that early ranks spent on late ones.
+"""Who waited for whom: the time that early ranks spent on late ones in collectives, and receivers on late senders.
 
-Wait states at collectives follow Scalasca's: wait at N x N, late broadcast, early reduce (Geimer et al., The Scalasca
+The wait states are Scalasca's: wait at N x N, late broadcast, early reduce, late sender (Geimer et al., The Scalasca
 performance toolset architecture, 2010).
 """
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hocket.observe.analysis.communicators import numbers_of_program
+from hocket.observe.analysis.messages import matched_messages
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +27,7 @@ ALL_WAIT = (
 WAIT_FOR_ROOT = ("broadcast", "scatter", "scatterv")
 ROOT_WAITS = ("reduce", "gather", "gatherv")
 WAIT_FIELDS = (
-    ("row", "<i8"), ("collective", "<i8"), ("process", "<i4"), ("late_process", "<i4"), ("wait", "<f8"),
+    ("row", "<i8"), ("group", "<i8"), ("process", "<i4"), ("late_process", "<i4"), ("wait", "<f8"),
     ("lateness", "<f8"),
 )  # fmt: skip
 """Columns of `WaitStates.rows`."""
@@ -37,15 +38,17 @@ class WaitStates:
     """The waits of a run.
 
     Args:
-        rows: structured array with `WAIT_FIELDS`, one row for each rank of each collective: "row" is the operation's
-            place in `RunOperations.rows`; "collective" numbers the collectives; "late_process" is the last to arrive,
-            as a place in `ObservedRun.processes`; "wait" how many seconds this rank was in the collective before that
-            one arrived; "lateness" how many seconds after the first rank it arrived itself. Differences smaller than
-            the error of the clocks count as 0.
+        rows: structured array with `WAIT_FIELDS`, one row for each rank of each collective, and one for the send and
+            for the receive of each message: "row" is the operation's place in `RunOperations.rows`; "group" numbers the
+            collectives and messages; "late_process" is the last to arrive, as a place in `ObservedRun.processes`;
+            "wait" how many seconds this rank was in the operation before that one arrived, of a sender always 0;
+            "lateness" how many seconds after the first rank it arrived itself. Differences smaller than the error of
+            the clocks count as 0.
         num_collectives: how many collectives were compared.
         num_incomplete: how many were not, because a rank did not begin them or was not recorded, or because not every
             one of these operations was recorded.
-        num_mismatched: how many were not, because ranks begun different operations with the same number.
+        num_mismatched: how many were not, because ranks have begun different operations with the same number.
+        num_messages: how many messages were matched.
 
     Examples:
         >>> from hocket import observe
@@ -59,10 +62,11 @@ class WaitStates:
     num_collectives: int
     num_incomplete: int
     num_mismatched: int
+    num_messages: int
 
 
 def wait_states(run: ObservedRun, operations: RunOperations) -> WaitStates:
-    """Return how long each rank waited for others in each collective of two or more ranks.
+    """Return how long each rank waited for others in each collective of two or more ranks, and for each message.
 
     Args:
         run: from `open_run`.
@@ -78,8 +82,9 @@ def wait_states(run: ObservedRun, operations: RunOperations) -> WaitStates:
     import numpy as np
 
     places = _collective_rows(operations)
+    messages = matched_messages(operations)
     if not len(places):
-        return WaitStates(np.zeros(0, list(WAIT_FIELDS)), 0, 0, 0)
+        return WaitStates(_message_waits(run, operations, messages, 0), 0, 0, 0, len(messages))
     rows = operations.rows[places]
     order = np.lexsort((rows["rank"], rows["number"], rows["comm"]))
     places, rows = places[order], rows[order]
@@ -95,11 +100,15 @@ def wait_states(run: ObservedRun, operations: RunOperations) -> WaitStates:
     is_matched = np.logical_and.reduceat(rows["kind"] == rows["kind"][starts][group], starts)
     has_others = expected > 1
     is_usable = is_whole & is_matched & has_others
+    num_collectives = int(is_usable.sum())
+    in_collectives = _waits(run, operations, places[is_usable[group]], counts[is_usable])
+    in_messages = _message_waits(run, operations, messages, num_collectives)
     return WaitStates(
-        rows=_waits(run, operations, places[is_usable[group]], counts[is_usable]),
-        num_collectives=int(is_usable.sum()),
+        rows=np.concatenate([in_collectives, in_messages]),
+        num_collectives=num_collectives,
         num_incomplete=int((~is_whole & has_others).sum()),
         num_mismatched=int((is_whole & ~is_matched & has_others).sum()),
+        num_messages=len(messages),
     )
 
 
@@ -137,11 +146,42 @@ def _waits(
     until = np.fmin(begin[late], np.where(np.isnan(rows["end"]), np.inf, rows["end"]))
     wait = np.maximum(until - begin, 0.0)
     wait[root_waits & (np.arange(len(places)) != root)] = 0.0
-    errors = np.array([each.clock.error_s for each in run.processes])
-    hosts = np.array([each.host for each in run.processes])
     mine, theirs = rows["process"], rows["process"][late]
-    error = np.where(hosts[mine] == hosts[theirs], 0.0, errors[mine] + errors[theirs])
+    error = _clock_errors(run, mine, theirs)
     lateness = begin - np.minimum.reduceat(begin, starts)[group]
-    found["row"], found["collective"], found["process"], found["late_process"] = places, group, mine, theirs
+    found["row"], found["group"], found["process"], found["late_process"] = places, group, mine, theirs
     found["wait"], found["lateness"] = np.maximum(wait - error, 0.0), np.maximum(lateness - error, 0.0)
     return found
+
+
+def _message_waits(
+    run: ObservedRun, operations: RunOperations, messages: NDArray[np.int64], first_group: int
+) -> NDArray[np.void]:
+    """Two rows for each message: the send and the receive."""
+    import numpy as np
+
+    found = np.zeros(2 * len(messages), list(WAIT_FIELDS))
+    places = messages.reshape(-1)
+    rows = operations.rows[places]
+    begin, other = rows["begin"], np.arange(len(rows)) ^ 1
+    is_receive = np.arange(len(rows)) % 2 == 1
+    late_by = begin - begin[other]
+    end = np.where(np.isnan(rows["end"]), np.inf, rows["end"])
+    wait = np.where(is_receive, np.clip(np.minimum(begin[other], end) - begin, 0.0, None), 0.0)
+    # The caller of an asynchronous receive goes on, and waits later or never.
+    wait = np.where(rows["is_async"], np.fmin(wait, np.nan_to_num(rows["blocked"])), wait)
+    error = _clock_errors(run, rows["process"], rows["process"][other])
+    found["row"], found["group"] = places, first_group + np.arange(len(rows)) // 2
+    found["process"] = rows["process"]
+    found["late_process"] = np.where(late_by > 0, rows["process"], rows["process"][other])
+    found["wait"], found["lateness"] = np.maximum(wait - error, 0.0), np.maximum(late_by - error, 0.0)
+    return found
+
+
+def _clock_errors(run: ObservedRun, mine: NDArray[np.int64], theirs: NDArray[np.int64]) -> NDArray[np.float64]:
+    """By how much the clocks of two processes may differ; on one host they are the same."""
+    import numpy as np
+
+    errors = np.array([each.clock.error_s for each in run.processes])
+    hosts = np.array([each.host for each in run.processes])
+    return np.where(hosts[mine] == hosts[theirs], 0.0, errors[mine] + errors[theirs])
