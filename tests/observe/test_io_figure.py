@@ -189,8 +189,8 @@ def test_the_kernels_counters_are_those_that_the_program_reads(tmp_path: Path) -
     snapshot, child = of_program(snapshots(tmp_path / "recorders"), "script.py"), None
     child = of_program(snapshots(tmp_path / "recorders"), "cat")
     totals = snapshot.io
-    # After the program's last look come the bytes of that look and its line.
-    assert totals.at_end.read - last_read == last_length
+    # After the program's last look come the bytes of that look and its line, and three files of /proc for its last row.
+    assert 0 < totals.at_end.read - last_read - last_length < 1000
     assert totals.at_end.written - last_written == len(result.stdout)
     assert totals.at_begin.read < first_read and totals.at_begin.written == first_written == 0
     # The hooks read the counters of the child, a zombie, once more, as long a text.

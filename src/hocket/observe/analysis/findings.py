@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from hocket.observe.analysis.foreign_load import ForeignLoad
     from hocket.observe.analysis.hangs import Hang, MissingRank
     from hocket.observe.analysis.operations import RunOperations
-    from hocket.observe.analysis.stragglers import Straggler
     from hocket.observe.analysis.waits import WaitStates
     from hocket.observe.saved import ObservedRun
 
@@ -139,14 +138,17 @@ def _of_stragglers(
     duration_s = float(begin.max() - begin.min())
     num_ranks = len(np.unique(waits.rows["process"]))
     totals = np.bincount(waits.rows["group"], weights=waits.rows["wait"]).astype(np.float64)
+    direct = np.bincount(waits.rows["late_process"], weights=waits.rows["wait"], minlength=len(run.processes))
     busy_hosts = {load.host for load in loads}
     for each in stragglers(run, operations, waits):
-        deviations = _deviations(each, totals, num_ranks)
+        deviations = _deviations(float(direct[each.process]), totals, num_ranks)
         share = each.imposed_s / (duration_s * (num_ranks - 1)) if duration_s else 0.0
         process = run.processes[each.process]
         is_preempted = each.layer == _WAITING and process.host in busy_hosts
         is_late = each.low_s > 0 or deviations >= _LEAST_DEVIATIONS
-        if share < _LEAST_SHARE or not is_late or is_preempted:
+        # Without anything that took it longer than the others, it was late because of others.
+        has_cause = sum(each.by_layer.values()) > 0
+        if share < _LEAST_SHARE or not is_late or is_preempted or not has_cause:
             continue
         where = f" in region {each.region}" if each.region else ""
         doing = (
@@ -163,21 +165,21 @@ def _of_stragglers(
             text=f"{'a process' if rank is None else f'rank {rank}'} on {process.host} kept the others waiting for "
             f"{each.imposed_s:.3g} s ({share:.1%} of their time) at {each.num_late} of {each.num_compared} "
             f"collectives{' and messages' if waits.num_messages else ''}; {doing}",
-            evidence={"share": share, "late_s": each.late_s, "low_s": each.low_s, "high_s": each.high_s,
+            evidence={"share": share, "longer_s": each.longer_s, "low_s": each.low_s, "high_s": each.high_s,
                       "num_late": each.num_late, "num_compared": each.num_compared, "deviations": deviations,
                       **{f"{layer}_s": seconds for layer, seconds in each.by_layer.items()}},
             is_certain=True,
         )  # fmt: skip
 
 
-def _deviations(straggler: Straggler, totals: NDArray[np.float64], num_ranks: int) -> float:
-    """By how many standard deviations a rank kept the others waiting longer than by chance.
+def _deviations(waited_for_s: float, totals: NDArray[np.float64], num_ranks: int) -> float:
+    """By how many standard deviations the others waited longer for a rank than by chance.
 
     By chance, the waits in each collective and message are for a rank drawn at random.
     """
     chance = 1 / num_ranks
     spread = math.sqrt(float((totals**2).sum()) * chance * (1 - chance))
-    return (straggler.imposed_s - float(totals.sum()) * chance) / spread if spread else 0.0
+    return (waited_for_s - float(totals.sum()) * chance) / spread if spread else 0.0
 
 
 def _of_contention(found: Contention) -> RunFinding:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hocket.measure import median_interval
+from hocket.observe.analysis.delays import imposed_waits
 from hocket.observe.analysis.intervals import IntervalSet
 from hocket.observe.analysis.operations import MESSAGES
 from hocket.observe.analysis.regions import regions_of
@@ -24,9 +25,11 @@ LAYERS = ("computation", "I/O", "messages", "waiting for a CPU", "not running")
 CPU": other processes had it. "not running": it slept, was stopped, or waited for something that is not recorded."""
 _MOST_REGIONS = 32
 """The longest ones are compared; a training has one for each action, stage and micro-batch."""
-_CONFIDENCE = 0.999
-_LEAST_VALUES = 11
+_CONFIDENCE = 0.9999
+_LEAST_PARTS = 15
 """Fewer have no interval with this confidence."""
+_NUM_PARTS = 30
+"""Parts of a run, each of as many consecutive operations; their means are less alike than neighbouring operations."""
 _LEAST_ON_CPU = 0.5
 """A process that had more of a CPU than this share of its time outside of collectives is taken for computing."""
 
@@ -37,12 +40,14 @@ class Straggler:
 
     Args:
         process: place in `ObservedRun.processes`.
-        imposed_s: seconds that all other ranks together waited for it.
+        imposed_s: seconds that all other ranks together waited because of it: for it, or for a rank that was late
+            because it had waited for this one itself.
         share: of all waits, 0 to 1.
         num_late: number of collectives and messages at which others waited for it.
         num_compared: number of collectives that it took part in, and of messages that it sent.
-        late_s: median of how much later it arrived than the median of the others; negative if it was earlier.
-        low_s, high_s: interval of that median with a confidence of 99.9 %; infinite for fewer than 11 of them.
+        longer_s: by how much its way to one of them was longer than the median of the others' ways; the median over 30
+            parts of the run.
+        low_s, high_s: interval of that median with a confidence of 99.99 %; infinite for fewer than 15 operations.
         layer: one of `LAYERS`: what took most of the time by which its way to these operations was longer than the
             others' way.
         by_layer: seconds of `imposed_s` for each of them.
@@ -60,7 +65,7 @@ class Straggler:
     share: float
     num_late: int
     num_compared: int
-    late_s: float
+    longer_s: float
     low_s: float
     high_s: float
     layer: str
@@ -89,11 +94,11 @@ def stragglers(run: ObservedRun, operations: RunOperations, waits: WaitStates) -
     rows = waits.rows
     if not len(rows):
         return ()
-    imposed = np.bincount(rows["late_process"], weights=rows["wait"], minlength=len(run.processes))
+    imposed = imposed_waits(operations, waits, len(run.processes))
     if not imposed.sum():
         return ()
     ways = _Ways(run, operations, waits)
-    lead = _lateness(operations, waits)
+    longer = _beyond_others(ways.seconds, rows["group"])
     # A receiver that comes after the sender keeps nobody waiting.
     is_compared = np.array(operations.kind_names)[operations.rows["kind"][rows["row"]]] != "recv"
     found = []
@@ -101,8 +106,9 @@ def stragglers(run: ObservedRun, operations: RunOperations, waits: WaitStates) -
         is_own = (rows["process"] == process) & is_compared
         is_waited_for = (rows["late_process"] == process) & (rows["wait"] > 0)
         by_layer = ways.imposed_by_layer(int(process), float(imposed[process]))
-        late = lead[is_own]
-        low, high = median_interval(late.tolist(), _CONFIDENCE) if len(late) >= _LEAST_VALUES else (-np.inf, np.inf)
+        own = longer[np.flatnonzero(is_own)[np.argsort(ways.ends[is_own], kind="stable")]]
+        parts = [float(part.mean()) for part in np.array_split(own, min(_NUM_PARTS, max(len(own), 1)))]
+        low, high = median_interval(parts, _CONFIDENCE) if len(parts) >= _LEAST_PARTS else (-np.inf, np.inf)
         found.append(
             Straggler(
                 process=int(process),
@@ -110,7 +116,7 @@ def stragglers(run: ObservedRun, operations: RunOperations, waits: WaitStates) -
                 share=float(imposed[process] / imposed.sum()),
                 num_late=len(np.unique(rows["group"][is_waited_for])),
                 num_compared=int(is_own.sum()),
-                late_s=float(np.median(late)),
+                longer_s=float(np.median(parts)) if len(own) else 0.0,
                 low_s=low,
                 high_s=high,
                 layer=max(by_layer, key=lambda layer: by_layer[layer]),
@@ -121,23 +127,22 @@ def stragglers(run: ObservedRun, operations: RunOperations, waits: WaitStates) -
     return tuple(sorted(found, key=lambda each: -each.imposed_s))
 
 
-def _lateness(operations: RunOperations, waits: WaitStates) -> NDArray[np.float64]:
-    """How much later each rank arrived than the median of the others, in seconds."""
+def _beyond_others(values: NDArray[np.float64], group: NDArray[np.int64]) -> NDArray[np.float64]:
+    """How much more each rank has than the median of the others in its group."""
     import numpy as np
 
-    begin, group = operations.rows["begin"][waits.rows["row"]], waits.rows["group"]
     counts = np.bincount(group)
     first = (np.cumsum(counts) - counts)[group]
-    order = np.lexsort((begin, group))
-    ordered = begin[order]
-    place = np.empty(len(begin), np.int64)
-    place[order] = np.arange(len(begin))
+    order = np.lexsort((values, group))
+    ordered = values[order]
+    place = np.empty(len(values), np.int64)
+    place[order] = np.arange(len(values))
     own = place - first
     num_others = counts[group] - 1
     # Without the value at `own`, all later ones move down by one place.
     low, high = (num_others - 1) // 2, num_others // 2
     others = (ordered[first + low + (low >= own)] + ordered[first + high + (high >= own)]) / 2
-    return np.asarray(begin - others)
+    return np.asarray(values - others)
 
 
 class _Ways:
@@ -151,13 +156,14 @@ class _Ways:
         self._rows = waits.rows
         self._regions_by_process: dict[int, dict[str, IntervalSet]] = {}
         rows = operations.rows
-        self._end = rows["begin"][self._rows["row"]]
+        self.ends = rows["begin"][self._rows["row"]]
         self._begin = _previous(operations)[self._rows["row"]]
+        self.seconds = self.ends - self._begin
         self._covered = {layer: np.zeros(len(self._rows)) for layer in LAYERS}
         kinds = np.array(operations.kind_names)
         for process in np.unique(self._rows["process"]):
             is_own = self._rows["process"] == process
-            way = self._begin[is_own], self._end[is_own]
+            way = self._begin[is_own], self.ends[is_own]
             of_process = rows[rows["process"] == process]
             messages = of_process[np.isin(kinds[of_process["kind"]], MESSAGES)]
             io = _io_of(run.processes[process])
@@ -187,7 +193,7 @@ class _Ways:
         rows = self._rows
         own = (rows["process"] == process) & (rows["late_process"] == process)
         lengths = {
-            name: float(intervals.covered(self._begin[own], self._end[own]).sum())
+            name: float(intervals.covered(self._begin[own], self.ends[own]).sum())
             for name, intervals in self._regions(process).items()
         }
         for name in sorted(lengths, key=lambda each: -lengths[each])[:_MOST_REGIONS]:
@@ -197,7 +203,7 @@ class _Ways:
                 is_own = self._rows["process"] == other
                 of_other = intervals if other == process else self._regions(int(other)).get(name)
                 if of_other is not None:
-                    covered[is_own] = of_other.covered(self._begin[is_own], self._end[is_own])
+                    covered[is_own] = of_other.covered(self._begin[is_own], self.ends[is_own])
             seconds = float(self._excess(covered, process).sum())
             if seconds > best_s:
                 best, best_s = name, seconds
@@ -234,12 +240,17 @@ def _previous(operations: RunOperations) -> NDArray[np.float64]:
     rows = operations.rows
     is_collective = ~np.isin(np.array(operations.kind_names)[rows["kind"]], MESSAGES)
     found = rows["begin"].copy()
+    left = np.where(rows["is_async"] | np.isnan(rows["end"]), rows["begin"], rows["end"])
     for process in np.unique(rows["process"]):
         own = np.flatnonzero(rows["process"] == process)
         for places, is_way in ((own, ~is_collective[own]), (own[is_collective[own]], slice(None))):
-            left = np.where(rows["is_async"] | np.isnan(rows["end"]), rows["begin"], rows["end"])[places]
-            before = np.append(rows["begin"][places[:1]], np.maximum.accumulate(left)[:-1])
-            found[places[is_way]] = np.minimum(before, rows["begin"][places])[is_way]
+            ordered = np.sort(left[places])
+            begin = rows["begin"][places]
+            # Of an asynchronous operation `left` is its own begin, which is not before it.
+            before = np.where(
+                rows["is_async"][places], ordered.searchsorted(begin), ordered.searchsorted(begin, "right")
+            )
+            found[places[is_way]] = np.where(before > 0, ordered[np.maximum(before - 1, 0)], begin)[is_way]
     return found
 
 
