@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,9 +39,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "before", folder / "after"
 
 
+def _parsed(text: str) -> dict[str, Any]:
+    return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
 def test_findings(runs: tuple[Path, Path]) -> None:
     done = hocket("observe", "findings", str(runs[1]), "--json")
-    first = json.loads(done.stdout)["findings"][0]
+    first = _parsed(done.stdout)["findings"][0]
     assert done.returncode == 0 and (first["kind"], first["layer"], first["process"]["rank"]) == (
         "straggler", "not running", 1
     )  # fmt: skip
@@ -50,7 +55,7 @@ def test_findings(runs: tuple[Path, Path]) -> None:
 
 
 def test_breakdown(runs: tuple[Path, Path]) -> None:
-    rows = json.loads(hocket("observe", "breakdown", str(runs[0]), "--json").stdout)["rows"]
+    rows = _parsed(hocket("observe", "breakdown", str(runs[0]), "--json").stdout)["rows"]
     (row,) = [each for each in rows if each["op"] == "all_reduce"]
     assert (row["count"], row["nbytes"], row["algorithm"], row["num_ranks"]) == (80, 80 * 4000, "ring", 2)
     shown = hocket("observe", "breakdown", str(runs[0]))
@@ -60,7 +65,7 @@ def test_breakdown(runs: tuple[Path, Path]) -> None:
 def test_matrix(runs: tuple[Path, Path], tmp_path: Path) -> None:
     picture = tmp_path / "matrix.png"
     done = hocket("observe", "matrix", str(runs[0]), "--json", "--draw", str(picture))
-    assert json.loads(done.stdout)["sent_nbytes"] == [[0, 40 * 4000], [40 * 4000, 0]]
+    assert _parsed(done.stdout)["sent_nbytes"] == [[0, 40 * 4000], [40 * 4000, 0]]
     assert picture.read_bytes().startswith(b"\x89PNG")
     shown = hocket("observe", "matrix", str(runs[0]))
     assert shown.returncode == 0 and shown.stdout.count("156.2 KiB") == 2
@@ -69,7 +74,7 @@ def test_matrix(runs: tuple[Path, Path], tmp_path: Path) -> None:
 def test_diff(runs: tuple[Path, Path]) -> None:
     before, after = map(str, runs)
     done = hocket("observe", "diff", before, after, "--fail-on", "50%", "--json")
-    found = json.loads(done.stdout)
+    found = _parsed(done.stdout)
     (region,) = [row for row in found["rows"] if row["what"] == "region forward"]
     assert done.returncode == 1 and region["what"] in found["slower"]
     assert region["verdict"] == "slower" and region["low"] > 1.5 and region["before_s"] < region["after_s"]
@@ -94,3 +99,14 @@ def test_what_cannot_be_shown(runs: tuple[Path, Path], arguments: tuple[str, ...
     done = hocket("observe", *(str(runs[0]) if each == "RUN" else each for each in arguments))
     assert done.returncode in (1, 2) and name in done.stderr and "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+def test_a_run_of_a_few_operations_is_json_too(tmp_path: Path) -> None:
+    """Too few for an interval."""
+    loop = "for _ in range(3):\n    time.sleep(comm.rank / 5)\n    comm.barrier()"
+    (tmp_path / "program.py").write_text(f"import hocket as hk, time\ncomm = hk.init()\n{loop}")
+    record_run([sys.executable, "-m", "hocket.cli", "run", "-n", "2", str(tmp_path / "program.py")], tmp_path / "run")
+    for verb in ("findings", "breakdown", "matrix"):
+        assert _parsed(hocket("observe", verb, str(tmp_path / "run"), "--json").stdout)["run"]
+    found = _parsed(hocket("observe", "diff", str(tmp_path / "run"), str(tmp_path / "run"), "--json").stdout)
+    assert {row["low"] for row in found["rows"]} == {None}

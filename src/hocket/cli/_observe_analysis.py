@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hocket.cli._output import AsJson
+from hocket.cli._output import AsJson, json_text
 from hocket.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ def findings(
     jobs = efficiencies(operations, wait_states(observed, operations))
     if as_json:
         shown = [{**asdict(each), **_process(observed, each.process)} for each in found]
-        print(json.dumps({"run": str(run), "findings": shown, "efficiency": [asdict(each) for each in jobs]}))
+        print(json_text({"run": str(run), "findings": shown, "efficiency": [asdict(each) for each in jobs]}))
     elif not found:
         print(f"{run}: no findings")
     for each in () if as_json else found:
@@ -125,7 +124,7 @@ def breakdown(run: _Run, as_json: AsJson = False) -> int:
 
     rows = breakdown_of(totals_of(_open(run)))
     if as_json:
-        print(json.dumps({"run": str(run), "rows": [asdict(row) for row in rows]}))
+        print(json_text({"run": str(run), "rows": [asdict(row) for row in rows]}))
         return 0
     headings = ("operation", "sizes", "library", "ranks", "count", "bytes", "seconds", "median", "p99", "bus/s")
     table = table_of(f"{run}: all ranks together", headings, ("operation", "library"))
@@ -160,7 +159,7 @@ def matrix(
     found = communication_matrix(totals_of(_open(run)), job)
     if as_json:
         arrays = {name: getattr(found, name).tolist() for name in ("sent_nbytes", "num_messages", "modelled_nbytes")}
-        print(json.dumps({"run": str(run), "job": found.job, **arrays, "unknown_nbytes": found.unknown_nbytes}))
+        print(json_text({"run": str(run), "job": found.job, **arrays, "unknown_nbytes": found.unknown_nbytes}))
     else:
         _print_matrix(run, found, modelled)
     if draw is not None:
@@ -192,7 +191,7 @@ def diff(
     if as_json:
         shown = [{**asdict(row), "verdict": row.verdict} for row in rows]
         print(
-            json.dumps(
+            json_text(
                 {"before": str(before), "after": str(after), "rows": shown, "slower": slower, "foreign_load": loads}
             )
         )
@@ -224,7 +223,7 @@ def query(
 
     result = query_run(_open(run), sql, timeout=timeout)
     if as_json:
-        print(json.dumps({"run": str(run), "columns": result.columns, "rows": result.rows}, default=str))
+        print(json_text({"run": str(run), "columns": result.columns, "rows": result.rows}))
         return 0
     table = table_of("", result.columns, result.columns)
     for row in result.rows[:_MOST_SHOWN_ROWS]:
@@ -247,7 +246,7 @@ def export(
     writer_of(target)
     export_run(_open(run), target)
     nbytes = target.stat().st_size
-    print(json.dumps({"file": str(target), "nbytes": nbytes}) if as_json else f"{target}: {nbytes} bytes")
+    print(json_text({"file": str(target), "nbytes": nbytes}) if as_json else f"{target}: {nbytes} bytes")
     return 0
 
 

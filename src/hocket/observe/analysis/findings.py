@@ -47,7 +47,7 @@ class RunFinding:
         layer: where the cause is: "computation", "I/O", "messages", "waiting for a CPU", "not running" or "program".
         process: place in `ObservedRun.processes` of the process that caused it; None: none alone.
         text: what was found, in one sentence.
-        evidence: the numbers behind it, by name.
+        evidence: the numbers behind it, by name; an interval that is infinite says that there was too little to tell.
         is_certain: False if events were lost, so that what seems to be missing may only not be recorded.
 
     Examples:
