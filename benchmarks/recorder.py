@@ -20,7 +20,7 @@ from ranks import serve_all
 import hocket as hk
 from hocket import _native, observe
 from hocket.comm.policy import format_nbytes
-from hocket.measure import Comparison, Contender, computed, pin, serve
+from hocket.measure import Comparison, Contender, Job, computed, pin, serve
 from hocket.measure.loops import Loop, looped
 from hocket.observe.run import recording_environment
 
@@ -84,7 +84,7 @@ def serve_events() -> None:
 
 
 def serve_rank(part: str) -> None:
-    {"operations": serve_operations, "events": serve_events, "ddp": serve_ddp}[part]()
+    {"operations": serve_operations, "events": serve_events, "gloo": serve_gloo, "ddp": serve_ddp}[part]()
 
 
 def serve_operations() -> None:
@@ -123,6 +123,19 @@ def serve_ddp() -> None:
     dist.destroy_process_group()
 
 
+def serve_gloo() -> None:
+    """Serve a rank that is alone, so that nothing but its own work is in the times."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    name = WITH if os.environ.get("HOCKET_OBSERVE") else WITHOUT
+    pin(0)
+    serve([Contender("one rank, 4 B", name, looped(partial(dist.all_reduce, torch.zeros(1))))], 0, lambda: None)
+    dist.destroy_process_group()
+
+
 def of_events(options: Options) -> PartResults:
     """Judge the time of one event against the limits, and show others beside it."""
     measurement = measure_jobs([job("events", __file__, [], 1)], "events", options.settings)
@@ -149,19 +162,28 @@ def of_operations(options: Options) -> PartResults:
     )
 
 
+def plain_and_hooked(part: str, num_ranks: int, options: Options) -> list[Job]:
+    """Return two jobs of the same ranks, the second one recorded from outside."""
+    plain, hooked = (job(part, __file__, [], num_ranks) for _ in range(2))
+    variables = recording_environment({}, options.folder, ["comm"])
+    processes = tuple(replace(each, env={**each.env, **variables}) for each in hooked.processes)
+    return [plain, replace(hooked, name=f"recorded {part}", processes=processes)]
+
+
+def of_gloo(options: Options) -> PartResults:
+    """Show what recording adds to an operation of gloo; the steps of DDP have a few of them."""
+    measurement = measure_jobs(plain_and_hooked("gloo", 1, options), "an operation of gloo", options.settings)
+    yield [Comparison(case, WITH, (WITHOUT,)) for case in measurement.cases], measurement
+
+
 def of_ddp(options: Options) -> PartResults:
     """Judge steps over gloo, with and without the hooks."""
-    plain = job("ddp", __file__, [], 2)
-    variables = recording_environment({}, options.folder, ["comm"])
-    hooked = job("ddp", __file__, [], 2)
-    processes = tuple(replace(each, env={**each.env, **variables}) for each in hooked.processes)
-    hooked = replace(hooked, name="recorded ddp", processes=processes)
-    measurement = measure_jobs([plain, hooked], "DDP steps over gloo", options.settings)
+    measurement = measure_jobs(plain_and_hooked("ddp", 2, options), "DDP steps over gloo", options.settings)
     yield [Comparison(case, WITH, (WITHOUT,), 1 / (1 + MOST_SHARE)) for case in measurement.cases], measurement
 
 
 if __name__ == "__main__":
     run_claim(
         "recording costs at most 60 ns an event, and 2 % of large operations and of steps of DDP over gloo",
-        {"events": of_events, "operations": of_operations, "ddp": of_ddp},
+        {"events": of_events, "operations": of_operations, "gloo": of_gloo, "ddp": of_ddp},
     )
