@@ -10,7 +10,9 @@ import os
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from claim import Options, PartResults, measure_jobs, run_claim
@@ -20,9 +22,9 @@ from ranks import serve_all
 import hocket as hk
 from hocket import _native, observe
 from hocket.comm.policy import format_nbytes
-from hocket.measure import Comparison, Contender, Job, computed, pin, serve
+from hocket.measure import Comparison, Contender, Measurement, computed, pin, serve
 from hocket.measure.loops import Loop, looped
-from hocket.observe.run import recording_environment
+from hocket.observe.run import memory_folder, recording_environment
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = (8, 128 * KIB, MIB, 4 * MIB)
@@ -162,23 +164,25 @@ def of_operations(options: Options) -> PartResults:
     )
 
 
-def plain_and_hooked(part: str, num_ranks: int, options: Options) -> list[Job]:
-    """Return two jobs of the same ranks, the second one recorded from outside."""
+def plain_and_hooked(part: str, num_ranks: int, words: str, options: Options) -> Measurement:
+    """Measure the same ranks in two jobs, the second one recorded from outside, into memory as by `observe run`."""
     plain, hooked = (job(part, __file__, [], num_ranks) for _ in range(2))
-    variables = recording_environment({}, options.folder, ["comm"])
-    processes = tuple(replace(each, env={**each.env, **variables}) for each in hooked.processes)
-    return [plain, replace(hooked, name=f"recorded {part}", processes=processes)]
+    with TemporaryDirectory(dir=memory_folder()) as folder:
+        variables = recording_environment({}, Path(folder), ["comm"])
+        processes = tuple(replace(each, env={**each.env, **variables}) for each in hooked.processes)
+        jobs = [plain, replace(hooked, name=f"recorded {part}", processes=processes)]
+        return measure_jobs(jobs, words, options.settings)
 
 
 def of_gloo(options: Options) -> PartResults:
     """Show what recording adds to an operation of gloo; the steps of DDP have a few of them."""
-    measurement = measure_jobs(plain_and_hooked("gloo", 1, options), "an operation of gloo", options.settings)
+    measurement = plain_and_hooked("gloo", 1, "an operation of gloo", options)
     yield [Comparison(case, WITH, (WITHOUT,)) for case in measurement.cases], measurement
 
 
 def of_ddp(options: Options) -> PartResults:
     """Judge steps over gloo, with and without the hooks."""
-    measurement = measure_jobs(plain_and_hooked("ddp", 2, options), "DDP steps over gloo", options.settings)
+    measurement = plain_and_hooked("ddp", 2, "DDP steps over gloo", options)
     yield [Comparison(case, WITH, (WITHOUT,), 1 / (1 + MOST_SHARE)) for case in measurement.cases], measurement
 
 
