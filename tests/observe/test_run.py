@@ -17,6 +17,7 @@ import pytest
 
 from hocket.errors import InvalidArgument, RecorderError
 from hocket.observe import SavedProcess, open_run, record_run
+from hocket.observe.run import is_in_memory, memory_folder
 
 from ..load import scaled
 from ..naming import raises
@@ -349,3 +350,18 @@ def test_runs_that_begin_in_the_same_second(tmp_path: Path) -> None:
     started = [subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE) for _ in range(4)]
     assert [(each.wait(scaled(60)), each.communicate()[1])[0] for each in started] == [0] * 4
     assert len([open_run(folder) for folder in tmp_path.iterdir()]) == 4
+
+
+def test_a_folder_on_a_disk_is_taken_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = {place.split()[1]: place.split()[2] for place in Path("/proc/mounts").read_text().splitlines()}
+    assert kinds["/dev/shm"] == "tmpfs" and is_in_memory(Path("/dev/shm")) and not is_in_memory(Path("/proc"))
+    on_disk = not is_in_memory(tmp_path)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert memory_folder() == (Path("/dev/shm") if on_disk else tmp_path)
+
+
+def test_a_recorder_on_a_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hocket.observe.agent.memory_folder", lambda: tmp_path)
+    monkeypatch.setattr("hocket.observe.agent.is_in_memory", lambda folder: False)
+    recording = record_run(["true"], tmp_path / "run")
+    assert any(str(tmp_path) in problem for problem in recording.problems)

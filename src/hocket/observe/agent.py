@@ -15,7 +15,7 @@ from hocket.errors import RecorderError
 from hocket.observe.drain import FILE_PREFIX, Drain, name_of
 from hocket.observe.hook_watch import HookWatch
 from hocket.observe.one_agent import locked, remove_abandoned_locks
-from hocket.observe.run import memory_folder
+from hocket.observe.run import is_in_memory, memory_folder
 from hocket.observe.run_clock import AnchorSeries
 from hocket.observe.sampler import RunSampler
 from hocket.trace import RecorderPlace, read_recorder
@@ -97,7 +97,12 @@ class Agent:
         of_watch = self.watch.problems if self.watch else []
         of_drains = (problem for drain in self.drains for problem in drain.problems)
         unsaved = [f"not all events could be saved in {self.target}: {self._error}"] if self._error else []
-        return [*unsaved, *of_watch, *self._unreadable.values(), *of_drains, *sorted(self.sampler.problems)]
+        slow = (
+            []
+            if is_in_memory(self.memory)
+            else [f"{self.memory.parent} is on a disk: recording slowed the program down"]
+        )
+        return [*unsaved, *slow, *of_watch, *self._unreadable.values(), *of_drains, *sorted(self.sampler.problems)]
 
     def start(self) -> None:
         """Begin to look at the recorders."""

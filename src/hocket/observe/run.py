@@ -13,6 +13,7 @@ LAYERS = ("comm", "io")
 """What can be recorded of programs that do not import hocket: communication of torch and MPI, and file I/O."""
 
 _HOOKS = "hocket_hooks.so"
+_IN_MEMORY = ("tmpfs", "ramfs")
 PLUGIN_VARIABLE = "NCCL_PROFILER_PLUGIN"
 """Of NCCL: which library it loads as its profiler."""
 
@@ -80,8 +81,24 @@ def _package_folders() -> list[Path]:
 
 
 def memory_folder() -> Path:
-    """Return a folder on a file system in memory in which this user may write."""
-    for name in (os.environ.get("XDG_RUNTIME_DIR", ""), "/dev/shm", "/tmp"):
-        if name and os.access(name, os.W_OK | os.X_OK):
-            return Path(name)
-    raise RecorderError("neither $XDG_RUNTIME_DIR nor /dev/shm nor /tmp can be written")
+    """Return a folder in which this user may write, on a file system in memory if there is one."""
+    names = (os.environ.get("XDG_RUNTIME_DIR", ""), "/dev/shm", "/tmp")
+    usable = [Path(name) for name in names if name and os.access(name, os.W_OK | os.X_OK)]
+    if not usable:
+        raise RecorderError("neither $XDG_RUNTIME_DIR nor /dev/shm nor /tmp can be written")
+    return next(filter(is_in_memory, usable), usable[0])
+
+
+def is_in_memory(folder: Path) -> bool:
+    """Return whether a folder is on a file system in memory. On a disk, an event costs as much as a page fault."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    path, place, kind = folder.resolve(), Path("/"), ""
+    for line in mounts:
+        before, _, after = line.partition(" - ")
+        mounted = Path(before.split()[4].encode().decode("unicode_escape", "replace"))  # spaces are written as \\040
+        if path.is_relative_to(mounted) and len(mounted.parts) >= len(place.parts):  # the last one is on top
+            place, kind = mounted, after.split()[0]
+    return kind in _IN_MEMORY

@@ -17,7 +17,7 @@ from hocket.observe.file_systems import LUSTRE_FOLDERS, lustre_folder, nfs_sampl
 from hocket.observe.gloo import TESTED_TORCH, find_torch, match_gloo
 from hocket.observe.mpi_variables import num_mpi_variables
 from hocket.observe.nccl import nccl_status
-from hocket.observe.run import hooks_library, memory_folder
+from hocket.observe.run import hooks_library, is_in_memory, memory_folder
 
 _NEEDED_MIB = 8
 
@@ -85,7 +85,8 @@ def _memory() -> SourceStatus:
     free = status.f_bavail * status.f_frsize
     if free < _NEEDED_MIB << 20:
         return SourceStatus("recorder", False, f"{folder} has {free >> 20} MiB left; each process needs {_NEEDED_MIB}")
-    return SourceStatus("recorder", True, f"each process leaves up to {_NEEDED_MIB} MiB in {folder} while it runs")
+    where = folder if is_in_memory(folder) else f"{folder}, which is on a disk: recording slows programs down"
+    return SourceStatus("recorder", True, f"each process leaves up to {_NEEDED_MIB} MiB in {where} while it runs")
 
 
 def _hooks() -> SourceStatus:
