@@ -98,7 +98,7 @@ def is_in_memory(folder: Path) -> bool:
     path, place, kind = folder.resolve(), Path("/"), ""
     for line in mounts:
         before, _, after = line.partition(" - ")
-        mounted = Path(before.split()[4].encode().decode("unicode_escape", "replace"))  # spaces are written as \\040
+        mounted = Path(before.split()[4].encode().decode("unicode_escape", "replace"))  # spaces are written as \040
         if path.is_relative_to(mounted) and len(mounted.parts) >= len(place.parts):  # the last one is on top
             place, kind = mounted, after.split()[0]
     return kind in _IN_MEMORY
