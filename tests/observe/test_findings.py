@@ -35,6 +35,19 @@ def test_lateness_by_chance_is_no_finding() -> None:
     assert [seed for seed in range(200) if findings(_random_run(seed))] == []
 
 
+def test_a_tiny_delay_as_a_rule_and_a_long_one_by_chance_are_no_finding() -> None:
+    """One rank comes 2 us later each time; twice it was interrupted for a while."""
+    ops: list[list[Op]] = [[], [], []]
+    now = 0
+    for step in range(40):
+        arrivals = [now + 100_000 + (2000 if rank == 0 else 0) for rank in range(3)]
+        arrivals[0] += 20 * MS if step in (11, 12) else 0
+        for rank in range(3):
+            ops[rank].append(Op("all_reduce", step, arrivals[rank], max(arrivals) + 10_000))
+        now = max(arrivals) + 10_000
+    assert findings(fabricate(FakeRank(rank, each) for rank, each in enumerate(ops))) == ()
+
+
 def _hanging(state: str, *, is_other: bool = False) -> ObservedRun:
     """Ranks 0 and 1 wait in operation 5, to which rank 2 does not come."""
     samples = [(0, "running", 0.0, 0.0), (4000 * MS, "running", 0.1, 0.0)]

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _LEAST_SHARE = 0.02
 """Of the time of the waiting ranks; what costs less is no finding."""
+_LEAST_LOST_S = 0.01
 _LEAST_DEVIATIONS = 4.0
 """By so many standard deviations a rank that is late now and then must have kept the others waiting longer than if each
 of them were late as often."""
@@ -145,10 +146,11 @@ def _of_stragglers(
         share = each.imposed_s / (duration_s * (num_ranks - 1)) if duration_s else 0.0
         process = run.processes[each.process]
         is_preempted = each.layer == _WAITING and process.host in busy_hosts
-        is_late = each.low_s > 0 or deviations >= _LEAST_DEVIATIONS
+        is_late = each.low_s * each.num_compared >= _LEAST_SHARE * duration_s or deviations >= _LEAST_DEVIATIONS
         # Without anything that took it longer than the others, it was late because of others.
         has_cause = sum(each.by_layer.values()) > 0
-        if share < _LEAST_SHARE or not is_late or is_preempted or not has_cause:
+        is_worth_it = share >= _LEAST_SHARE and each.imposed_s >= _LEAST_LOST_S
+        if not is_worth_it or not is_late or is_preempted or not has_cause:
             continue
         where = f" in region {each.region}" if each.region else ""
         doing = (
