@@ -44,7 +44,7 @@ class Straggler:
             because it had waited for this one itself.
         share: of all waits, 0 to 1.
         num_late: number of collectives and messages at which others waited for it.
-        num_compared: number of collectives that it took part in, and of messages that it sent.
+        num_compared: number of collectives and messages that it took part in.
         longer_s: by how much its way to one of them was longer than the median of the others' ways; the median over 30
             parts of the run.
         low_s, high_s: interval of that median with a confidence of 99.99 %; infinite for fewer than 15 operations.
@@ -99,11 +99,9 @@ def stragglers(run: ObservedRun, operations: RunOperations, waits: WaitStates) -
         return ()
     ways = _Ways(run, operations, waits)
     longer = _beyond_others(ways.seconds, rows["group"])
-    # A receiver that comes after the sender keeps nobody waiting.
-    is_compared = np.array(operations.kind_names)[operations.rows["kind"][rows["row"]]] != "recv"
     found = []
     for process in np.flatnonzero(imposed > 0):
-        is_own = (rows["process"] == process) & is_compared
+        is_own = rows["process"] == process
         is_waited_for = (rows["late_process"] == process) & (rows["wait"] > 0)
         by_layer = ways.imposed_by_layer(int(process), float(imposed[process]))
         own = longer[np.flatnonzero(is_own)[np.argsort(ways.ends[is_own], kind="stable")]]
