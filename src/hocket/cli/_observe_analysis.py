@@ -93,12 +93,12 @@ def findings(
     """Print the findings of a run."""
     from hocket.comm.policy import format_seconds
     from hocket.observe import efficiencies, operations_of, wait_states
-    from hocket.observe import findings as findings_of
+    from hocket.observe.analysis.findings import findings_in
 
     observed = _open(run)
-    found = findings_of(observed)
     operations = operations_of(observed)
-    jobs = efficiencies(operations, wait_states(observed, operations))
+    waits = wait_states(observed, operations)
+    found, jobs = findings_in(observed, operations, waits), efficiencies(operations, waits)
     if as_json:
         shown = [{**asdict(each), **_process(observed, each.process)} for each in found]
         print(json_text({"run": str(run), "findings": shown, "efficiency": [asdict(each) for each in jobs]}))

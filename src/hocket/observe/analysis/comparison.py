@@ -50,7 +50,7 @@ class RunDifference:
 
     @property
     def verdict(self) -> Literal["slower", "faster", "not distinguishable"]:
-        """The verdict by the interval: "not distinguishable" if it contains 1, or if there is none."""
+        """The verdict by the interval: "not distinguishable" if it contains 1 or is unknown."""
         if self.low is not None and self.low > 1:
             return "slower"
         return "faster" if self.high is not None and self.high < 1 else "not distinguishable"

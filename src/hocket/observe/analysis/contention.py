@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hocket.observe.analysis.intervals import IntervalSet
 from hocket.observe.analysis.ratios import ratio_interval
@@ -101,12 +101,10 @@ def contentions(run: ObservedRun, operations: RunOperations, waits: WaitStates) 
             # Ranks of one collective end at about the same time, and count once.
             order = chosen[np.lexsort((end[chosen], waits.rows["group"][chosen]))]
             is_last = np.diff(waits.rows["group"][order], append=-1) != 0
-            effect = _compare(begin[order[is_last]], end[order[is_last]], io)
-            if effect is not None:
-                about: dict[str, Any] = {"least_nbytes": 1 << bits >> 1, "most_nbytes": (1 << bits) - 1}
-                names = {"op": operations.kind_names[kind], "library": operations.names[library]}
-                found.append(Contention(host=str(host), **names, **about, **asdict(effect)))
-    return tuple(sorted(found, key=lambda each: -each.seconds))
+            about = str(host), operations.kind_names[kind], 1 << bits >> 1, (1 << bits) - 1, operations.names[library]
+            found.append(_compare(about, begin[order[is_last]], end[order[is_last]], io))
+    shown = [each for each in found if each is not None]
+    return tuple(sorted(shown, key=lambda each: -each.seconds))
 
 
 def _io_of(run: ObservedRun, host: str) -> IntervalSet:
@@ -124,18 +122,9 @@ def _io_of(run: ObservedRun, host: str) -> IntervalSet:
     return IntervalSet(begins, ends)
 
 
-@dataclass(frozen=True)
-class _Effect:
-    ratio: float
-    low: float
-    high: float
-    control: float
-    num_during: int
-    num_without: int
-    seconds: float
-
-
-def _compare(begin: NDArray[np.float64], end: NDArray[np.float64], io: IntervalSet) -> _Effect | None:
+def _compare(
+    about: tuple[str, str, int, int, str], begin: NDArray[np.float64], end: NDArray[np.float64], io: IntervalSet
+) -> Contention | None:
     """Compare operations during I/O with the others; None: no effect is shown."""
     import numpy as np
 
@@ -159,7 +148,7 @@ def _compare(begin: NDArray[np.float64], end: NDArray[np.float64], io: IntervalS
     if low <= _LEAST_RATIO or control >= ratio:
         return None
     lost_s = max(float((during - np.median(without)).sum()), 0.0)
-    return _Effect(ratio, low, high, control, len(during), len(without), lost_s)
+    return Contention(*about, ratio, low, high, control, len(during), len(without), lost_s)
 
 
 def _are_during(

@@ -79,7 +79,11 @@ def findings(run: ObservedRun) -> tuple[RunFinding, ...]:
         []
     """
     operations = operations_of(run)
-    waits = wait_states(run, operations)
+    return findings_in(run, operations, wait_states(run, operations))
+
+
+def findings_in(run: ObservedRun, operations: RunOperations, waits: WaitStates) -> tuple[RunFinding, ...]:
+    """Return the findings of a run whose operations and waits are known."""
     loads = [load for load in foreign_loads(run) if load.share >= _LEAST_FOREIGN_SHARE]
     found = [
         *(each for hang in hangs(run, operations) if (each := _of_hang(run, operations, hang)) is not None),
@@ -91,7 +95,7 @@ def findings(run: ObservedRun) -> tuple[RunFinding, ...]:
 
 
 def _of_hang(run: ObservedRun, operations: RunOperations, hang: Hang) -> RunFinding | None:
-    """A rank that died while others went on is a finding however short they waited; if all were killed, it is none."""
+    """Return the finding of a hang. A short wait for a dead rank is reported, too, unless all were killed."""
     communicator = operations.communicators[hang.comm]
     label = communicator.label
     states = {state_of(run.processes[communicator.processes[rank]]) for rank in hang.waiting}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from hocket import _native
@@ -61,7 +62,7 @@ class RunOperations:
 
     @property
     def kind_names(self) -> tuple[str, ...]:
-        """Names of kinds by their number; "" where there is none."""
+        """Names of kinds by their number; unused numbers have the name ""."""
         return kind_names()
 
     @property
@@ -97,8 +98,9 @@ def operations_of(run: ObservedRun) -> RunOperations:
     return RunOperations(rows[np.argsort(rows["begin"], kind="stable")], names.communicators, names.texts)
 
 
+@cache
 def kind_names() -> tuple[str, ...]:
-    """Return the names of all kinds of operations by their number; "" where there is none."""
+    """Return the names of all kinds of operations by their number; unused numbers have the name ""."""
     last_foreign = FIRST_FOREIGN_KIND + len(_native.FOREIGN_NAMES)
     return tuple(
         operation_name("foreign", kind)

@@ -51,7 +51,7 @@ def writer_of(path: Path) -> Callable[[ObservedRun, Path], None]:
     """Return the function that writes files with this ending.
 
     Raises:
-        InvalidArgument: there is none; lists the known ones.
+        InvalidArgument: the ending is unknown; lists the known ones.
     """
     for ending, write in _WRITERS.items():
         if path.name.endswith(ending):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hocket import _native
 from hocket.observe.activity import operation_name, target_of
 from hocket.observe.analysis.communicators import numbers_of_program
-from hocket.observe.analysis.findings import findings
+from hocket.observe.analysis.findings import findings_in
 from hocket.observe.analysis.hangs import state_of
 from hocket.observe.analysis.operations import kind_names, operations_of
 from hocket.observe.analysis.regions import regions_of
@@ -50,7 +50,7 @@ def run_tables(run: ObservedRun) -> dict[str, Columns]:
         "regions": _regions(run),
         "samples": _samples(run),
         "host_samples": _host_samples(run),
-        "findings": _findings(run),
+        "findings": _findings(run, operations, waits),
     }
 
 
@@ -70,13 +70,14 @@ def _processes(run: ObservedRun) -> Columns:
 
 def _communicators(operations: RunOperations) -> Columns:
     found = operations.communicators
+    of_program = numbers_of_program(found)
     return {
         "comm": _integers(range(len(found))),
         "communicator": _texts(each.label for each in found),
         "job": _integers(each.job for each in found),
         "size": _integers(each.size for each in found),
         "members": _texts(",".join(map(str, each.members)) for each in found),
-        "is_of_program": _booleans(number in numbers_of_program(found) for number in range(len(found))),
+        "is_of_program": _booleans(number in of_program for number in range(len(found))),
     }
 
 
@@ -231,8 +232,8 @@ def _host_samples(run: ObservedRun) -> Columns:
     }
 
 
-def _findings(run: ObservedRun) -> Columns:
-    found, ranks = findings(run), _ranks(run)
+def _findings(run: ObservedRun, operations: RunOperations, waits: WaitStates) -> Columns:
+    found, ranks = findings_in(run, operations, waits), _ranks(run)
     return {
         "kind": _texts(each.kind for each in found),
         "seconds": _numbers(each.seconds for each in found),
