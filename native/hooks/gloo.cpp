@@ -2,6 +2,7 @@
 // C++, too. torch runs a collective of gloo as an AsyncWork, and a message as a SendWork or RecvWork. These functions
 // take the place of torch's own, by LD_PRELOAD; see hooks/gloo_interface.hpp for a torch that does not have them.
 #include <cstdint>
+#include <cstring>
 #include <optional>
 
 #include "core/clock.hpp"
@@ -32,6 +33,24 @@ struct MadeWork {
   Event event{};
 };
 thread_local MadeWork t_made;
+
+constexpr int32_t kNoRoot = -1;
+// Of the collective that this thread is making a work for.
+thread_local int32_t t_root = kNoRoot;
+
+// The root of a collective while torch makes its work, read from its options; see gloo_interface.hpp. One that is no
+// rank is taken as unknown where the size of the group is known.
+class RootOfCall {
+ public:
+  RootOfCall(const void* options, size_t place) {
+    int64_t root = 0;
+    std::memcpy(&root, static_cast<const char*>(options) + place, sizeof root);
+    t_root = root >= 0 && root <= INT32_MAX ? static_cast<int32_t>(root) : kNoRoot;
+  }
+  ~RootOfCall() { t_root = kNoRoot; }
+  RootOfCall(const RootOfCall&) = delete;
+  RootOfCall& operator=(const RootOfCall&) = delete;
+};
 
 Event message(OpKind kind, const TorchTensors& tensors, int32_t peer, int32_t tag, const Torch& torch) {
   Event event{};
@@ -84,11 +103,43 @@ HOCKET_GLOO_HOOK(void, hocket_gloo_make_work,
     Event event{};
     event.t_begin = hocket::ticks();
     event.kind = hocket::hooks::kind_of_op_type(type);
-    event.peer = -1;
+    event.peer = t_root;
     set_tensors(event, inputs->has_value() ? &**inputs : nullptr, torch_of(caller));
     t_made = {work, event};
   }
   original(work, context, outputs, type, seq, timeout_ms, title, inputs);
+}
+
+HOCKET_GLOO_HOOK(void*, hocket_gloo_broadcast, (void** result, void* group, void* tensors, const void* options),
+                 HOCKET_GLOO_BROADCAST) {
+  static auto* const original =
+      next_of_caller<void*(void**, void*, void*, const void*)>(HOCKET_GLOO_BROADCAST, __builtin_return_address(0));
+  const RootOfCall root(options, HOCKET_GLOO_ROOT_OF_BROADCAST);
+  return original(result, group, tensors, options);
+}
+
+HOCKET_GLOO_HOOK(void*, hocket_gloo_reduce, (void** result, void* group, void* tensors, const void* options),
+                 HOCKET_GLOO_REDUCE) {
+  static auto* const original =
+      next_of_caller<void*(void**, void*, void*, const void*)>(HOCKET_GLOO_REDUCE, __builtin_return_address(0));
+  const RootOfCall root(options, HOCKET_GLOO_ROOT_OF_REDUCE);
+  return original(result, group, tensors, options);
+}
+
+HOCKET_GLOO_HOOK(void*, hocket_gloo_gather,
+                 (void** result, void* group, void* outputs, void* inputs, const void* options), HOCKET_GLOO_GATHER) {
+  static auto* const original =
+      next_of_caller<void*(void**, void*, void*, void*, const void*)>(HOCKET_GLOO_GATHER, __builtin_return_address(0));
+  const RootOfCall root(options, HOCKET_GLOO_ROOT_OF_GATHER);
+  return original(result, group, outputs, inputs, options);
+}
+
+HOCKET_GLOO_HOOK(void*, hocket_gloo_scatter,
+                 (void** result, void* group, void* outputs, void* inputs, const void* options), HOCKET_GLOO_SCATTER) {
+  static auto* const original =
+      next_of_caller<void*(void**, void*, void*, void*, const void*)>(HOCKET_GLOO_SCATTER, __builtin_return_address(0));
+  const RootOfCall root(options, HOCKET_GLOO_ROOT_OF_SCATTER);
+  return original(result, group, outputs, inputs, options);
 }
 
 HOCKET_GLOO_HOOK(void, hocket_gloo_enqueue, (void* group, void* const* work), HOCKET_GLOO_ENQUEUE) {

@@ -28,6 +28,19 @@
   "_ZN4c10d16ProcessGroupGloo8RecvWork4waitENSt6chrono8durationIlSt5ratioILl1ELl1000EEEE"
 #define HOCKET_GLOO_MONITORED_BARRIER "_ZN4c10d16ProcessGroupGloo16monitoredBarrierERKNS_14BarrierOptionsEb"
 
+// These have a root, which their options have at a fixed place (torch/csrc/distributed/c10d/Types.hpp).
+#define HOCKET_GLOO_BROADCAST \
+  "_ZN4c10d16ProcessGroupGloo9broadcastERSt6vectorIN2at6TensorESaIS3_EERKNS_16BroadcastOptionsE"
+#define HOCKET_GLOO_REDUCE "_ZN4c10d16ProcessGroupGloo6reduceERSt6vectorIN2at6TensorESaIS3_EERKNS_13ReduceOptionsE"
+#define HOCKET_GLOO_GATHER \
+  "_ZN4c10d16ProcessGroupGloo6gatherERSt6vectorIS1_IN2at6TensorESaIS3_EESaIS5_EERS5_RKNS_13GatherOptionsE"
+#define HOCKET_GLOO_SCATTER \
+  "_ZN4c10d16ProcessGroupGloo7scatterERSt6vectorIN2at6TensorESaIS3_EERS1_IS5_SaIS5_EERKNS_14ScatterOptionsE"
+#define HOCKET_GLOO_ROOT_OF_BROADCAST 0
+#define HOCKET_GLOO_ROOT_OF_REDUCE 32  // after the ReduceOp
+#define HOCKET_GLOO_ROOT_OF_GATHER 0
+#define HOCKET_GLOO_ROOT_OF_SCATTER 0
+
 // The hooks call these. Those of C linkage are kept stable for compiled programs
 // (torch/csrc/inductor/aoti_torch/c/shim.h).
 #define HOCKET_GLOO_GROUP_RANKS "_ZNK4c10d16ProcessGroupGloo10groupRanksEv"
@@ -35,19 +48,23 @@
 #define HOCKET_TORCH_NUMEL "aoti_torch_get_numel"
 #define HOCKET_TORCH_DTYPE "aoti_torch_get_dtype"
 
-#define HOCKET_GLOO_REPLACED(X) \
-  X(HOCKET_GLOO_MAKE_GROUP)     \
-  X(HOCKET_GLOO_MAKE_WORK)      \
-  X(HOCKET_GLOO_ENQUEUE)        \
-  X(HOCKET_GLOO_EXECUTE)        \
-  X(HOCKET_GLOO_FINISH)         \
-  X(HOCKET_GLOO_FAIL)           \
-  X(HOCKET_GLOO_SEND)           \
-  X(HOCKET_GLOO_RECV)           \
-  X(HOCKET_GLOO_RECV_ANY)       \
-  X(HOCKET_GLOO_WAIT_SENT)      \
-  X(HOCKET_GLOO_WAIT_RECEIVED)  \
-  X(HOCKET_GLOO_MONITORED_BARRIER)
+#define HOCKET_GLOO_REPLACED(X)    \
+  X(HOCKET_GLOO_MAKE_GROUP)        \
+  X(HOCKET_GLOO_MAKE_WORK)         \
+  X(HOCKET_GLOO_ENQUEUE)           \
+  X(HOCKET_GLOO_EXECUTE)           \
+  X(HOCKET_GLOO_FINISH)            \
+  X(HOCKET_GLOO_FAIL)              \
+  X(HOCKET_GLOO_SEND)              \
+  X(HOCKET_GLOO_RECV)              \
+  X(HOCKET_GLOO_RECV_ANY)          \
+  X(HOCKET_GLOO_WAIT_SENT)         \
+  X(HOCKET_GLOO_WAIT_RECEIVED)     \
+  X(HOCKET_GLOO_MONITORED_BARRIER) \
+  X(HOCKET_GLOO_BROADCAST)         \
+  X(HOCKET_GLOO_REDUCE)            \
+  X(HOCKET_GLOO_GATHER)            \
+  X(HOCKET_GLOO_SCATTER)
 #define HOCKET_GLOO_CALLED(X) \
   X(HOCKET_GLOO_GROUP_RANKS)  \
   X(HOCKET_GLOO_SOURCE_RANK)  \

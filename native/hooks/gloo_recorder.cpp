@@ -100,6 +100,7 @@ Event GlooRecorder::complete(Event event, const void* address, Group& group, con
   const bool is_message =
       event.kind == static_cast<uint8_t>(OpKind::send) || event.kind == static_cast<uint8_t>(OpKind::recv);
   event.seq = ++(is_message ? group.num_messages : group.num_collectives);
+  if (!is_message && group.size > 0 && event.peer >= group.size) event.peer = -1;  // options of another form
   return event;
 }
 

@@ -44,7 +44,7 @@ with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
     dist.reduce(x, 1)
     dist.all_to_all_single(torch.ones(4), torch.ones(4))
     dist.scatter(torch.ones(3), [torch.ones(3), torch.ones(3)] if rank == 0 else None, 0)
-    dist.gather(torch.ones(3), [torch.ones(3), torch.ones(3)] if rank == 0 else None, 0)
+    dist.gather(torch.ones(3), [torch.ones(3), torch.ones(3)] if rank == 1 else None, 1)
     if rank == 0:
         dist.send(x, 1)
     else:
@@ -103,6 +103,17 @@ def test_operations_are_those_of_torchs_profiler(recorded: tuple[Path, list[Save
     assert {name: nbytes for name, nbytes in found if name in expected} == {
         name: nbytes for name, nbytes in expected.items() if name in dict(found)
     }
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_collectives_have_their_root(recorded: tuple[Path, list[SavedProcess]], rank: int) -> None:
+    roots: dict[str, set[int]] = {}
+    for event in recorded[1][rank].events["foreign"]:
+        roots.setdefault(_native.OP_NAMES[event["kind"]], set()).add(int(event["peer"]))
+    assert all(roots[name] == {-1} for name in ("all_reduce", "all_gather", "all_to_all", "barrier"))
+    assert {name: roots[name] for name in ("broadcast", "reduce", "scatter", "gather")} == {
+        "broadcast": {0}, "reduce": {1}, "scatter": {0}, "gather": {1},
+    }  # fmt: skip
 
 
 _OURS = {

@@ -40,7 +40,8 @@ class CommunicationMatrix:
         num_messages: of the same shape: how many messages.
         modelled_nbytes: of the same shape, float64: bytes of collectives that a library carried out by an algorithm of
             its own, and whose messages are not known: as a ring, a binomial tree or direct messages would send them.
-        unknown_nbytes: bytes of recorded messages whose receiver is not known, such as those to another job.
+        unknown_nbytes: bytes of recorded messages whose receiver is not known, such as those to another job, and of
+            collectives whose root is not known.
 
     Examples:
         >>> from hocket import observe
@@ -102,6 +103,8 @@ def communication_matrix(totals: RunTotals, job: int | None = None) -> Communica
             else:
                 sent[source, target] += row["nbytes"]
                 count[source, target] += row["count"]
+        elif op in _ROOTED and row["peer"] < 0:
+            unknown += int(row["nbytes"])
         elif op in _ASSUMED and not row["algorithm"]:
             _add_modelled(modelled, row, op, ranks)
     return CommunicationMatrix(job, sent, count, modelled, unknown)

@@ -122,6 +122,8 @@ def _collective_rows(operations: RunOperations) -> NDArray[np.int64]:
         kind for kind, name in enumerate(operations.kind_names) if name in (*ALL_WAIT, *WAIT_FOR_ROOT, *ROOT_WAITS)
     ]
     is_known = np.isin(rows["kind"], known) & np.isin(rows["comm"], of_program) & (rows["rank"] >= 0)
+    has_root = [kind for kind, name in enumerate(operations.kind_names) if name in (*WAIT_FOR_ROOT, *ROOT_WAITS)]
+    is_known &= ~np.isin(rows["kind"], has_root) | (rows["peer"] >= 0)
     return np.flatnonzero(is_known)
 
 
