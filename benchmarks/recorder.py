@@ -1,7 +1,8 @@
 """What recording costs: of events, of operations of hocket, and of DDP over gloo that is recorded from outside.
 
 "Without" is a communicator whose operations are not recorded at all: no ring, no totals. Both kinds of communicators
-alternate in the same processes. Steps of DDP over gloo run in two jobs, one of them with hocket's hooks, in turns.
+alternate in the same processes. Steps of DDP over gloo run in two jobs, one of them with hocket's hooks, in turns; both
+are started several times.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 from claim import Options, PartResults, measure_jobs, run_claim
 from libraries import job
 from ranks import serve_all
+from starts import STARTS, measure_starts
 
 import hocket as hk
 from hocket import _native, observe
@@ -171,7 +173,7 @@ def plain_and_hooked(part: str, num_ranks: int, words: str, options: Options) ->
         variables = recording_environment({}, Path(folder), ["comm"])
         processes = tuple(replace(each, env={**each.env, **variables}) for each in hooked.processes)
         jobs = [plain, replace(hooked, name=f"recorded {part}", processes=processes)]
-        return measure_jobs(jobs, words, options.settings)
+        return measure_starts(jobs, options.starts, f"{words}, ", options.settings)
 
 
 def of_gloo(options: Options) -> PartResults:
@@ -190,4 +192,5 @@ if __name__ == "__main__":
     run_claim(
         "recording costs at most 60 ns an event, and 2 % of large operations and of steps of DDP over gloo",
         {"events": of_events, "operations": of_operations, "gloo": of_gloo, "ddp": of_ddp},
+        STARTS,
     )

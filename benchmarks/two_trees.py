@@ -1,27 +1,21 @@
 """Regression check: the operations that most programs wait for, in this and another checkout.
 
 Both checkouts need their .venv (`make install`). Their ranks are separate processes, whose samples alternate.
-
-The addresses of code and data change the time of 16 bytes by some percent, in all samples of a process. So the ranks
-are started several times. The ranks that are started first are slower by some percent, also if the checkouts are equal.
-So every start is followed by one in the other order, and both count as one round: the mean of the medians of each.
 """
 
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from statistics import fmean, median
 
-from claim import Options, PartResults, measure_jobs, option, run_claim
+from claim import Options, PartResults, option, run_claim
+from starts import STARTS, measure_starts
 
-from hocket.measure import Comparison, Contender, Job, Key, Measurement, Round, direct_job, pin, serve
-from hocket.measure.rounds import AGAIN
+from hocket.measure import Comparison, Contender, Job, direct_job, pin, serve
 
-THIS, OTHER, FIRST = "this checkout", "the other one", "the first one"
+THIS, OTHER = "this checkout", "the other one"
 ALL_REDUCE, ROUND_TRIP = "all_reduce of 16 bytes", "16 bytes there and back"
 DDP_STEP, PIPELINE_STEP = "DDP step", "pipeline step"
 CASES = (ALL_REDUCE, ROUND_TRIP, DDP_STEP, PIPELINE_STEP)
@@ -83,30 +77,6 @@ def serve_rank(name: str) -> None:
     comm.finalize()
 
 
-def join_starts(starts: Sequence[Measurement]) -> Measurement:
-    """Return one measurement with a round for each two starts; its A/A rows are of the ranks that started first."""
-    rounds = [median_round(each) for each in starts]
-    pairs = tuple(mean_round(*each) for each in zip(rounds[::2], rounds[1::2], strict=True))
-    iterations = {Key(case, FIRST): count for (case, _), count in starts[0].iterations.items()} | starts[0].iterations
-    busy = fmean(each.foreign_busy for each in starts)
-    return replace(starts[0], rounds=pairs, iterations=iterations, foreign_busy=busy)
-
-
-def median_round(start: Measurement) -> Round:
-    """Return the medians of a start, with the same names for its A/A test whichever checkout started first."""
-    seconds = {key: median(each.seconds[key] for each in start.rounds) for key in start.rounds[0].seconds}
-    for case, name in [key for key in seconds if key.name.endswith(AGAIN)]:
-        seconds[Key(case, FIRST + AGAIN)] = seconds.pop(Key(case, name))
-        seconds[Key(case, FIRST)] = seconds[Key(case, name.removesuffix(AGAIN))]
-    return Round(seconds, start.core_factor)
-
-
-def mean_round(one: Round, other: Round) -> Round:
-    """Return the mean of two rounds."""
-    seconds = {key: fmean((one.seconds[key], other.seconds[key])) for key in one.seconds}
-    return Round(seconds, fmean((one.core_factor, other.core_factor)))
-
-
 def both_trees(other: str) -> dict[str, Path]:
     """Return both checkouts by name; raise ArgumentTypeError if one has no environment."""
     trees = {THIS: Path(__file__).resolve().parents[1], OTHER: Path(other).resolve()}
@@ -128,12 +98,8 @@ CHECKOUT = option("trees", type=both_trees, metavar="CHECKOUT", help="folder of 
 
 
 def parts(options: Options) -> PartResults:
-    starts = []
-    num_starts = 2 * options.starts
-    for number in range(num_starts):
-        jobs = jobs_of(options.trees, __file__)[:: -1 if number % 2 else 1]
-        starts.append(measure_jobs(jobs, f"start {number + 1} of {num_starts}", options.settings))
-    measurement = join_starts(starts)
+    jobs = jobs_of(options.trees, __file__)
+    measurement = measure_starts(jobs, options.starts, "", options.settings)
     yield [Comparison(case, THIS, (OTHER,), TARGET) for case in CASES], measurement
 
 
@@ -142,5 +108,5 @@ if __name__ == "__main__":
         "the operations that most programs wait for are not slower than in the other checkout",
         parts,
         CHECKOUT,
-        option("--starts", type=int, default=9, metavar="N", help="starts of all ranks in each order (default 9)"),
+        STARTS,
     )
