@@ -1,4 +1,4 @@
-"""`hocket observe findings`, `breakdown` and `matrix`: what recorded runs show."""
+"""Verbs of `hocket observe` that show what recorded runs contain: `findings`, `breakdown`, `network` and others."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hocket.cli._observe_network import print_network
 from hocket.cli._output import AsJson, json_text
 from hocket.errors import InvalidArgument
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 _FINDINGS_HELP = """Say what cost a recorded run the most time: which rank, why, and how many seconds.
 
 Named are ranks that the others waited for, with what they did meanwhile; collectives that never completed, with the
-ranks that were missing; ranks that died; and load of other programs. Seconds are those of all ranks together. A run
-without findings prints so."""
+ranks that were missing; ranks that died; network devices that were the limit; and load of other programs. Seconds are
+those of all ranks together. A run without findings prints so."""
 _FINDINGS_EXAMPLES = """\b
 Examples:
   hocket observe findings hocket-run-20261128-150000
@@ -41,6 +42,14 @@ Examples:
   hocket observe matrix run-1
   hocket observe matrix run-1 --modelled --draw matrix.png
   hocket observe matrix run-1 --json"""
+_NETWORK_HELP = """Show what the network devices of a run's hosts carried, whose bytes, and who limited the connections.
+
+Of each connection the kernel counts for how long it had data to send, and whether the receiver, the sender's buffer or
+the network kept it from sending. Bytes of a device that no connection explains were of other hosts or programs."""
+_NETWORK_EXAMPLES = """\b
+Examples:
+  hocket observe network run-1
+  hocket observe network run-1 --json"""
 _DIFF_HELP = """Compare two recorded runs: which operations and regions became slower, beyond their own spread.
 
 An interval that contains 1 is no difference. Times of two runs can be compared only on the same machine in the same
@@ -59,9 +68,9 @@ Examples:
   hocket observe export run-1 run-1.json.gz"""
 _QUERY_HELP = """Ask a recorded run in SQL (of DuckDB: pip install 'hocket[sql]').
 
-Tables: processes, communicators, operations, waits, totals, transfers, io, regions, samples, host_samples, findings.
-DESCRIBE TABLE shows the columns of one. Times are seconds since the run began. A query can read these tables and
-nothing else."""
+Tables: processes, communicators, operations, waits, totals, transfers, io, regions, samples, host_samples, connections,
+links, findings. DESCRIBE TABLE shows the columns of one. Times are seconds since the run began. A query can read these
+tables and nothing else."""
 _QUERY_EXAMPLES = """\b
 Examples:
   hocket observe query run-1 "SELECT op, library, count(*), sum(seconds) FROM operations GROUP BY ALL"
@@ -80,6 +89,7 @@ def register(verbs: typer.Typer) -> None:
     verbs.command("findings", help=_FINDINGS_HELP, epilog=_FINDINGS_EXAMPLES)(findings)
     verbs.command("breakdown", help=_BREAKDOWN_HELP, epilog=_BREAKDOWN_EXAMPLES)(breakdown)
     verbs.command("matrix", help=_MATRIX_HELP, epilog=_MATRIX_EXAMPLES)(matrix)
+    verbs.command("network", help=_NETWORK_HELP, epilog=_NETWORK_EXAMPLES)(network)
     verbs.command("diff", help=_DIFF_HELP, epilog=_DIFF_EXAMPLES)(diff)
     verbs.command("query", help=_QUERY_HELP, epilog=_QUERY_EXAMPLES)(query)
     verbs.command("export", help=_EXPORT_HELP, epilog=_EXPORT_EXAMPLES)(export)
@@ -166,6 +176,23 @@ def matrix(
         from hocket.cli._observe_pictures import draw_matrix
 
         draw_matrix(found.modelled_nbytes if modelled else found.sent_nbytes, _title(run, modelled), draw)
+    return 0
+
+
+def network(run: _Run, as_json: AsJson = False) -> int:
+    """Print the links and connections of a run."""
+    from hocket.observe import connections_of, link_loads
+
+    observed = _open(run)
+    links = link_loads(observed)
+    connections = [each for each in connections_of(observed) if each.process is not None]
+    if as_json:
+        ends = [{**asdict(each), "limited_by": each.limited_by, **_process(observed, each.process),
+                 "peer": _process(observed, each.peer)["process"]} for each in connections]  # fmt: skip
+        devices = [{**asdict(each), "residual_nbytes": each.residual_nbytes} for each in links]
+        print(json_text({"run": str(run), "links": devices, "connections": ends}))
+    else:
+        print_network(str(run), observed, links, connections)
     return 0
 
 

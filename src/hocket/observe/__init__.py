@@ -4,11 +4,14 @@ from hocket.observe.activity import Activity, InFlight, LatestCollective, activi
 from hocket.observe.analysis.breakdown import BreakdownRow, breakdown
 from hocket.observe.analysis.communicators import RunCommunicator
 from hocket.observe.analysis.comparison import RunDifference, compare_runs
+from hocket.observe.analysis.connections import RunConnection, connections_of
+from hocket.observe.analysis.conservation import ConservedBytes, conservation
 from hocket.observe.analysis.contention import Contention, contentions
 from hocket.observe.analysis.efficiency import JobEfficiency, efficiencies
 from hocket.observe.analysis.findings import RunFinding, findings
 from hocket.observe.analysis.foreign_load import ForeignLoad, foreign_loads
 from hocket.observe.analysis.hangs import Hang, MissingRank, hangs
+from hocket.observe.analysis.links import LinkLoad, link_loads
 from hocket.observe.analysis.matrix import CommunicationMatrix, communication_matrix
 from hocket.observe.analysis.operations import RunOperations, operations_of
 from hocket.observe.analysis.stragglers import Straggler, stragglers
@@ -22,6 +25,7 @@ from hocket.observe.completeness import (
     completeness_of,
     recorded_bytes,
 )
+from hocket.observe.connections import ConnectionEnd, HostConnections
 from hocket.observe.events import RecordedEvent, events_in
 from hocket.observe.filesystems import recorded_filesystem
 from hocket.observe.formats.export import export_run
@@ -44,9 +48,12 @@ __all__ = [
     "BatchTask",
     "BreakdownRow",
     "CommunicationMatrix",
+    "ConnectionEnd",
+    "ConservedBytes",
     "Contention",
     "ForeignLoad",
     "Hang",
+    "HostConnections",
     "InFlight",
     "IoAccount",
     "IoCompleteness",
@@ -54,6 +61,7 @@ __all__ = [
     "JobView",
     "JobWatcher",
     "LatestCollective",
+    "LinkLoad",
     "MissingRank",
     "ObservedRun",
     "ProcessStatus",
@@ -64,6 +72,7 @@ __all__ = [
     "RunClock",
     "RunCommunicator",
     "RunCompleteness",
+    "RunConnection",
     "RunDescription",
     "RunDifference",
     "RunFinding",
@@ -81,6 +90,8 @@ __all__ = [
     "communication_matrix",
     "compare_runs",
     "completeness_of",
+    "connections_of",
+    "conservation",
     "contentions",
     "copy_recorders",
     "counter",
@@ -94,6 +105,7 @@ __all__ = [
     "foreign_loads",
     "hangs",
     "join_run",
+    "link_loads",
     "mark",
     "open_run",
     "operation_name",

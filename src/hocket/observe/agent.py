@@ -44,6 +44,7 @@ def agent_of(target: Path, interval_s: float) -> Iterator[Agent]:
         with locked(memory / _LOCK):
             yield Agent(memory, target, sampler)
     finally:
+        sampler.close()
         rmtree(memory, ignore_errors=True)
 
 
@@ -129,6 +130,7 @@ class Agent:
             for drain in self.drains:
                 drain.finish()
                 self.sampler.see(drain)
+            self.sampler.save()
         except BaseException as error:
             self._error = error
 

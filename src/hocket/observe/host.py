@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 _PROC = Path("/proc")
+_NETWORK_CLASS = Path("/sys/class/net")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _SECTOR_NBYTES = 512
 """Of /proc/diskstats, whatever the device says (Documentation/admin-guide/iostats.rst of Linux)."""
@@ -27,7 +28,7 @@ class HostSample:
     """Numbers of a host, a device or a file system at one moment.
 
     Args:
-        source: "host", "network", "disk", "Lustre" or "NFS".
+        source: "host", "network", "queue", "disk", "Lustre" or "NFS".
         name: which one.
         numbers: by name; None: it could not be read.
     """
@@ -45,7 +46,8 @@ def sample_host(name: str, proc: Path = _PROC) -> Iterator[HostSample]:
         proc: the folder of the kernel's files.
     """
     yield HostSample("host", name, {**_cpu(proc), **_memory(proc), **_load(proc)})
-    yield from parse_network(_text(proc / "net/dev"))
+    for each in parse_network(_text(proc / "net/dev")):
+        yield replace(each, numbers={**each.numbers, "speed_nbytes_s": _speed(each.name)})
     yield from parse_disks(_text(proc / "diskstats"), _whole_disks())
 
 
@@ -80,6 +82,15 @@ def parse_disks(text: str, wanted: frozenset[str]) -> list[HostSample]:
         values["busy_s"] = numbers[_DISK["busy_s"]] / 1e3
         found.append(HostSample("disk", fields[2], values))
     return found
+
+
+def _speed(device: str) -> float | None:
+    """Bytes per second that a network device says it can send; None: it does not say."""
+    try:
+        mbit = int((_NETWORK_CLASS / device / "speed").read_text())
+    except (OSError, ValueError):
+        return None
+    return mbit * 125_000.0 if mbit > 0 else None
 
 
 def _whole_disks() -> frozenset[str]:

@@ -9,9 +9,11 @@ from time import monotonic, monotonic_ns, thread_time
 
 from hocket.errors import InvalidArgument, RecorderError
 from hocket.observe.batch import BatchTask, QueuedJob, queued_job, task_in
+from hocket.observe.connections import ConnectionSampler
 from hocket.observe.drain import Drain
 from hocket.observe.file_systems import sample_file_systems
 from hocket.observe.host import HostSample, sample_host
+from hocket.observe.network_devices import sample_queues
 from hocket.observe.processes import status_of
 from hocket.observe.series import DEVICE_FILES, PROCESS_NUMBERS, SERIES_SUFFIX, SeriesWriter
 
@@ -54,6 +56,7 @@ class RunSampler:
         self._running: dict[str, tuple[Drain, SeriesWriter]] = {}
         self._ended: set[str] = set()
         self._devices: dict[tuple[str, str], SeriesWriter] = {}
+        self._connections = ConnectionSampler(target)
 
     def see(self, drain: Drain) -> None:
         """Take note of a process: it is new, has ended, or both."""
@@ -89,9 +92,20 @@ class RunSampler:
         self.sample_host()
 
     def sample_host(self) -> None:
-        """Sample the host, its devices and its shared file systems."""
-        for sample in (*sample_host(socket.gethostname()), *sample_file_systems(self.problems)):
+        """Sample the host, its devices, its connections and its shared file systems."""
+        host = sample_host(socket.gethostname())
+        for sample in (*host, *sample_queues(self.problems), *sample_file_systems(self.problems)):
             self._sample_device(sample)
+        self._connections.sample({drain.name: drain.pid for drain, _ in self._running.values() if drain.pid})
+
+    def save(self) -> None:
+        """Write what is known at the end only."""
+        self._connections.save()
+        self.problems |= self._connections.problems
+
+    def close(self) -> None:
+        """Free what sampling holds."""
+        self._connections.close()
 
     def queued_jobs(self) -> dict[str, QueuedJob]:
         """Ask the batch system about the jobs of all tasks; what it does not say is a problem."""

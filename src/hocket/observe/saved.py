@@ -13,6 +13,7 @@ from hocket.clock import ClockReading
 from hocket.errors import InvalidArgument, RecorderError
 from hocket.observe.batch import BatchTask, QueuedJob
 from hocket.observe.completeness import IoCompleteness, completeness_of, parse_accounts
+from hocket.observe.connections import HostConnections, read_connections
 from hocket.observe.run_clock import Anchor, RunClock
 from hocket.observe.series import DEVICE_FILES, SERIES_SUFFIX, SavedSeries, read_process_rows, read_series
 from hocket.observe.typed_json import record_from
@@ -135,6 +136,7 @@ class ObservedRun:
         processes: of all hosts, by rank; processes without a rank come last, by their start.
         other_hosts: what was run on other hosts.
         host_series: samples of all hosts, their devices and their shared file systems.
+        connections: TCP connections of all hosts.
         problems: what could not be read of these, each with the file and the offset.
 
     Examples:
@@ -149,6 +151,7 @@ class ObservedRun:
     processes: tuple[SavedProcess, ...]
     other_hosts: tuple[RunDescription, ...] = ()
     host_series: tuple[SavedSeries, ...] = ()
+    connections: tuple[HostConnections, ...] = ()
     problems: tuple[str, ...] = ()
 
 
@@ -211,8 +214,13 @@ def open_run(folder: str | Path) -> ObservedRun:
         if (found := read_series(file, description.host, _clock(description, origin_ns), problems)) is not None
     ]
     series.sort(key=lambda each: (each.host, each.source, each.name))
+    connections = [
+        of_host
+        for each, description in descriptions.items()
+        if (of_host := read_connections(each, description.host, _clock(description, origin_ns), problems)) is not None
+    ]
     first, *others = descriptions.values()
-    return ObservedRun(path, first, tuple(processes), tuple(others), tuple(series), tuple(problems))
+    return ObservedRun(path, first, tuple(processes), tuple(others), tuple(series), tuple(connections), tuple(problems))
 
 
 def _load(folder: Path) -> RunDescription:

@@ -47,8 +47,9 @@ class SavedSeries:
 
     Args:
         host: name of the host.
-        source: "host", "network", "disk", "Lustre" or "NFS".
-        name: of the device or the place where the file system is mounted; of the host.
+        source: "host", "network", "queue", "disk", "Lustre" or "NFS".
+        name: of the device, of the queue such as "eth0 fq_codel 8001:", of the host, or the place where the file system
+            is mounted.
         rows: structured array by time: "time_ns", nanoseconds of the monotonic clock of that host, and numbers of type
             float64. Names say the unit: "_nbytes", "_s"; without one it is a count. Counts are since the start of the
             host, the device or the mount. NaN: it could not be read.

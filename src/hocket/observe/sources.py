@@ -18,6 +18,7 @@ from hocket.observe.gloo import TESTED_TORCH, find_torch, match_gloo
 from hocket.observe.mpi_variables import num_mpi_variables
 from hocket.observe.nccl import nccl_status
 from hocket.observe.run import hooks_library, is_in_memory, memory_folder
+from hocket.observe.tcp_sockets import TcpSockets
 
 _NEEDED_MIB = 8
 
@@ -72,6 +73,7 @@ def _sources() -> Iterator[SourceStatus]:
         has_it = find_spec(package) is not None
         yield SourceStatus(name, has_it, f"{package} is installed" if has_it else f"{package} is not installed")
     yield from _mpi_variables()
+    yield _connections()
     yield from _shared_file_systems()
     yield from _batch_system()
 
@@ -169,6 +171,21 @@ def _mpi_variables() -> Iterator[SourceStatus]:
             continue
         reason = f"{number} performance variables" if number else "was built without performance variables"
         yield SourceStatus(source, number > 0, f"{path}: {reason}")
+
+
+def _connections() -> SourceStatus:
+    name = "TCP connections"
+    try:
+        sockets = TcpSockets()
+    except RecorderError as error:
+        return SourceStatus(name, False, str(error))
+    try:
+        number = sum(1 for _ in sockets.open_sockets())
+    except RecorderError as error:
+        return SourceStatus(name, False, str(error))
+    finally:
+        sockets.close()
+    return SourceStatus(name, True, f"bytes, round trips and limits of each connection; {number} now on this host")
 
 
 def _shared_file_systems() -> Iterator[SourceStatus]:

@@ -11,8 +11,9 @@ from hocket.comm.policy import format_nbytes
 from hocket.observe.analysis.contention import contentions
 from hocket.observe.analysis.foreign_load import foreign_loads
 from hocket.observe.analysis.hangs import hangs, state_of
+from hocket.observe.analysis.links import LinkLoad, link_loads
 from hocket.observe.analysis.operations import operations_of
-from hocket.observe.analysis.stragglers import stragglers
+from hocket.observe.analysis.stragglers import UNFINISHED, stragglers
 from hocket.observe.analysis.waits import wait_states
 
 if TYPE_CHECKING:
@@ -34,6 +35,11 @@ _LEAST_DEVIATIONS = 4.0
 of them were late as often."""
 _LEAST_FOREIGN_SHARE = 0.05
 _LEAST_HANG_S = 1.0
+_LEAST_LINK_SHARE = 0.05
+_LEAST_LINK_S = 0.1
+_LEAST_RTT_RATIO = 2.0
+"""A link that is full lets packets wait: round trips are longer than over an idle one."""
+_LEAST_OTHER_SHARE = 0.1
 _FOREIGN_LOAD = "foreign load"
 _NOT_RUNNING, _WAITING = "not running", "waiting for a CPU"
 
@@ -43,9 +49,11 @@ class RunFinding:
     """A verdict.
 
     Args:
-        kind: "death", "hang", "straggler", "contention" or "foreign load".
-        seconds: that all ranks together lost by it; of foreign load, seconds of processors.
-        layer: where the cause is: "computation", "I/O", "messages", "waiting for a CPU", "not running" or "program".
+        kind: "death", "hang", "straggler", "bottleneck", "contention" or "foreign load".
+        seconds: that all ranks together lost by it; of a bottleneck, in which its host waited for the network; of
+            foreign load, seconds of processors.
+        layer: where the cause is: "computation", "I/O", "messages", "unfinished operations", "network", "waiting for a
+            CPU", "not running" or "program".
         process: place in `ObservedRun.processes` of the process that caused it; None: none alone.
         text: what was found, in one sentence.
         evidence: the numbers behind it, by name; an interval that is infinite says that there was too little to tell.
@@ -85,9 +93,12 @@ def findings(run: ObservedRun) -> tuple[RunFinding, ...]:
 def findings_in(run: ObservedRun, operations: RunOperations, waits: WaitStates) -> tuple[RunFinding, ...]:
     """Return the findings of a run whose operations and waits are known."""
     loads = [load for load in foreign_loads(run) if load.share >= _LEAST_FOREIGN_SHARE]
+    links = [*_of_links(run, operations)]
     found = [
         *(each for hang in hangs(run, operations) if (each := _of_hang(run, operations, hang)) is not None),
-        *_of_stragglers(run, operations, waits, loads),
+        # Where a link is the limit, operations end late because of it.
+        *(each for each in _of_stragglers(run, operations, waits, loads) if not links or each.layer != UNFINISHED),
+        *links,
         *map(_of_contention, contentions(run, operations, waits)),
         *map(_of_load, loads),
     ]
@@ -160,6 +171,8 @@ def _of_stragglers(
         doing = (
             f"it was {each.layer}{where}"
             if each.layer in (_NOT_RUNNING, _WAITING)
+            else f"its own asynchronous operations went on{where}"
+            if each.layer == UNFINISHED
             else f"the cause is {each.layer}{where}"
         )
         rank = process.snapshot.owner.rank
@@ -186,6 +199,66 @@ def _deviations(waited_for_s: float, totals: NDArray[np.float64], num_ranks: int
     chance = 1 / num_ranks
     spread = math.sqrt(float((totals**2).sum()) * chance * (1 - chance))
     return (waited_for_s - float(totals.sum()) * chance) / spread if spread else 0.0
+
+
+def _of_links(run: ObservedRun, operations: RunOperations) -> Iterator[RunFinding]:
+    """Return one finding for each link, whose ends are devices of two hosts."""
+    begin, end = operations.rows["begin"], operations.rows["end"]
+    if not len(begin):
+        return
+    duration_s = float(max(begin.max(), *end[end > 0][-1:]) - begin.min())
+    named: set[str] = set()
+    for link in link_loads(run):
+        name = f"{link.device} of {link.host}"
+        is_worth_it = link.limited_s >= max(_LEAST_LINK_SHARE * duration_s, _LEAST_LINK_S)
+        is_full = link.rtt_ratio >= _LEAST_RTT_RATIO or link.num_waits > 0 or link.resent_nbytes > 0
+        if link.peers and is_worth_it and is_full and not named & {name, *link.peers}:
+            named.update((name, *link.peers))
+            yield _of_link(run, link, duration_s)
+
+
+def _of_link(run: ObservedRun, link: LinkLoad, duration_s: float) -> RunFinding:
+    shares = {
+        "ranks": link.rank_nbytes / link.sent_nbytes,
+        "other_ends": link.other_nbytes / link.sent_nbytes,
+        "other_programs": link.foreign_nbytes / link.sent_nbytes,
+        "unexplained": link.residual_nbytes / link.sent_nbytes,
+    }
+    culprit = link.other_process if shares["other_ends"] >= _LEAST_OTHER_SHARE else None
+    parts = [f"{shares['ranks']:.0%} of its bytes were messages of the ranks"]
+    if culprit is not None:
+        rank = run.processes[culprit].snapshot.owner.rank
+        who = "a process" if rank is None else f"rank {rank}"
+        parts.append(f"{shares['other_ends']:.0%} went to others, most of them from {who} to {link.other_end}")
+    foreign = shares["other_programs"] + shares["unexplained"]
+    if foreign >= _LEAST_OTHER_SHARE:
+        parts.append(f"{foreign:.0%} were of programs outside of the run")
+    limit = f"; its queue {link.queue.rstrip(':')} lets {_rate(link.queue_nbytes_s)} through" if link.queue else ""
+    return RunFinding(
+        kind="bottleneck",
+        seconds=link.limited_s,
+        layer="network",
+        process=culprit,
+        text=f"the network device {link.device} of {link.host}, to {', '.join(link.peers)}, was the limit for "
+        f"{link.limited_s:.3g} s ({link.limited_s / duration_s:.0%} of the run) at {_rate(link.limited_nbytes_s)}"
+        f"{limit}; {', '.join(parts)}",
+        evidence={
+            "host": link.host,
+            "device": link.device,
+            "share": link.limited_s / duration_s,
+            "nbytes_s": link.limited_nbytes_s,
+            "queue_nbytes_s": link.queue_nbytes_s,
+            "speed_nbytes_s": link.speed_nbytes_s,
+            "rtt_ratio": link.rtt_ratio,
+            "resent_nbytes": link.resent_nbytes,
+            **{f"share_of_{name}": share for name, share in shares.items()},
+        },
+        is_certain=True,
+    )
+
+
+def _rate(nbytes_s: float) -> str:
+    return "an unknown rate" if math.isnan(nbytes_s) else f"{format_nbytes(round(nbytes_s))}/s"
 
 
 def _of_contention(found: Contention) -> RunFinding:

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from hocket.observe.analysis.waits import WaitStates
     from hocket.observe.saved import ObservedRun, SavedProcess
 
-LAYERS = ("computation", "I/O", "messages", "waiting for a CPU", "not running")
-"""What a late rank did since its previous collective, or before a message since its previous operation. "waiting for a
-CPU": other processes had it. "not running": it slept, was stopped, or waited for something that is not recorded."""
+UNFINISHED = "unfinished operations"
+LAYERS = ("computation", "I/O", "messages", UNFINISHED, "waiting for a CPU", "not running")
+"""What a late rank did since its previous collective, or before a message since its previous operation. "unfinished
+operations": it did not run while asynchronous operations of its own went on. "waiting for a CPU": other processes had
+it. "not running": it slept, was stopped, or waited for something that is not recorded."""
 _MOST_REGIONS = 32
 """The longest ones are compared; a training has one for each action, stage and micro-batch."""
 _CONFIDENCE = 0.9999
@@ -163,7 +165,8 @@ class _Ways:
             is_own = self._rows["process"] == process
             way = self._begin[is_own], self.ends[is_own]
             of_process = rows[rows["process"] == process]
-            messages = of_process[np.isin(kinds[of_process["kind"]], MESSAGES)]
+            is_message = np.isin(kinds[of_process["kind"]], MESSAGES)
+            messages, unfinished = of_process[is_message], of_process[~is_message & of_process["is_async"]]
             io = _io_of(run.processes[process])
             self._covered["I/O"][is_own] = io.covered(*way)
             both = IntervalSet(
@@ -174,7 +177,10 @@ class _Ways:
             computing, waiting = _cpu_shares(run.processes[process], IntervalSet(*way))
             self._covered["computation"][is_own] = rest * computing
             self._covered["waiting for a CPU"][is_own] = rest * waiting
-            self._covered["not running"][is_own] = rest * (1 - computing - waiting)
+            idle = rest * (1 - computing - waiting)
+            pending = np.minimum(idle, IntervalSet(unfinished["begin"], unfinished["end"]).covered(*way))
+            self._covered[UNFINISHED][is_own] = pending
+            self._covered["not running"][is_own] = idle - pending
 
     def imposed_by_layer(self, process: int, imposed_s: float) -> dict[str, float]:
         """Divide the waits for a process by what its ways were longer in than those of the others."""

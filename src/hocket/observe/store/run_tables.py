@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from hocket import _native
 from hocket.observe.activity import operation_name, target_of
 from hocket.observe.analysis.communicators import numbers_of_program
+from hocket.observe.analysis.connections import RunConnection, connections_of
 from hocket.observe.analysis.findings import findings_in
 from hocket.observe.analysis.hangs import state_of
+from hocket.observe.analysis.links import LinkLoad, link_loads
 from hocket.observe.analysis.operations import kind_names, operations_of
 from hocket.observe.analysis.regions import regions_of
 from hocket.observe.analysis.totals import COMMUNICATION, totals_of
@@ -50,6 +53,8 @@ def run_tables(run: ObservedRun) -> dict[str, Columns]:
         "regions": _regions(run),
         "samples": _samples(run),
         "host_samples": _host_samples(run),
+        "connections": _connections(run),
+        "links": _links(run),
         "findings": _findings(run, operations, waits),
     }
 
@@ -229,6 +234,33 @@ def _host_samples(run: ObservedRun) -> Columns:
         "number": np.repeat(_texts(name for _, name, *_ in parts), lengths),
         "at_s": np.concatenate([np.zeros(0), *(times for _, _, times, _ in parts)]),
         "value": np.concatenate([np.zeros(0), *(values for *_, values in parts)]).astype(np.float64),
+    }
+
+
+def _connections(run: ObservedRun) -> Columns:
+    found, ranks = connections_of(run), [*_ranks(run).tolist(), -1]
+    ends = ("host", "local", "remote", "device")
+    places = {name: [getattr(each, name) for each in found] for name in ("process", "peer")}
+    numbers = [each.name for each in fields(RunConnection) if each.name not in (*ends, *places)]
+    return {
+        **{name: _integers(-1 if place is None else place for place in found) for name, found in places.items()},
+        "rank": _integers(ranks[-1 if place is None else place] for place in places["process"]),
+        "peer_rank": _integers(ranks[-1 if place is None else place] for place in places["peer"]),
+        **{name: _texts(getattr(each, name) for each in found) for name in ends},
+        **{name: _numbers(getattr(each, name) for each in found) for name in numbers},
+        "limited_by": _texts(each.limited_by or "" for each in found),
+    }
+
+
+def _links(run: ObservedRun) -> Columns:
+    found = link_loads(run)
+    texts, lists = ("host", "device", "queue", "other_end"), ("peers", "other_process")
+    numbers = [each.name for each in fields(LinkLoad) if each.name not in (*texts, *lists)]
+    return {
+        **{name: _texts(getattr(each, name) for each in found) for name in texts},
+        "peers": _texts(", ".join(each.peers) for each in found),
+        "other_process": _integers(-1 if each.other_process is None else each.other_process for each in found),
+        **{name: _numbers(getattr(each, name) for each in found) for name in (*numbers, "residual_nbytes")},
     }
 
 
