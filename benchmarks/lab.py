@@ -66,6 +66,15 @@ class Host:
         spaces = ("--net", "--uts", "--mount", "--ipc")
         return ["nsenter", "-t", str(self.keeper.pid), *spaces, f"--wd={os.getcwd()}", *argv]
 
+    def set_rate(self, rate_gbit_s: float, device: str = "eth0") -> None:
+        """Limit what this host sends over a device."""
+        # A burst is the data of one millisecond, but at least the largest segment of the kernel.
+        burst = max(65536 * 2, int(rate_gbit_s * 1e9 / 8 / 1000))
+        self.run(
+            *("tc", "qdisc", "replace", "dev", device, "root", "tbf"),
+            *("rate", f"{rate_gbit_s:g}gbit", "burst", str(burst), "latency", "50ms"),
+        )
+
     def run(self, *argv: str) -> str:
         """Run a command here and return its output."""
         done = subprocess.run(self.command(argv), capture_output=True, text=True, timeout=_TIMEOUT_S)
@@ -109,15 +118,10 @@ class Lab:
     def _join(self, link: int, device: str) -> None:
         first, second = self.hosts
         first.run("ip", "link", "add", device, "type", "veth", "peer", "name", device, "netns", str(second.keeper.pid))
-        # A burst is the data of one millisecond, but at least the largest segment of the kernel.
-        burst = max(65536 * 2, int(self.rate_gbit_s * 1e9 / 8 / 1000))
         for host in self.hosts:
             host.run("ip", "addr", "add", f"{host.address_on(link)}/24", "dev", device)
             host.run("ip", "link", "set", device, "up")
-            host.run(
-                *("tc", "qdisc", "add", "dev", device, "root", "tbf"),
-                *("rate", f"{self.rate_gbit_s:g}gbit", "burst", str(burst), "latency", "50ms"),
-            )
+            host.set_rate(self.rate_gbit_s, device)
 
     def _await_link(self) -> None:
         """Wait until the kernel reports that both ends are up: libraries ignore a device that is not."""
