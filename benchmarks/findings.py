@@ -1,7 +1,7 @@
 """Whether `hocket observe findings` names causes that were put in: the rank, the layer, and nothing in controls.
 
-Ranks make 60 steps of computation and an all_reduce: three over hocket or over gloo on this host, or two over gloo on
-two hosts of the laboratory, which needs root. In each run one rank, chosen by a seed, computes longer, writes a file
+Two ranks make 60 steps of computation and an all_reduce: over hocket or over gloo on this host, or over gloo on two
+hosts of the laboratory, which needs root. In each run one rank, chosen by a seed, computes longer, writes a file
 and waits for the disk, sleeps, is frozen or is killed; on two hosts it computes longer while the clocks of the hosts
 differ by hours, it sends a checkpoint over the link that is shaped, or its host's end of the link is slower than the
 other one. In controls there is nothing. A run is recorded from outside, and its first finding must be of that rank or
@@ -49,7 +49,7 @@ CAUSES = {
 CAUSES_OF_HOSTS = {"clock": STRAGGLER, "checkpoint": LINK, "link": LINK}
 HOSTS = "hosts"
 PROGRAMS = {"hocket": CAUSES, "gloo": CAUSES, HOSTS: CAUSES_OF_HOSTS}
-NUM_RANKS = {"hocket": 3, "gloo": 3, HOSTS: 2}
+NUM_RANKS = 2
 RATES_GBIT_S = {"checkpoint": 0.1, "link": 2.0}
 SLOW_GBIT_S, FAST_GBIT_S = 0.1, 10.0
 AHEAD_S = 10_000
@@ -57,8 +57,8 @@ NUM_FLOATS, NUM_FLOATS_OF_LINKS = 1000, 125_000
 OBSERVER_PORT, SINK_PORT = 29777, 5001
 
 
-def culprit_of(program: str, seed: int) -> int:
-    return int(np.random.default_rng(seed).integers(NUM_RANKS[program]))
+def culprit_of(seed: int) -> int:
+    return int(np.random.default_rng(seed).integers(NUM_RANKS))
 
 
 def compute(seconds: float) -> None:
@@ -112,7 +112,7 @@ def reduction_of(program: str, num_floats: int) -> tuple[int, Callable[[], objec
 def serve_rank(program: str, cause: str, seed: str, place: str) -> None:
     """Run one rank of a recorded program."""
     rank, reduce = reduction_of(program, NUM_FLOATS_OF_LINKS if cause in RATES_GBIT_S else NUM_FLOATS)
-    is_culprit = rank == culprit_of(program, int(seed))
+    is_culprit = rank == culprit_of(int(seed))
     own = np.random.default_rng((int(seed), rank))
     try:
         for step in range(NUM_STEPS):
@@ -127,7 +127,7 @@ def serve_rank(program: str, cause: str, seed: str, place: str) -> None:
 
 
 def record_here(program: str, cause: str, seed: int, folder: Path, target: Path) -> None:
-    launch = [sys.executable, "-m", "hocket.cli", "run", "-n", f"{NUM_RANKS[program]}"]
+    launch = [sys.executable, "-m", "hocket.cli", "run", "-n", f"{NUM_RANKS}"]
     command = [*launch, __file__, "--rank", program, cause, f"{seed}", str(folder / "file")]
     recording = record_run(command, target, interval_s=0.1, environment={**os.environ, "OMP_NUM_THREADS": "1"})
     assert recording.num_lost == 0
@@ -135,7 +135,7 @@ def record_here(program: str, cause: str, seed: int, folder: Path, target: Path)
 
 def record_hosts(program: str, cause: str, seed: int, target: Path) -> None:
     """Run one rank on each of two hosts, recorded by agents that join."""
-    culprit = culprit_of(program, seed)
+    culprit = culprit_of(seed)
     with ExitStack() as started:
         lab = started.enter_context(Lab(RATES_GBIT_S.get(cause, FAST_GBIT_S)))
         first = lab.hosts[0]
@@ -208,7 +208,7 @@ def runs_of(program: str, causes: list[str], options: Options) -> Iterator[Row]:
         with progress(f"{program}, {cause}", "runs") as show:
             for seed in range(options.seeds):
                 verdict, text, share = verdict_of(program, cause, seed, options.folder)
-                culprit = culprit_of(program, seed)
+                culprit = culprit_of(seed)
                 expected = None if cause == CONTROL else (*PROGRAMS[program][cause], culprit)
                 right += verdict == expected
                 shares.append(share)

@@ -71,3 +71,8 @@ def check_output(path: Path, *, is_replaced: bool = False) -> None:
 def _beside(path: Path) -> Path:
     name = os.fsdecode(os.fsencode(path.name)[:100])
     return path.with_name(f".{name}.{os.urandom(8).hex()}.part")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text so that readers see the old file or the new file, never a part."""
+    write_whole(path, lambda part: part.write_text(text))

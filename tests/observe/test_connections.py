@@ -230,3 +230,23 @@ def test_rows_of_no_connection(run: ObservedRun, tmp_path: Path) -> None:
     path.write_text(json.dumps({**content, "connections": []}))
     found = open_run(folder)
     assert connections_of(found) == () and any("of no connection" in problem for problem in found.problems)
+
+
+def test_closed_sockets_without_another_end_do_not_crowd_out_the_others() -> None:
+    sockets = TcpSockets()
+    server = socket.create_server(("127.0.0.1", 0))
+    one = socket.create_connection(server.getsockname())
+    other = server.accept()[0]
+    wanted = "{}:{}".format(*one.getsockname())
+    for each in [socket.create_server(("127.0.0.1", 0)) for _ in range(3000)]:
+        each.close()
+    for each in (one, other, server):
+        each.close()
+    found: list[str] = []
+    for _ in range(200):
+        found += [each.local for each in sockets.closed_sockets()]
+        if wanted in found:
+            break
+        time.sleep(scaled(0.01))
+    sockets.close()
+    assert wanted in found and len(found) < 1000

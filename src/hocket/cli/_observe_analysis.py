@@ -61,11 +61,14 @@ Examples:
   hocket observe diff last-week today --json"""
 _EXPORT_HELP = """Write a recorded run as a file of another tool, by the ending of its name.
 
-.json and .json.gz are a timeline for https://ui.perfetto.dev: regions, operations, transfers and I/O of all processes,
-arrows from sends to receives, CPU and memory."""
+.json, .json.gz, .pftrace and .pftrace.gz are a timeline for https://ui.perfetto.dev: regions, operations, transfers and
+I/O of all processes, arrows from sends to receives, CPU and memory. .flight is a folder for torchfrtrace, .kineto one
+for HolisticTraceAnalysis, .inspector one of NCCL's Inspector. .prom and .inspector.prom are metrics for Prometheus,
+with hocket's names and with those of the Inspector. .otlp.jsonl and .otlp.jsonl.gz are spans of OpenTelemetry."""
 _EXPORT_EXAMPLES = """\b
 Examples:
-  hocket observe export run-1 run-1.json.gz"""
+  hocket observe export run-1 run-1.json.gz
+  hocket observe export run-1 run-1.flight && torchfrtrace run-1.flight"""
 _QUERY_HELP = """Ask a recorded run in SQL (of DuckDB: pip install 'hocket[sql]').
 
 Tables: processes, communicators, operations, waits, totals, transfers, io, regions, samples, host_samples, connections,
@@ -268,11 +271,11 @@ def export(
 ) -> int:
     """Write a run for another tool."""
     from hocket.observe import export_run
-    from hocket.observe.formats.export import writer_of
+    from hocket.observe.formats.export import format_of
 
-    writer_of(target)
+    format_of(target)
     export_run(_open(run), target)
-    nbytes = target.stat().st_size
+    nbytes = sum(each.stat().st_size for each in target.iterdir()) if target.is_dir() else target.stat().st_size
     print(json_text({"file": str(target), "nbytes": nbytes}) if as_json else f"{target}: {nbytes} bytes")
     return 0
 

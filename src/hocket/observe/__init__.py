@@ -14,6 +14,7 @@ from hocket.observe.analysis.hangs import Hang, MissingRank, hangs
 from hocket.observe.analysis.links import LinkLoad, link_loads
 from hocket.observe.analysis.matrix import CommunicationMatrix, communication_matrix
 from hocket.observe.analysis.operations import RunOperations, operations_of
+from hocket.observe.analysis.overlap import LayerOverlap, overlaps
 from hocket.observe.analysis.stragglers import Straggler, stragglers
 from hocket.observe.analysis.totals import RunTotals, totals_of
 from hocket.observe.analysis.waits import WaitStates, wait_states
@@ -61,6 +62,7 @@ __all__ = [
     "JobView",
     "JobWatcher",
     "LatestCollective",
+    "LayerOverlap",
     "LinkLoad",
     "MissingRank",
     "ObservedRun",
@@ -110,6 +112,7 @@ __all__ = [
     "open_run",
     "operation_name",
     "operations_of",
+    "overlaps",
     "process_status",
     "query_run",
     "queued_job",

@@ -17,7 +17,7 @@ from hocket.observe.series import SeriesWriter, read_series
 from hocket.observe.tcp_sockets import TCP_NUMBERS, TcpSocket, TcpSockets
 from hocket.observe.typed_json import record_from
 from hocket.versioned_json import Head
-from hocket.whole_file import write_whole
+from hocket.whole_file import write_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -137,7 +137,7 @@ class ConnectionSampler:
         """
         ends = [asdict(each) for each in self._ends]
         text = json.dumps({_HEAD.key: _HEAD.text, "began_ns": self._began_ns or 0, "connections": ends})
-        write_whole(self._target / CONNECTIONS_FILE, lambda path: path.write_text(text))
+        write_text(self._target / CONNECTIONS_FILE, text)
 
     def _see(self, found: TcpSocket, now_ns: int) -> None:
         values = tuple(found.numbers.values())

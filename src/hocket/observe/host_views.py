@@ -16,7 +16,7 @@ from hocket.observe.job_watcher import JobView, JobWatcher, RankView, late_ranks
 from hocket.observe.typed_json import record_from
 from hocket.trace import RecorderPlace
 from hocket.versioned_json import read_text
-from hocket.whole_file import write_whole
+from hocket.whole_file import write_text
 
 _WATCHED = "watched"
 """File that `hocket observe top` touches; while it is new, the agents of other hosts are asked."""
@@ -48,7 +48,7 @@ def is_watched(memory: Path) -> bool:
 def keep_view(memory: Path, host: str, message: object) -> None:
     """Keep what another host has sent for those who look."""
     text = json.dumps(message)
-    write_whole(memory / (host + _VIEW_SUFFIX), lambda path: path.write_text(text))
+    write_text(memory / (host + _VIEW_SUFFIX), text)
 
 
 def add_host(memory: Path, host: str) -> None:

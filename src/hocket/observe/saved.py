@@ -19,7 +19,7 @@ from hocket.observe.series import DEVICE_FILES, SERIES_SUFFIX, SavedSeries, read
 from hocket.observe.typed_json import record_from
 from hocket.trace import EVENT_FIELDS, RecorderSnapshot, are_events, read_recorder
 from hocket.versioned_json import Head
-from hocket.whole_file import write_whole
+from hocket.whole_file import write_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -174,7 +174,7 @@ def empty_folder(folder: Path) -> Path:
 def save_run(folder: Path, description: RunDescription) -> None:
     """Write the description of a run beside the files of its processes."""
     text = json.dumps({HEAD.key: HEAD.text, **asdict(description)}, indent=1)
-    write_whole(folder / RUN_FILE, lambda path: path.write_text(text))
+    write_text(folder / RUN_FILE, text)
 
 
 def open_run(folder: str | Path) -> ObservedRun:

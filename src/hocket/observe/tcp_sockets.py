@@ -35,6 +35,8 @@ _STATES = 0xFFF & ~(1 << 6 | 1 << 10)
 """All but TIME_WAIT, which has no counts, and LISTEN."""
 _DESTROYED_GROUPS = (1, 3)
 """SKNLGRP_INET_TCP_DESTROY, SKNLGRP_INET6_TCP_DESTROY."""
+_REMOTE_PORT = 16 + 6
+"""Where a message has the port of the other end: behind its head, family, state, timer, resends and own port."""
 _QUERY = struct.Struct("=BBBBI48x")
 _ANSWER = struct.Struct("=BBBB2s2s16s16sI8s16xI")
 """struct inet_diag_msg: family, state, ...; ports; addresses; interface; cookie; ...; inode."""
@@ -75,6 +77,8 @@ class TcpSockets:
         except RecorderError:
             self._netlink.close()
             raise
+        # Some libraries close hundreds of sockets that never had another end.
+        self._closed.drop_if_zero(_REMOTE_PORT)
 
     def close(self) -> None:
         """Close the sockets to the kernel."""

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from hocket.trace.record import Record
-from hocket.whole_file import write_whole
+from hocket.whole_file import write_text
 
 _MOST_RECORDS = 512
 
@@ -60,5 +60,5 @@ def write_failure_record(
     }
     path = folder / f"rank-{rank}.json"
     text = json.dumps(content, indent=1) + "\n"
-    write_whole(path, lambda part: part.write_text(text))
+    write_text(path, text)
     return path

@@ -19,7 +19,7 @@ from hocket.measure.statistics import range_of_median
 from hocket.tune.fit import Fit, is_usable
 from hocket.tune.machine import Machine
 from hocket.versioned_json import Head, read_text
-from hocket.whole_file import write_whole
+from hocket.whole_file import write_text
 
 _WITHOUT_SCHEDULES = 1
 _HEAD = Head("hocket tuning table, version ", 2, TableError, older=(_WITHOUT_SCHEDULES,))
@@ -209,7 +209,7 @@ def save_table(table: Table, path: str | Path) -> None:
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     text = f'{head},\n "fits": [\n{fits}\n ],\n "rules": [\n{rules}\n ],\n "rows": [\n{rows}\n ]\n}}\n'
-    write_whole(path, lambda part: part.write_text(text))
+    write_text(path, text)
 
 
 def load_table(path: str | Path) -> Table:

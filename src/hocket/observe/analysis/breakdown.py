@@ -104,9 +104,9 @@ def _row(totals: RunTotals, key: tuple[int, ...], rows: NDArray[np.void]) -> Bre
     kind, size_class, algorithm, library, is_foreign, num_ranks = key
     op = kind_names()[kind]
     nbytes, seconds = int(rows["nbytes"].sum()), float(rows["seconds"].sum())
-    median_s, p99_s = (_quantile(rows, share) for share in (0.5, 0.99))
+    median_s, p99_s = (quantile_of(rows, share) for share in (0.5, 0.99))
     whole = whole_nbytes(op, nbytes, num_ranks, bool(is_foreign))
-    factor = _bus_factor(op, num_ranks) if nbytes and seconds else None
+    factor = bus_factor(op, num_ranks) if nbytes and seconds else None
     return BreakdownRow(
         op=op,
         least_nbytes=1 << size_class >> 1,
@@ -125,7 +125,13 @@ def _row(totals: RunTotals, key: tuple[int, ...], rows: NDArray[np.void]) -> Bre
     )
 
 
-def _bus_factor(op: str, num_ranks: int) -> float | None:
+def bus_factor(op: str, num_ranks: int) -> float | None:
+    """Return what the bytes of the whole array per second are multiplied by to have those of a link; None: no factor.
+
+    Args:
+        op: name of the operation.
+        num_ranks: number of ranks of the communicator.
+    """
     if op in ("broadcast", "reduce", "send", "recv"):
         return 1.0
     if num_ranks < 2 or op not in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
@@ -133,8 +139,13 @@ def _bus_factor(op: str, num_ranks: int) -> float | None:
     return (2 if op == "all_reduce" else 1) * (num_ranks - 1) / num_ranks
 
 
-def _quantile(rows: NDArray[np.void], share: float) -> float:
-    """The middle of the bin of the duration below which this share of all durations lies."""
+def quantile_of(rows: NDArray[np.void], share: float) -> float:
+    """Return the duration below which this share of all durations of totals lies: the middle of its bin.
+
+    Args:
+        rows: of `RunTotals`.
+        share: 0 to 1.
+    """
     import numpy as np
 
     middles = rows["first_bin_s"][:, None] * 2.0 ** (np.arange(rows["bins"].shape[1]) + 0.5)

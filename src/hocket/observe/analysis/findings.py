@@ -41,6 +41,7 @@ _LEAST_RTT_RATIO = 2.0
 """A link that is full lets packets wait: round trips are longer than over an idle one."""
 _LEAST_OTHER_SHARE = 0.1
 _FOREIGN_LOAD = "foreign load"
+_ORDER = {"death": 0, "hang": 0, _FOREIGN_LOAD: 2}
 _NOT_RUNNING, _WAITING = "not running", "waiting for a CPU"
 
 
@@ -75,7 +76,7 @@ class RunFinding:
 
 
 def findings(run: ObservedRun) -> tuple[RunFinding, ...]:
-    """Return what cost a run the most time, the worst first; foreign load comes last.
+    """Return what ended a run, and then what cost it the most time, the worst first; foreign load comes last.
 
     Args:
         run: from `open_run`.
@@ -102,7 +103,7 @@ def findings_in(run: ObservedRun, operations: RunOperations, waits: WaitStates) 
         *map(_of_contention, contentions(run, operations, waits)),
         *map(_of_load, loads),
     ]
-    return tuple(sorted(found, key=lambda each: (each.kind == _FOREIGN_LOAD, -each.seconds)))
+    return tuple(sorted(found, key=lambda each: (_ORDER.get(each.kind, 1), -each.seconds)))
 
 
 def _of_hang(run: ObservedRun, operations: RunOperations, hang: Hang) -> RunFinding | None:

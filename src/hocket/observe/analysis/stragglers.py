@@ -33,7 +33,7 @@ _LEAST_PARTS = 15
 _NUM_PARTS = 30
 """Parts of a run, each of as many consecutive operations; their means are less alike than neighbouring operations."""
 _LEAST_ON_CPU = 0.5
-"""A process that had more of a CPU than this share of its time outside of collectives is taken for computing."""
+"""A process that had or wanted a CPU for more than this share of its time outside of collectives did nothing else."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class _Ways:
             of_process = rows[rows["process"] == process]
             is_message = np.isin(kinds[of_process["kind"]], MESSAGES)
             messages, unfinished = of_process[is_message], of_process[~is_message & of_process["is_async"]]
-            io = _io_of(run.processes[process])
+            io = io_of(run.processes[process])
             self._covered["I/O"][is_own] = io.covered(*way)
             both = IntervalSet(
                 np.concatenate([io.begins, messages["begin"]]), np.concatenate([io.ends, messages["end"]])
@@ -258,7 +258,7 @@ def _previous(operations: RunOperations) -> NDArray[np.float64]:
     return found
 
 
-def _io_of(process: SavedProcess) -> IntervalSet:
+def io_of(process: SavedProcess) -> IntervalSet:
     import numpy as np
 
     events = process.events.get("io", np.zeros(0, [("t_begin", "<u8"), ("t_end", "<u8")]))
@@ -282,8 +282,8 @@ def _cpu_shares(process: SavedProcess, ways: IntervalSet) -> tuple[float, float]
     total = float(outside.sum())
     if not total:
         return 1.0, 0.0
-    computing = float(np.minimum(np.diff(rows["cpu_s"]), outside).sum()) / total
-    if computing >= _LEAST_ON_CPU:
-        return 1.0, 0.0
     waits = np.nan_to_num(np.diff(rows["cpu_wait_s"]))
-    return computing, min(float(np.minimum(waits, outside).sum()) / total, 1 - computing)
+    computing, waiting = (float(np.minimum(each, outside).sum()) / total for each in (np.diff(rows["cpu_s"]), waits))
+    wanted = computing + waiting
+    scale = 1 / wanted if wanted >= _LEAST_ON_CPU else 1.0
+    return computing * scale, waiting * scale

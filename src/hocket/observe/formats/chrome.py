@@ -32,6 +32,7 @@ _MOST_LANES = 1000
 """Lanes of a ring have numbers from so many times its place on."""
 _SERIES = {"cpu_s": "CPU", "resident_nbytes": "memory"}
 _US = 1e6
+_BEFORE_END_US = 2e-3
 
 
 def write_chrome(run: ObservedRun, path: Path) -> None:
@@ -47,12 +48,17 @@ def write_chrome(run: ObservedRun, path: Path) -> None:
 def _write(run: ObservedRun, path: Path, is_compressed: bool) -> None:
     with gzip.open(path, "wt", compresslevel=4) if is_compressed else path.open("w") as file:
         file.write('{"displayTimeUnit": "ns", "traceEvents": [\n')
-        for number, event in enumerate(_events(run)):
+        for number, event in enumerate(trace_events(run)):
             file.write((",\n" if number else "") + json.dumps(event))
         file.write("\n]}\n")
 
 
-def _events(run: ObservedRun) -> Iterator[dict[str, Any]]:
+def trace_events(run: ObservedRun) -> Iterator[dict[str, Any]]:
+    """Yield all events of a run as objects of the format; slices of a lane, which lie in one another, by their begin.
+
+    Args:
+        run: from `open_run`.
+    """
     end_s = _end_of(run)
     messages = _Messages(run)
     for place, process in enumerate(run.processes):
@@ -84,13 +90,14 @@ class _Messages:
     def flows(self) -> Iterator[dict[str, Any]]:
         """Yield an arrow for each message whose both ends were recorded.
 
-        It goes forward in time, else viewers drop it: from the begin of the send into what is then left of the receive.
+        It goes forward in time, else viewers drop it: from the begin of the send to just before the end of the receive,
+        where what lies inside the receive is over, as an arrow ends in the innermost slice.
         """
         for number, (key, receive) in enumerate(self._receives):
             send = self._sends.get(key)
             if send is None or send["ts"] > receive["ts"] + receive["dur"]:  # not recorded; or clocks differ
                 continue
-            arrives = (max(send["ts"], receive["ts"]) + receive["ts"] + receive["dur"]) / 2
+            arrives = max(send["ts"], receive["ts"], receive["ts"] + receive["dur"] - _BEFORE_END_US)
             common = {"name": "message", "cat": "message", "id": number}
             yield common | {"ph": "s", "ts": send["ts"], "pid": send["pid"], "tid": send["tid"]}
             yield common | {"ph": "f", "bp": "e", "ts": arrives, "pid": receive["pid"], "tid": receive["tid"]}
