@@ -2,7 +2,13 @@
 
 #include <nanobind/stl/string.h>
 
+#include <chrono>
 #include <exception>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <utility>
 
 namespace hocket {
 
@@ -18,18 +24,45 @@ bool is_interpreter_ending() {
 #endif
 }
 
-[[noreturn]] void sleep_if_interpreter_ends() {
+// What the main thread has run and waited for so far, as the kernel writes it.
+std::string main_thread_times() {
+  std::ifstream file("/proc/self/task/" + std::to_string(getpid()) + "/schedstat");
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void sleep_while_main_thread_runs() {
+  constexpr std::chrono::seconds kMostIdle{20};
+  constexpr std::chrono::milliseconds kStep{500};
+  std::string last;
+  for (std::chrono::milliseconds idle{0}; idle < kMostIdle; idle += kStep) {
+    if (std::string now = main_thread_times(); now != last) {
+      last = std::move(now);
+      idle = std::chrono::milliseconds{0};
+    }
+    std::this_thread::sleep_for(kStep);
+  }
+  constexpr const char kText[] =
+      "hocket: a thread of another library could not end before the interpreter, and its exit waits for that thread\n";
+  if (write(STDERR_FILENO, kText, sizeof kText - 1) < 0) return;
+}
+
+[[noreturn]] void terminate_unless_interpreter_ends() {
   // During the unwinding of pthread_exit() there is no current exception.
-  while (gettid() != getpid() && is_interpreter_ending() && !std::current_exception()) pause();
+  if (gettid() != getpid() && is_interpreter_ending() && !std::current_exception()) sleep_while_main_thread_runs();
   if (g_previous) g_previous();
   std::abort();
 }
 
 }  // namespace
 
+void sleep_until_process_ends() {
+  sleep_while_main_thread_runs();
+  std::abort();
+}
+
 void let_threads_outlive_interpreter() {
   static const bool once = [] {
-    g_previous = std::set_terminate(&sleep_if_interpreter_ends);
+    g_previous = std::set_terminate(&terminate_unless_interpreter_ends);
     return true;
   }();
   (void)once;

@@ -13,6 +13,10 @@
 
 namespace hocket {
 
+// Sleeps while the main thread ends the process. If that does nothing for 20 s, it may wait for a lock of the thread
+// that sleeps here: then the process is aborted, as it would have been at once without the sleep.
+[[noreturn]] void sleep_until_process_ends();
+
 // A thread that outlives the interpreter (a daemon thread) never gets the GIL again: Python up to 3.13 then ends it by
 // pthread_exit(), and unwinding through destructors calls std::terminate. Instead it sleeps until the process ends, as
 // in Python 3.14.
@@ -20,7 +24,7 @@ inline void take_gil_back(PyThreadState* state) {
   try {
     PyEval_RestoreThread(state);
   } catch (const abi::__forced_unwind&) {
-    while (true) pause();
+    sleep_until_process_ends();
   }
 }
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import sysconfig
 import textwrap
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ..load import scaled
 from ..naming import assert_names
 from ..tier import is_full, sample
 
@@ -270,3 +276,44 @@ else:
 """
     job = run_job(script, 2)
     assert (job.return_code, job.stderr) == (0, "")
+
+
+_LOCKED_THREAD = """
+#include <Python.h>
+#include <atomic>
+#include <mutex>
+#include <thread>
+
+namespace {
+std::mutex held;
+std::atomic<bool> is_held{false};
+
+// As a thread of torch's gloo that lets go of a tensor: Python ends it, which no destructor may let through.
+void run() noexcept {
+  const std::lock_guard<std::mutex> guard(held);
+  is_held = true;
+  while (!_Py_IsFinalizing()) std::this_thread::yield();
+  PyGILState_Ensure();
+}
+}  // namespace
+
+extern "C" void start() {
+  std::thread(run).detach();
+  while (!is_held) std::this_thread::yield();
+  Py_AtExit([] { held.lock(); });
+}
+"""
+
+
+@pytest.mark.full
+@pytest.mark.timeout(120)
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="Python 3.13 has this function under another name")
+def test_an_exit_that_waits_for_a_thread_without_interpreter_ends(tmp_path: Path) -> None:
+    """torch 2.13 waits for a lock of such a thread in the destructor of its process group."""
+    (tmp_path / "thread.cpp").write_text(_LOCKED_THREAD)
+    include = sysconfig.get_paths()["include"]
+    command = ["c++", "-std=c++20", "-shared", "-fPIC", f"-I{include}", "thread.cpp", "-o", "thread.so"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=scaled(60))
+    program = "import ctypes, hocket._native; ctypes.PyDLL('./thread.so').start()"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, timeout=scaled(80))
+    assert done.returncode == -signal.SIGABRT and b"a thread of another library" in done.stderr
