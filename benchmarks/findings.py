@@ -122,7 +122,7 @@ def serve_rank(program: str, cause: str, seed: str, place: str) -> None:
             reduce()
     except RuntimeError:  # another rank died or did not come
         os._exit(3)
-    if program == HOSTS:  # torch 2.13 may abort at exit
+    if program != "hocket":  # torch 2.13 may abort at exit, or wait for a thread of its own
         os._exit(0)
 
 

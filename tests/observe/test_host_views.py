@@ -16,8 +16,8 @@ from hocket.cli._observe_screen import screen
 from hocket.observe import InFlight, JobView, JobWatcher, LatestCollective, RankView, RunWatcher
 from hocket.observe.agent import FOLDER_PREFIX
 from hocket.observe.host_views import add_host, joined, keep_view, remove_host, view_message
-from hocket.observe.typed_json import record_from
 from hocket.trace import RecorderPlace, find_recorders
+from hocket.typed_json import record_from
 
 pytestmark = pytest.mark.timeout(60)
 

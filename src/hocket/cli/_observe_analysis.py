@@ -69,6 +69,12 @@ _EXPORT_EXAMPLES = """\b
 Examples:
   hocket observe export run-1 run-1.json.gz
   hocket observe export run-1 run-1.flight && torchfrtrace run-1.flight"""
+_REPORT_HELP = """Write a recorded run as one HTML file, to read and to pass on: findings, a timeline of all ranks, who
+waited for whom, communication, network, files, and what was not seen. The file needs nothing else."""
+_REPORT_EXAMPLES = """\b
+Examples:
+  hocket observe report run-1
+  hocket observe report run-1 slow-training.html"""
 _QUERY_HELP = """Ask a recorded run in SQL (of DuckDB: pip install 'hocket[sql]').
 
 Tables: processes, communicators, operations, waits, totals, transfers, io, regions, samples, host_samples, connections,
@@ -95,6 +101,7 @@ def register(verbs: typer.Typer) -> None:
     verbs.command("network", help=_NETWORK_HELP, epilog=_NETWORK_EXAMPLES)(network)
     verbs.command("diff", help=_DIFF_HELP, epilog=_DIFF_EXAMPLES)(diff)
     verbs.command("query", help=_QUERY_HELP, epilog=_QUERY_EXAMPLES)(query)
+    verbs.command("report", help=_REPORT_HELP, epilog=_REPORT_EXAMPLES)(report)
     verbs.command("export", help=_EXPORT_HELP, epilog=_EXPORT_EXAMPLES)(export)
 
 
@@ -261,6 +268,25 @@ def query(
     console_of(160).print(table)
     if len(result.rows) > _MOST_SHOWN_ROWS:
         print(f"{len(result.rows)} rows; the first {_MOST_SHOWN_ROWS} are shown, --json has all")
+    return 0
+
+
+def report(
+    run: _Run,
+    target: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="Where to write; by default the name of the run and .html.")
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Write a run as one HTML file."""
+    from hocket.observe import write_report
+    from hocket.observe.report.page import check_report_path
+
+    path = Path(f"{run.resolve().name}.html") if target is None else target
+    check_report_path(path)
+    write_report(_open(run), path)
+    nbytes = path.stat().st_size
+    print(json_text({"file": str(path), "nbytes": nbytes}) if as_json else f"{path}: {nbytes} bytes")
     return 0
 
 

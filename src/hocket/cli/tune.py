@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import socket
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from hocket.measure.pictures import check_picture_path
 from hocket.measure.reporting import NOT_JUDGED
 from hocket.tune.draw import draw_table
 from hocket.tune.find import default_path, find_table
+from hocket.tune.observations import Observations, Regret, learn_from, load_observations, regrets_of
 from hocket.tune.recheck import RecheckedPoint
 from hocket.tune.sweep import SIZES, Sweep
 from hocket.tune.table import Table, TableRow, load_table, save_table
@@ -40,7 +42,7 @@ TablePath = Annotated[Path | None, argument(metavar="TABLE", help="File of a tab
 def register(application: typer.Typer) -> None:
     """Add the verb to the command."""
     tune = typer.Typer(help=_HELP, no_args_is_help=True)
-    for verb in (run, show, check, export, draw, compare):
+    for verb in (run, learn, show, check, export, draw, compare):
         add_verb(tune, verb)
     application.add_typer(tune, name="tune")
 
@@ -121,6 +123,81 @@ def _check_output(path: Path) -> None:
     except OSError as error:
         raise InvalidArgument(f"{path} cannot be written: {error}; name another file by --output") from None
     check_output(path, is_replaced=True)
+
+
+def learn(
+    source: Annotated[
+        Path, typer.Option("--from", metavar="RUN", help="Folder of a recorded run, or a file of its observations.")
+    ],
+    table: TablePath = None,
+    output: Annotated[
+        Path | None, optional("-o", "--output", metavar="FILE", help="File to write. Default: the table itself.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what the run says; write nothing.")] = False,
+    any_host: Annotated[
+        bool, typer.Option("--any-host", help="Also accept a run of other hosts, if they are like this one.")
+    ] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Correct a table by the times of a run that `hocket observe run` has recorded, and show what its choices cost.
+
+    Of each operation counts the time on the rank that came last, which contains no waiting. Choices change where a run
+    has used two libraries or algorithms at one size, for example with `hocket run --learn`; else only times do.
+
+    Examples:
+      hocket tune learn --from run-1 --dry-run
+      hocket tune learn --from run-1
+      hocket tune learn --from run-1 here.json --output corrected.json
+    """
+    seen = _observations(source)
+    host = socket.gethostname()
+    if not any_host and host not in seen.hosts:
+        hosts = ", ".join(seen.hosts) or "no host"
+        raise InvalidArgument(f"{source} is of {hosts}, and this is {host}: times differ; --any-host accepts it")
+    loaded = _load(table)
+    learned, regrets = learn_from(loaded, seen.rows), regrets_of(seen.rows, loaded)
+    path = output or Path(loaded.path)
+    if not dry_run and learned.used:
+        _check_output(path.resolve())
+        save_table(learned.table, path.resolve())
+    if as_json:
+        shown = [{**asdict(each), "observation": {**asdict(each.observation), "seconds": each.observation.median_s}}
+                 for each in regrets]  # fmt: skip
+        facts = {"used": len(learned.used), "unused": len(learned.unused), "changes": learned.changes}
+        print(json.dumps({"path": None if dry_run or not learned.used else str(path), **facts, "regrets": shown}))
+        return 0
+    _print_regrets(str(source), regrets)
+    for op, dtypes, num_ranks in learned.changes:
+        print(f"{op}, {dtypes}, {num_ranks} ranks: another choice at some sizes")
+    others = f"; {len(learned.unused)} others have too few times or do not belong to the table"
+    where = "nothing was written" if dry_run or not learned.used else f"now in {path}"
+    print(f"times of {len(learned.used)} operations, {where}{others if learned.unused else ''}")
+    return 0
+
+
+def _observations(source: Path) -> Observations:
+    if not source.is_dir():
+        return load_observations(source)
+    from hocket.observe import observations_of, open_run
+
+    return observations_of(open_run(source))
+
+
+def _print_regrets(title: str, regrets: Sequence[Regret]) -> None:
+    if not regrets:
+        print(f"{title}: no operation of which the table has times")
+        return
+    headings = ("operation", "size", "ranks", "count", "carried by", "observed", "fastest by the table", "its time",
+                "cost")  # fmt: skip
+    table = table_of(f"{title}: what the choices cost by the table", headings, ("operation", "carried by"))
+    for each in regrets:
+        row = each.observation
+        table.add_row(
+            f"{row.op} {row.dtypes}", format_nbytes(row.nbytes), str(row.num_ranks), str(row.count), row.carrier,
+            format_seconds(row.median_s), each.best, format_seconds(each.best_s),
+            format_seconds(each.seconds) if each.seconds else "-",
+        )  # fmt: skip
+    console_of(140).print(table)
 
 
 def show(

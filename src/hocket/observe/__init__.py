@@ -13,6 +13,7 @@ from hocket.observe.analysis.foreign_load import ForeignLoad, foreign_loads
 from hocket.observe.analysis.hangs import Hang, MissingRank, hangs
 from hocket.observe.analysis.links import LinkLoad, link_loads
 from hocket.observe.analysis.matrix import CommunicationMatrix, communication_matrix
+from hocket.observe.analysis.observations import observations_of
 from hocket.observe.analysis.operations import RunOperations, operations_of
 from hocket.observe.analysis.overlap import LayerOverlap, overlaps
 from hocket.observe.analysis.stragglers import Straggler, stragglers
@@ -37,6 +38,7 @@ from hocket.observe.job_watcher import JobView, JobWatcher, RankView
 from hocket.observe.processes import ProcessStatus, process_status
 from hocket.observe.program import counter, mark, region, traced
 from hocket.observe.recording import RunRecording, follow_run, join_run, record_run
+from hocket.observe.report.page import write_report
 from hocket.observe.run_clock import RunClock
 from hocket.observe.saved import ObservedRun, RunDescription, SavedProcess, open_run
 from hocket.observe.series import SERIES_STATES, SavedSeries
@@ -109,6 +111,7 @@ __all__ = [
     "join_run",
     "link_loads",
     "mark",
+    "observations_of",
     "open_run",
     "operation_name",
     "operations_of",
@@ -125,4 +128,5 @@ __all__ = [
     "totals_of",
     "traced",
     "wait_states",
+    "write_report",
 ]

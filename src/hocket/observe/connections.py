@@ -15,7 +15,7 @@ from hocket.observe.network_devices import device_to
 from hocket.observe.run_clock import RunClock
 from hocket.observe.series import SeriesWriter, read_series
 from hocket.observe.tcp_sockets import TCP_NUMBERS, TcpSocket, TcpSockets
-from hocket.observe.typed_json import record_from
+from hocket.typed_json import record_from
 from hocket.versioned_json import Head
 from hocket.whole_file import write_text
 

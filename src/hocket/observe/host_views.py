@@ -13,8 +13,8 @@ from typing import Any
 from hocket.errors import RecorderError
 from hocket.observe.agent import FOLDER_PREFIX
 from hocket.observe.job_watcher import JobView, JobWatcher, RankView, late_ranks
-from hocket.observe.typed_json import record_from
 from hocket.trace import RecorderPlace
+from hocket.typed_json import record_from
 from hocket.versioned_json import read_text
 from hocket.whole_file import write_text
 

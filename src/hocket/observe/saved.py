@@ -16,8 +16,8 @@ from hocket.observe.completeness import IoCompleteness, completeness_of, parse_a
 from hocket.observe.connections import HostConnections, read_connections
 from hocket.observe.run_clock import Anchor, RunClock
 from hocket.observe.series import DEVICE_FILES, SERIES_SUFFIX, SavedSeries, read_process_rows, read_series
-from hocket.observe.typed_json import record_from
 from hocket.trace import EVENT_FIELDS, RecorderSnapshot, are_events, read_recorder
+from hocket.typed_json import record_from
 from hocket.versioned_json import Head
 from hocket.whole_file import write_text
 

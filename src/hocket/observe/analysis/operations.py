@@ -22,9 +22,10 @@ RINGS = ("operations", "foreign")
 """Rings of operations: those of hocket, and those of other libraries."""
 MESSAGES = ("send", "recv")
 OPERATION_FIELDS = (
-    ("process", "<i4"), ("comm", "<i4"), ("rank", "<i4"), ("number", "<i8"), ("kind", "|u1"), ("peer", "<i4"),
-    ("tag", "<i8"), ("nbytes", "<i8"), ("begin", "<f8"), ("end", "<f8"), ("blocked", "<f8"), ("state", "|u1"),
-    ("is_async", "|b1"), ("is_foreign", "|b1"), ("library", "<i4"), ("algorithm", "<i4"), ("weight", "<i8"),
+    ("process", "<i4"), ("comm", "<i4"), ("rank", "<i4"), ("number", "<i8"), ("kind", "|u1"), ("dtype", "|u1"),
+    ("peer", "<i4"), ("tag", "<i8"), ("nbytes", "<i8"), ("begin", "<f8"), ("end", "<f8"), ("blocked", "<f8"),
+    ("state", "|u1"), ("is_async", "|b1"), ("is_foreign", "|b1"), ("library", "<i4"), ("algorithm", "<i4"),
+    ("weight", "<i8"),
 )  # fmt: skip
 """Columns of `RunOperations.rows`."""
 IN_FLIGHT = tuple(EVENT_STATES.index(state) for state in ("issued", "started", "waited"))
@@ -39,11 +40,11 @@ class RunOperations:
     Args:
         rows: structured array with `OPERATION_FIELDS`, by begin. "process" is a place in `ObservedRun.processes`;
             "comm" one in `communicators`, -1 unknown; "rank" the process's rank in it; "number" that of the operation
-            in its communicator; "peer" a rank in the communicator, the root or the other side, -1 none; "tag" that of a
-            message; "begin" and "end" seconds since the run began, "end" NaN while it is in flight or where the library
-            did not report it; "blocked" seconds that callers waited, NaN unknown; "is_foreign" whether the
-            program called another library than hocket; "library" and "algorithm" places in
-            `names`; "weight" for how many operations the row stands.
+            in its communicator; "dtype" a place in `hocket._native.DTYPE_NAMES`; "peer" a rank in the communicator, the
+            root or the other side, -1 none; "tag" that of a message; "begin" and "end" seconds since the run began,
+            "end" NaN while it is in flight or where the library did not report it; "blocked" seconds that callers
+            waited, NaN unknown; "is_foreign" whether the program called another library than hocket; "library" and
+            "algorithm" places in `names`; "weight" for how many operations the row stands.
         communicators: of the whole run.
         names: texts of libraries and algorithms; the first one is "", the library's own algorithm.
 
@@ -119,7 +120,7 @@ def _rows(process: SavedProcess, place: int, ring: str, names: RunNames) -> NDAr
     names.fill(rows, events, place)
     rows["process"] = place
     rows["number"] = events["seq"]
-    for field in ("kind", "peer", "nbytes", "state"):
+    for field in ("kind", "dtype", "peer", "nbytes", "state"):
         rows[field] = events[field]
     is_message = np.isin(events["kind"], [_native.OP_NAMES.index(name) for name in MESSAGES])
     rows["tag"] = np.where(is_message, events["aux"].astype(np.int64), 0)

@@ -1,0 +1,1 @@
+"""A recorded run as one page with pictures."""
