@@ -95,6 +95,17 @@ def test_a_connection_of_another_program_is_counted_from_the_begin(tmp_path: Pat
     assert [(each.process, each.sent_nbytes, each.received_nbytes) for each in mine] == [(None, 0.0, 0.0)] * 2
 
 
+def test_nobody_owns_a_connection_that_was_closed_unseen(tmp_path: Path) -> None:
+    program = _PROGRAM.replace("time.sleep(0.3)", "").replace("time.sleep(0.02)", "")
+    assert record_run([sys.executable, "-c", program], tmp_path / "run", interval_s=5.0).exit_code == 0
+    found = open_run(tmp_path / "run")
+    (host,) = found.connections
+    own = [end for end in host.ends if end.process != ""]
+    assert {end.process for end in own} <= {"?", found.processes[0].name}
+    for load in link_loads(found):
+        assert load.foreign_nbytes < 500_000
+
+
 def test_places_of_fields_are_those_of_the_kernels_header(tmp_path: Path) -> None:
     names = {
         "sent_nbytes": "tcpi_bytes_sent", "resent_nbytes": "tcpi_bytes_retrans",

@@ -10,8 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hocket.errors import HocketError, InvalidArgument, QueryTimeout
-from hocket.observe import ObservedRun, open_run, operations_of, query_run, record_run, wait_states
+from hocket.errors import HocketError, InvalidArgument, QueryTimeout, RecorderError
+from hocket.observe import (
+    ObservedRun,
+    export_run,
+    open_run,
+    operations_of,
+    query_run,
+    query_tables,
+    record_run,
+    wait_states,
+)
+from hocket.observe.store.run_tables import run_tables
 
 from ..naming import raises
 from ..program import hocket
@@ -117,3 +127,38 @@ def test_the_verb(tmp_path: Path) -> None:
     assert shown.returncode == 0 and "read" in shown.stdout and str(nbytes) in shown.stdout
     refused = hocket("observe", "query", str(tmp_path / "run"), "DROP TABLE io")
     assert refused.returncode == 2 and "DROP" in refused.stderr and refused.stdout == ""
+
+
+def test_parquet_files_are_the_tables(run: ObservedRun, tmp_path: Path) -> None:
+    export_run(run, tmp_path / "run.parquet")
+    for table in run_tables(run):
+        row = "CAST(each AS VARCHAR)"
+        sql = f"SELECT count(*), md5(string_agg({row}, '|' ORDER BY {row})) FROM {table} each"
+        assert query_tables(tmp_path / "run.parquet", sql) == query_run(run, sql), table
+    done = hocket("observe", "query", str(tmp_path / "run.parquet"), "SELECT count(*) AS n FROM operations", "--json")
+    assert json.loads(done.stdout)["rows"] == [[93]]
+    other = f"SELECT * FROM '{tmp_path}/run.parquet/io.parquet'"
+    for statement in ("DROP TABLE io", "SELECT * FROM read_csv('/etc/passwd')", other):
+        with raises(InvalidArgument):
+            query_tables(tmp_path / "run.parquet", statement)
+
+
+def test_damaged_parquet_files(run: ObservedRun, tmp_path: Path) -> None:
+    folder = tmp_path / "run.parquet"
+    export_run(run, folder)
+    path = folder / "io.parquet"
+    whole = path.read_bytes()
+    draw = np.random.default_rng(5)
+    for damaged in (b"", whole[: len(whole) // 2], b"PAR1" + bytes(100) + b"PAR1", draw.bytes(len(whole))):
+        path.write_bytes(damaged)
+        with raises(RecorderError, names=str(path)):
+            query_tables(folder, "SELECT 1")
+    path.unlink()
+    with raises(RecorderError, names=(str(path), "missing")):
+        query_tables(folder, "SELECT 1")
+    for tables in (["../io"], ["a b"], 3, ["io"] * 101, [None]):
+        (folder / "tables.json").write_text(json.dumps({"format": "hocket tables, version 1", "tables": tables}))
+        with raises(RecorderError, names=str(folder / "tables.json")):
+            query_tables(folder, "SELECT 1")
+    with raises(RecorderError, names="tables.json"):
+        query_tables(tmp_path, "SELECT 1")

@@ -64,7 +64,8 @@ _EXPORT_HELP = """Write a recorded run as a file of another tool, by the ending 
 .json, .json.gz, .pftrace and .pftrace.gz are a timeline for https://ui.perfetto.dev: regions, operations, transfers and
 I/O of all processes, arrows from sends to receives, CPU and memory. .flight is a folder for torchfrtrace, .kineto one
 for HolisticTraceAnalysis, .inspector one of NCCL's Inspector. .prom and .inspector.prom are metrics for Prometheus,
-with hocket's names and with those of the Inspector. .otlp.jsonl and .otlp.jsonl.gz are spans of OpenTelemetry."""
+with hocket's names and with those of the Inspector. .parquet is a folder of tables, for pandas and others, and for
+`hocket observe query`. .otlp.jsonl and .otlp.jsonl.gz are spans of OpenTelemetry."""
 _EXPORT_EXAMPLES = """\b
 Examples:
   hocket observe export run-1 run-1.json.gz
@@ -84,7 +85,8 @@ _QUERY_EXAMPLES = """\b
 Examples:
   hocket observe query run-1 "SELECT op, library, count(*), sum(seconds) FROM operations GROUP BY ALL"
   hocket observe query run-1 "SELECT file, sum(nbytes) AS n FROM io GROUP BY file ORDER BY n DESC LIMIT 10"
-  hocket observe query run-1 "DESCRIBE waits" --json"""
+  hocket observe query run-1 "DESCRIBE waits" --json
+  hocket observe export run-1 run-1.parquet && hocket observe query run-1.parquet "SELECT * FROM findings\""""
 _MOST_SHOWN_ROWS = 1000
 _MOST_SHOWN_RANKS = 16
 _LEAST_SHARE = 0.01
@@ -256,9 +258,11 @@ def query(
 ) -> int:
     """Print the answer of a query."""
     from hocket.cli._tables import console_of, table_of
-    from hocket.observe import query_run
+    from hocket.observe import query_run, query_tables
+    from hocket.observe.store.parquet import TABLES_FILE
 
-    result = query_run(_open(run), sql, timeout=timeout)
+    are_tables = (run / TABLES_FILE).exists()
+    result = query_tables(run, sql, timeout=timeout) if are_tables else query_run(_open(run), sql, timeout=timeout)
     if as_json:
         print(json_text({"run": str(run), "columns": result.columns, "rows": result.rows}))
         return 0

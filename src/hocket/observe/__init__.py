@@ -43,7 +43,9 @@ from hocket.observe.run_clock import RunClock
 from hocket.observe.saved import ObservedRun, RunDescription, SavedProcess, open_run
 from hocket.observe.series import SERIES_STATES, SavedSeries
 from hocket.observe.sources import SourceStatus, find_sources
-from hocket.observe.store.query import QueryResult, query_run
+from hocket.observe.store.connection import QueryResult
+from hocket.observe.store.parquet import query_tables
+from hocket.observe.store.query import query_run
 
 __all__ = [
     "SERIES_STATES",
@@ -118,6 +120,7 @@ __all__ = [
     "overlaps",
     "process_status",
     "query_run",
+    "query_tables",
     "queued_job",
     "record_io",
     "record_run",

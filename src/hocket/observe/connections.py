@@ -27,6 +27,7 @@ CONNECTIONS_FILE, COUNTS_FILE = "connections.json", "connections.series"
 _HEAD = Head("hocket connections, version ", 1, RecorderError, title="a list of connections", most_nbytes=64 << 20)
 _NUMBERS = ("connection", *TCP_NUMBERS)
 _MOST_CONNECTIONS = 65_536
+UNKNOWN_OWNER = "?"
 _LEAST_FOREIGN_NBYTES = 65_536
 """A connection of another program is worth a row when it has moved so many bytes."""
 
@@ -36,7 +37,8 @@ class ConnectionEnd:
     """One end of a TCP connection.
 
     Args:
-        process: name of the process in the run, `SavedProcess.name`; "": another program of the host.
+        process: name of the process in the run, `SavedProcess.name`; "": another program of the host; "?": it was
+            closed before anybody saw whose it was.
         local, remote: address and port of this end and of the other one, such as "10.0.0.1:29500".
         device: the network device through which it sends; "": unknown.
 
@@ -143,11 +145,11 @@ class ConnectionSampler:
         values = tuple(found.numbers.values())
         if self._last.get(found.cookie) == values:
             return
-        process = self._processes.get(found.inode, "")
+        process = self._processes.get(found.inode, "") if found.inode else UNKNOWN_OWNER
         place = self._places.get(found.cookie)
         if place is None:
             moved = (found.numbers["sent_nbytes"] or 0) + (found.numbers["received_nbytes"] or 0)
-            if not process and moved < _LEAST_FOREIGN_NBYTES:
+            if process in ("", UNKNOWN_OWNER) and moved < _LEAST_FOREIGN_NBYTES:
                 return
             if len(self._ends) == _MOST_CONNECTIONS:
                 self.problems.add(f"more than {_MOST_CONNECTIONS} TCP connections: later ones are left out")

@@ -1,4 +1,4 @@
-"""Whether the bytes that the layers of a run report agree: messages, TCP connections, network devices.
+"""Whether the bytes that the layers of a run report agree: operations, messages, TCP connections, network devices.
 
 Where the lower layer has more bytes than the upper one explains, there is other traffic; where it has less, the bytes
 took another way, or a counter is wrong.
@@ -7,20 +7,28 @@ took another way, or a counter is wrong.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
+from hocket.collectives.source import parse_algorithm
+from hocket.errors import InvalidArgument
+from hocket.observe.analysis.breakdown import whole_nbytes
+from hocket.observe.analysis.communicators import numbers_of_program
 from hocket.observe.analysis.connections import connections_of
 from hocket.observe.analysis.links import link_loads
-from hocket.observe.analysis.matrix import communication_matrix
-from hocket.observe.analysis.totals import totals_of
+from hocket.observe.analysis.matrix import SEND_OF_TRANSFERS, communication_matrix
+from hocket.observe.analysis.operations import kind_names
+from hocket.observe.analysis.totals import COMMUNICATION, TRANSFER, RunTotals, totals_of
 from hocket.observe.jobs import job_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import numpy as np
+
     from hocket.observe.saved import ObservedRun
 
-_MESSAGES, _DEVICE = "messages to connections", "connections to device"
+_OPERATIONS, _MESSAGES, _DEVICE = "operations to messages", "messages to connections", "connections to device"
 _LEAST_SHARE = 0.5
 """Of its messages that a pair of ranks on one host sends over TCP; with less they go through shared memory."""
 _MOST_RESIDUAL = 0.05
@@ -32,8 +40,9 @@ class ConservedBytes:
     """The bytes that one layer handed to the one below.
 
     Args:
-        edge: "messages to connections" of two ranks, or "connections to device".
-        what: which ones, such as "rank 0 to rank 1" or "node-1 eth0".
+        edge: "operations to messages" of the schedules of a communicator, "messages to connections" of two ranks, or
+            "connections to device".
+        what: which ones, such as "world", "rank 0 to rank 1" or "node-1 eth0".
         expected_nbytes: of the layer above, and its headers.
         found_nbytes: of the layer below.
         is_modelled: whether a part of the bytes above is that of a model of collectives whose messages are not known.
@@ -63,9 +72,10 @@ class ConservedBytes:
 
 
 def conservation(run: ObservedRun, job: int | None = None) -> tuple[ConservedBytes, ...]:
-    """Compare the bytes of messages, connections and devices of a run.
+    """Compare the bytes of operations, messages, connections and devices of a run.
 
-    Ranks of one host that exchange their messages through shared memory are left out.
+    The messages of an operation are known if hocket carried it out by a schedule; the schedule says how many bytes they
+    have. Ranks of one host that exchange their messages through shared memory are left out.
 
     Args:
         run: from `open_run`.
@@ -80,11 +90,41 @@ def conservation(run: ObservedRun, job: int | None = None) -> tuple[ConservedByt
         >>> [each for each in observe.conservation(observe.open_run("run-of-no-bytes")) if each.edge.startswith("mess")]
         []
     """
-    return (*_of_messages(run, job), *_of_devices(run))
+    totals = totals_of(run)
+    return (*_of_operations(totals), *_of_messages(run, totals, job), *_of_devices(run))
 
 
-def _of_messages(run: ObservedRun, job: int | None) -> Iterator[ConservedBytes]:
-    matrix = communication_matrix(totals_of(run), job)
+def _of_operations(totals: RunTotals) -> Iterator[ConservedBytes]:
+    rows = totals.rows
+    for comm in numbers_of_program(totals.communicators):
+        own, size = rows[rows["comm"] == comm], totals.communicators[comm].size
+        by_schedule = own[(own["layer"] == COMMUNICATION) & (own["algorithm"] > 0) & ~own["is_foreign"]]
+        try:
+            expected = sum(_sent_nbytes(row, totals.names[row["algorithm"]], size) for row in by_schedule)
+        except InvalidArgument:
+            continue  # a schedule of the program's own, or of another version
+        found = own["nbytes"][(own["layer"] == TRANSFER) & (own["kind"] == SEND_OF_TRANSFERS)].sum()
+        if expected:
+            yield ConservedBytes(_OPERATIONS, totals.communicators[comm].label, expected, float(found), False)
+
+
+def _sent_nbytes(row: np.void, algorithm: str, num_ranks: int) -> float:
+    """What one rank's operations make all ranks send, divided by the number of ranks."""
+    op = kind_names()[row["kind"]]
+    whole = whole_nbytes(op, int(row["nbytes"]), num_ranks, is_foreign=False)
+    return whole * _sent_share(op, algorithm, num_ranks) / num_ranks
+
+
+@cache
+def _sent_share(op: str, algorithm: str, num_ranks: int) -> float:
+    """How many times the whole array all ranks together send."""
+    found, parameters = parse_algorithm(op, algorithm)
+    schedule = found.schedule(num_ranks, **parameters)
+    return float(schedule.is_remote.sum()) / schedule.num_blocks
+
+
+def _of_messages(run: ObservedRun, totals: RunTotals, job: int | None) -> Iterator[ConservedBytes]:
+    matrix = communication_matrix(totals, job)
     jobs = job_numbers(run.processes)
     carried: dict[tuple[int, int], float] = {}
     hosts: dict[int, str] = {}

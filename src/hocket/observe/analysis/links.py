@@ -1,7 +1,7 @@
 """What went through the network devices of a run's hosts: whose bytes, how fast, and for how long they were the limit.
 
-The bytes of a device are those of its connections and of their headers. What is left came from programs whose
-connections are not TCP, not of this host, or were too short to be seen.
+The bytes of a device are those of its connections and of their headers. What is left came from connections that are not
+TCP, not of this host, or so short that nobody saw whose they were.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hocket.observe.analysis.connections import ConnectionOwners, moved_since_begin, rows_of_ends
+from hocket.observe.connections import UNKNOWN_OWNER
 
 if TYPE_CHECKING:
     import numpy as np
@@ -198,7 +199,7 @@ def _carried(
 
     found = _Carried(np.zeros(len(times) - 1))
     for end, rows in rows_of_ends(host) if host is not None else ():
-        if end.device != device or host is None:
+        if end.device != device or host is None or end.process == UNKNOWN_OWNER:
             continue
         process, peer = owners.process(host.host, end), owners.peer(host.host, end)
         is_own = process is not None

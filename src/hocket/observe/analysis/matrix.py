@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from hocket.observe.analysis.communicators import RunCommunicator
 
-_SEND_OF_TRANSFERS = 0
+SEND_OF_TRANSFERS = 0
+"""The kind of transfers that send."""
 _ASSUMED = {
     "all_reduce": "ring", "all_gather": "ring", "reduce_scatter": "ring", "broadcast": "binomial",
     "reduce": "binomial", "all_to_all": "pairwise", "gather": "direct", "scatter": "direct",
@@ -96,7 +97,7 @@ def communication_matrix(totals: RunTotals, job: int | None = None) -> Communica
     for row in totals.rows[np.isin(totals.rows["comm"], of_job)]:
         ranks = _job_ranks(totals.communicators[row["comm"]])
         op = kind_names()[row["kind"]] if row["layer"] == COMMUNICATION else ""
-        if op == "send" or (row["layer"] == TRANSFER and row["kind"] == _SEND_OF_TRANSFERS):
+        if op == "send" or (row["layer"] == TRANSFER and row["kind"] == SEND_OF_TRANSFERS):
             source, target = ranks.get(int(row["rank"])), ranks.get(int(row["peer"]))
             if source is None or target is None:
                 unknown += int(row["nbytes"])

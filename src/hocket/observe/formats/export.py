@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hocket.errors import InvalidArgument
 from hocket.observe.formats import chrome, flight_record, inspector, kineto, otlp, perfetto, prometheus
 from hocket.observe.saved import empty_folder
+from hocket.observe.store import parquet
 from hocket.whole_file import check_output
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ EXPORT_FORMATS = (
     ExportFormat(chrome.ENDINGS, chrome.write_chrome, False, "a timeline for ui.perfetto.dev and other viewers"),
     ExportFormat(flight_record.ENDINGS, flight_record.write_flight_records, True, "flight records for torchfrtrace"),
     ExportFormat(inspector.ENDINGS, inspector.write_inspector_records, True, "records of NCCL's Inspector"),
+    ExportFormat(parquet.ENDINGS, parquet.write_parquet, True, "tables as Parquet files"),
     ExportFormat(kineto.ENDINGS, kineto.write_kineto, True, "traces for HolisticTraceAnalysis"),
 )  # fmt: skip
 
@@ -58,6 +60,7 @@ def export_run(run: ObservedRun, path: str | Path) -> None:
     | ``.inspector`` | a folder of records of NCCL's Inspector |
     | ``.prom`` | metrics for Prometheus |
     | ``.inspector.prom`` | metrics for the dashboards of NCCL's Inspector |
+    | ``.parquet`` | a folder of tables, which `query_tables` and others read |
     | ``.otlp.jsonl``, ``.otlp.jsonl.gz`` | spans of OpenTelemetry |
 
     Args:
