@@ -53,3 +53,16 @@ def test_what_overlaps_counts_once_and_what_hangs_until_the_end() -> None:
     (found,) = efficiencies(operations, wait_states(run, operations))
     # The first rank has 30 ms of messages and 40 ms of a barrier that never ends; the other one nothing but a message.
     assert (found.parallel, found.communication) == (pytest.approx(0.3 / 2), pytest.approx(0.3))
+
+
+def test_unknown_waits_make_it_an_upper_bound() -> None:
+    def job(is_async: bool) -> bool:
+        ranks = [
+            FakeRank(rank, [Op("all_reduce", 1, 0, 10 * MS, is_async=is_async)], ring="foreign") for rank in range(2)
+        ]
+        run = fabricate(ranks)
+        operations = operations_of(run)
+        (found,) = efficiencies(operations, wait_states(run, operations))
+        return found.is_upper_bound
+
+    assert job(is_async=True) and not job(is_async=False)

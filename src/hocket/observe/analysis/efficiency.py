@@ -35,6 +35,8 @@ class JobEfficiency:
         parallel: mean useful time over the runtime.
         wait_share: of the ranks' time, how much they spent waiting for late ranks in collectives.
         transfer_share: of the ranks' time, how much they spent in communication without such waits.
+        is_upper_bound: whether it is not known how long callers waited for asynchronous operations, as over gloo: then
+            the efficiencies are the most that they can be, and the shares the least.
 
     Examples:
         >>> from hocket import observe
@@ -50,6 +52,7 @@ class JobEfficiency:
     parallel: float
     wait_share: float
     transfer_share: float
+    is_upper_bound: bool = False
 
 
 def efficiencies(operations: RunOperations, waits: WaitStates) -> tuple[JobEfficiency, ...]:
@@ -96,6 +99,7 @@ def efficiencies(operations: RunOperations, waits: WaitStates) -> tuple[JobEffic
                 parallel=float(useful.mean() / runtime_s),
                 wait_share=wait_s / total_s,
                 transfer_share=max(float(in_communication.sum()) - wait_s, 0.0) / total_s,
+                is_upper_bound=bool(np.isnan(own["blocked"][own["is_async"]]).any()),
             )
         )
     return tuple(found)

@@ -33,6 +33,8 @@ _LEAST_LOST_S = 0.01
 _LEAST_DEVIATIONS = 4.0
 """By so many standard deviations a rank that is late now and then must have kept the others waiting longer than if each
 of them were late as often."""
+_USUAL_SHARE = 0.9
+"""Of all waits; longer ones count as this one where it matters who is late as a rule."""
 _LEAST_FOREIGN_SHARE = 0.05
 _LEAST_HANG_S = 1.0
 _LEAST_LINK_SHARE = 0.05
@@ -154,15 +156,19 @@ def _of_stragglers(
     begin = operations.rows["begin"][waits.rows["row"]]
     duration_s = float(begin.max() - begin.min())
     num_ranks = len(np.unique(waits.rows["process"]))
-    totals = np.bincount(waits.rows["group"], weights=waits.rows["wait"]).astype(np.float64)
-    direct = np.bincount(waits.rows["late_process"], weights=waits.rows["wait"], minlength=len(run.processes))
+    # A long wait now and then, such as that at the start, says nothing about who is late as a rule.
+    usual = waits.rows["wait"].clip(max=_usual_wait(waits.rows["wait"]))
+    totals = np.bincount(waits.rows["group"], weights=usual).astype(np.float64)
+    direct = np.bincount(waits.rows["late_process"], weights=usual, minlength=len(run.processes))
     busy_hosts = {load.host for load in loads}
+    available_s = duration_s * (num_ranks - 1)
     for each in stragglers(run, operations, waits):
         deviations = _deviations(float(direct[each.process]), totals, num_ranks)
-        share = each.imposed_s / (duration_s * (num_ranks - 1)) if duration_s else 0.0
+        share = each.imposed_s / available_s if available_s else 0.0
         process = run.processes[each.process]
         is_preempted = each.layer == _WAITING and process.host in busy_hosts
-        is_late = each.low_s * each.num_compared >= _LEAST_SHARE * duration_s or deviations >= _LEAST_DEVIATIONS
+        is_often_late = deviations >= _LEAST_DEVIATIONS and direct[each.process] >= _LEAST_SHARE * available_s
+        is_late = each.low_s * each.num_compared >= _LEAST_SHARE * duration_s or is_often_late
         # Without anything that took it longer than the others, it was late because of others.
         has_cause = sum(each.by_layer.values()) > 0
         is_worth_it = share >= _LEAST_SHARE and each.imposed_s >= _LEAST_LOST_S
@@ -190,6 +196,13 @@ def _of_stragglers(
                       **{f"{layer}_s": seconds for layer, seconds in each.by_layer.items()}},
             is_certain=True,
         )  # fmt: skip
+
+
+def _usual_wait(waits: NDArray[np.float64]) -> float:
+    import numpy as np
+
+    positive = waits[waits > 0]
+    return float(np.quantile(positive, _USUAL_SHARE)) if len(positive) else 0.0
 
 
 def _deviations(waited_for_s: float, totals: NDArray[np.float64], num_ranks: int) -> float:

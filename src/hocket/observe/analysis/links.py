@@ -42,7 +42,7 @@ class LinkLoad:
         other_nbytes: sent bytes of data of the run's processes to others, for example to a file server.
         foreign_nbytes: sent bytes of data of other programs whose connections were seen.
         header_nbytes: estimate for the headers of the sent packets.
-        limited_s: seconds in which a connection of the run waited for the network here.
+        limited_s: seconds in which a connection of the run to another host waited for the network here.
         limited_nbytes_s: bytes per second that the device sent meanwhile; NaN: it was never the limit.
         speed_nbytes_s: what the device says that it can send; NaN: it does not say.
         queue: the queue that limits it, such as "tbf 8001:"; "": none is known.
@@ -216,6 +216,8 @@ def _carried(
         else:
             found.other_nbytes += sent
             found.largest_other = max(found.largest_other, (sent, process, end.remote), key=lambda each: each[0])
+        if peer is not None and peer.host == host.host:
+            continue  # through memory: the processors are the limit there
         waited = counts["busy_s"] - counts["receiver_limited_s"] - counts["buffer_limited_s"]
         waits, moved = (
             np.diff(np.interp(times, at, np.nan_to_num(each), left=0.0)) for each in (waited, counts["sent_nbytes"])

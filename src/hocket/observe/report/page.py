@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 _MOST_PROCESSES = 64
 _MOST_ROWS = 30
+_UPPER_BOUND = (
+    " It is not known how long the program waited for asynchronous operations: this is the most that it can be."
+)
 _STYLE = """
 :root { color-scheme: light dark; --line: #d8d5cc; --quiet: #6b6b6b; }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
@@ -135,7 +138,8 @@ def _findings(run: ObservedRun, operations: RunOperations, waits: WaitStates) ->
         yield (
             f"<p>{_count(job.num_ranks, 'rank')} in {format_seconds(job.runtime_s)}: parallel efficiency "
             f"{job.parallel:.2f} = load balance {job.load_balance:.2f} x communication {job.communication:.2f}; waits "
-            f"for late ranks {job.wait_share:.0%}, the rest of communication {job.transfer_share:.0%}.</p>\n"
+            f"for late ranks {job.wait_share:.0%}, the rest of communication {job.transfer_share:.0%}."
+            f"{_UPPER_BOUND if job.is_upper_bound else ''}</p>\n"
         )
 
 
