@@ -24,18 +24,21 @@ bool is_interpreter_ending() {
 #endif
 }
 
-// What the main thread has run and waited for so far, as the kernel writes it.
-std::string main_thread_times() {
-  std::ifstream file("/proc/self/task/" + std::to_string(getpid()) + "/schedstat");
+std::string of_main_thread(const char* name) {
+  std::ifstream file("/proc/self/task/" + std::to_string(getpid()) + '/' + name);
   return {std::istreambuf_iterator<char>(file), {}};
 }
+
+// Whether the main thread waits for a lock, as far as the kernel tells.
+bool main_thread_waits_for_lock() { return of_main_thread("wchan").find("futex") != std::string::npos; }
 
 void sleep_while_main_thread_runs() {
   constexpr std::chrono::seconds kMostIdle{20};
   constexpr std::chrono::milliseconds kStep{500};
   std::string last;
   for (std::chrono::milliseconds idle{0}; idle < kMostIdle; idle += kStep) {
-    if (std::string now = main_thread_times(); now != last) {
+    // What it has run and waited for so far.
+    if (std::string now = of_main_thread("schedstat"); now.empty() || now != last || !main_thread_waits_for_lock()) {
       last = std::move(now);
       idle = std::chrono::milliseconds{0};
     }

@@ -74,5 +74,8 @@ def _beside(path: Path) -> Path:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text so that readers see the old file or the new file, never a part."""
-    write_whole(path, lambda part: part.write_text(text))
+    """Write a text as UTF-8, so that readers see the old file or the new file, never a part.
+
+    Bytes of names that are no UTF-8 are written as escapes.
+    """
+    write_whole(path, lambda part: part.write_text(text, encoding="utf-8", errors="backslashreplace"))

@@ -78,7 +78,7 @@ def test_bytes_are_those_of_the_program(run: ObservedRun) -> None:
 def test_bytes_of_a_device_are_those_of_its_connections(run: ObservedRun) -> None:
     (loopback,) = [each for each in link_loads(run) if each.device == "lo"]
     assert loopback.rank_nbytes == 20 * 50_007.0
-    assert loopback.sent_nbytes >= loopback.rank_nbytes and loopback.sent_nbytes == loopback.received_nbytes
+    assert min(loopback.sent_nbytes, loopback.received_nbytes) >= loopback.rank_nbytes
 
 
 def test_a_connection_of_another_program_is_counted_from_the_begin(tmp_path: Path) -> None:
@@ -100,10 +100,9 @@ def test_nobody_owns_a_connection_that_was_closed_unseen(tmp_path: Path) -> None
     assert record_run([sys.executable, "-c", program], tmp_path / "run", interval_s=5.0).exit_code == 0
     found = open_run(tmp_path / "run")
     (host,) = found.connections
-    own = [end for end in host.ends if end.process != ""]
-    assert {end.process for end in own} <= {"?", found.processes[0].name}
-    for load in link_loads(found):
-        assert load.foreign_nbytes < 500_000
+    last = {int(row["connection"]): float(row["sent_nbytes"]) for row in host.rows}
+    own = [host.ends[place] for place, sent in last.items() if sent in (20 * 50_000.0, 20 * 7.0)]
+    assert len(own) == 2 and {end.process for end in own} <= {"?", found.processes[0].name}
 
 
 def test_places_of_fields_are_those_of_the_kernels_header(tmp_path: Path) -> None:
@@ -204,7 +203,7 @@ def test_devices_and_queues() -> None:
     assert device_to("no address") is None
     problems: set[str] = set()
     for each in sample_queues(problems):
-        assert each.source == "queue" and len(each.name.split(" ")) == 3 and (each.numbers["drops"] or 0) >= 0
+        assert each.source == "queue" and len(each.name.split(" ")) == 4 and (each.numbers["drops"] or 0) >= 0
     assert problems == set()
 
 

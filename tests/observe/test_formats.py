@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,18 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 from prometheus_client.parser import text_string_to_metric_families
 
 from hocket.errors import InvalidArgument
-from hocket.observe import ObservedRun, export_run, open_run, operations_of, overlaps, record_run, totals_of
+from hocket.observe import (
+    ObservedRun,
+    SavedProcess,
+    export_run,
+    open_run,
+    operations_of,
+    overlaps,
+    record_run,
+    totals_of,
+)
 from hocket.observe.formats.export import EXPORT_FORMATS
+from hocket.observe.jobs import ranks_of_jobs
 
 from ..load import scaled
 from ..naming import raises
@@ -266,3 +277,53 @@ def test_what_cannot_be_written(run: ObservedRun, tmp_path: Path) -> None:
         export_run(run, tmp_path / "nowhere" / "run.prom")
     done = hocket("observe", "export", str(run.folder), str(tmp_path / "run.flight"), "--json")
     assert done.returncode == 0 and json.loads(done.stdout)["nbytes"] > 0
+
+
+def test_a_child_of_a_rank_does_not_take_its_place(tmp_path: Path) -> None:
+    ranks = [FakeRank(rank, [Op("all_reduce", 1, MS, 2 * MS)], regions={"step": [(0, MS)]}) for rank in range(2)]
+    child = FakeRank(1, io=[(MS, 2 * MS)], communicators={2: ("other", "", 9)}, start_ns=3 * MS)
+    run = fabricate([*ranks, child], world_size=2)
+    processes = (*run.processes[:2], without_communicators(run.processes[2]))
+    run = replace(run, processes=processes)
+    assert ranks_of_jobs(run.processes) == {(0, 0): 0, (0, 1): 1}
+    export_run(run, tmp_path / "run.flight")
+    assert "missing" not in _analysed(tmp_path / "run.flight")
+    export_run(run, tmp_path / "run.kineto")
+    kernels = [
+        json.loads((tmp_path / "run.kineto" / f"rank-{rank}.json").read_text())["traceEvents"] for rank in range(2)
+    ]
+    assert len(kernels[0]) == len(kernels[1]) == 2
+
+
+def without_communicators(process: SavedProcess) -> SavedProcess:
+    definitions = tuple(each for each in process.snapshot.definitions if each.kind != "communicator")
+    return replace(process, snapshot=replace(process.snapshot, definitions=definitions))
+
+
+def test_samples_occur_once(run: ObservedRun, tmp_path: Path) -> None:
+    twice = replace(run, processes=(*run.processes, *run.processes))
+    for name in ("run.prom", "run.inspector.prom"):
+        export_run(twice, tmp_path / name)
+        lines = [line.rpartition(" ")[0] for line in (tmp_path / name).read_text().splitlines() if line[0] != "#"]
+        assert lines and len(lines) == len(set(lines))
+
+
+def test_names_of_a_run_are_no_paths_and_need_no_encoding(run: ObservedRun, tmp_path: Path) -> None:
+    strange = tuple(replace(each, host="../../x\udce9") for each in run.processes)
+    export_run(replace(run, processes=strange), tmp_path / "run.inspector")
+    assert len(list((tmp_path / "run.inspector").iterdir())) == 2
+    for name in ("run.prom", "run.json", "run.pftrace", "run.otlp.jsonl"):
+        export_run(replace(run, processes=strange), tmp_path / name)
+        assert (tmp_path / name).stat().st_size > 0
+
+
+def test_many_messages_of_a_lane(tmp_path: Path) -> None:
+    count = 20_000
+    send, receive = (
+        FakeRank(rank, [Op(kind, number, number * MS, number * MS + 10, peer=1 - rank) for number in range(1, count)])
+        for rank, kind in enumerate(("send", "recv"))
+    )
+    export_run(fabricate([send, receive]), tmp_path / "run.pftrace")
+    trace = Trace()
+    trace.ParseFromString((tmp_path / "run.pftrace").read_bytes())
+    assert sum(len(packet.track_event.terminating_flow_ids) for packet in trace.packet) == count - 1

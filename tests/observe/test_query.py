@@ -130,6 +130,8 @@ def test_the_verb(tmp_path: Path) -> None:
 
 
 def test_parquet_files_are_the_tables(run: ObservedRun, tmp_path: Path) -> None:
+    export_run(run, tmp_path / "run [1]*.parquet")
+    assert query_tables(tmp_path / "run [1]*.parquet", "SELECT count(*) FROM operations").rows == ((93,),)
     export_run(run, tmp_path / "run.parquet")
     for table in run_tables(run):
         row = "CAST(each AS VARCHAR)"

@@ -92,6 +92,17 @@ def test_cost_of_choices() -> None:
     assert regrets_of([_seen("shm", 3, op="broadcast", dtypes="moved")], table) == ()
 
 
+def test_a_size_that_the_sweep_does_not_have_changes_nothing_by_itself() -> None:
+    table = Table(_MACHINE, (_row("shm", 2), _row("mpi", 3), _row("gloo", 9)))
+    assert learn_from(table, [_seen("shm", 8, 4000), _seen("mpi", 12, 4000)]).changes == ()
+
+
+def test_each_schedule_has_its_own_time() -> None:
+    rows = (_row("shm", 9), _row("shm", 2, algorithm="ring"), _row("shm", 5, algorithm="tree"))
+    (found,) = regrets_of([_seen("shm", 5, algorithm="tree", count=100)], Table(_MACHINE, rows))
+    assert found.best == "shm/ring" and found.seconds == pytest.approx(100 * (5 * 1.0045 - 2) * 1e-6)
+
+
 def test_a_file_keeps_all(tmp_path: Path) -> None:
     found = Observations(("a", "b"), (_seen("shm", 2), _seen("mpi", 3, algorithm="ring")))
     save_observations(found, tmp_path / "seen.json")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hocket.cli._tables import table_of
-from hocket.observe.completeness import IoAccount
+from hocket.observe.completeness import IoAccount, format_share
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -176,13 +176,6 @@ def format_seen(io: IoCompleteness) -> str:
         return "-"
     whole = IoAccount(*(a + b for a, b in zip(_numbers(io.read), _numbers(io.written), strict=True)))
     return format_share(whole.share)
-
-
-def format_share(share: float | None) -> str:
-    """Return a share with three digits behind the point; below 1 it stays below 1."""
-    if share is None:
-        return "no bytes"
-    return f"{min(share, 0.999) if share < 1 else share:.3f}"
 
 
 def describe_io(what: str, account: IoAccount) -> str:

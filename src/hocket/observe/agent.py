@@ -119,6 +119,7 @@ class Agent:
     def _run(self) -> None:
         wait_s = longest_wait_s = min(_LONGEST_WAIT_S, self.sampler.interval_s)
         try:
+            self.sampler.sample_host()  # what is counted from here on is of the run
             while not self._stops.wait(wait_s):
                 share = self._look()
                 self.anchors.take()

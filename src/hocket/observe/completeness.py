@@ -192,6 +192,13 @@ def _of_io(snapshot: RecorderSnapshot) -> NDArray[np.void]:
     return entries
 
 
+def format_share(share: float | None) -> str:
+    """Return a share with three digits behind the point; below 1 it stays below 1."""
+    if share is None:
+        return "no bytes"
+    return f"{min(share, 0.999) if share < 1 else share:.3f}"
+
+
 def total_of(
     processes: Iterable[tuple[str, IoCompleteness]], reason: str = "no process has left a recorder"
 ) -> RunCompleteness:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import monotonic_ns
 from typing import TYPE_CHECKING
@@ -70,8 +70,9 @@ class HostConnections:
     Examples:
         >>> from hocket import observe
         >>> _ = observe.record_run(["true"], "run-without-network")
-        >>> [each.ends for each in observe.open_run("run-without-network").connections]
-        [()]
+        >>> hosts = observe.open_run("run-without-network").connections
+        >>> [end for host in hosts for end in host.ends if end.process not in ("", "?")]
+        []
     """
 
     host: str
@@ -99,6 +100,8 @@ class ConnectionSampler:
         self._last: dict[int, tuple[float | None, ...]] = {}
         self._processes: dict[int, str] = {}
         """Of inodes of sockets that the run's processes have or had open."""
+        self._looked_at: set[int] = set()
+        self._looked_for: set[str] = set()
         self._devices: dict[str, str] = {}
         self._writer: SeriesWriter | None = None
         self._sockets: TcpSockets | None = None
@@ -113,18 +116,29 @@ class ConnectionSampler:
         try:
             self._sockets = self._sockets or TcpSockets()
             found = list(self._sockets.open_sockets())
-            if any(each.inode not in self._processes and each.cookie not in self._places for each in found):
-                self._look_for_owners(processes)
+            self._look_for_owners({each.inode for each in found}, processes)
             now_ns = monotonic_ns()
             if self._began_ns is None:
                 self._began_ns = now_ns
-            for each in found:
-                self._see(each, now_ns)
-            for each in self._sockets.closed_sockets():
-                self._see(each, now_ns)
-                self._last.pop(each.cookie, None)
         except RecorderError as error:
             self.problems.add(f"TCP connections: {error}")
+            return
+        closed = self._closed(self._sockets)
+        rows = [row for each in (*found, *closed) if (row := self._changed(each)) is not None]
+        for each in closed:
+            self._last.pop(each.cookie, None)
+        if rows:
+            if self._writer is None:
+                self._writer = SeriesWriter(self._target / COUNTS_FILE, "connections", "TCP", _NUMBERS)
+            self._writer.append_all(now_ns, rows)
+
+    def _closed(self, sockets: TcpSockets) -> list[TcpSocket]:
+        found: list[TcpSocket] = []
+        try:
+            found.extend(sockets.closed_sockets())
+        except RecorderError as error:
+            self.problems.add(f"TCP connections that were closed: {error}")
+        return found
 
     def close(self) -> None:
         """Close the sockets to the kernel."""
@@ -141,27 +155,32 @@ class ConnectionSampler:
         text = json.dumps({_HEAD.key: _HEAD.text, "began_ns": self._began_ns or 0, "connections": ends})
         write_text(self._target / CONNECTIONS_FILE, text)
 
-    def _see(self, found: TcpSocket, now_ns: int) -> None:
+    def _changed(self, found: TcpSocket) -> dict[str, float | None] | None:
+        """Return the row of a connection; None: nothing has changed, or it is not worth one."""
         values = tuple(found.numbers.values())
         if self._last.get(found.cookie) == values:
-            return
+            return None
         process = self._processes.get(found.inode, "") if found.inode else UNKNOWN_OWNER
         place = self._places.get(found.cookie)
         if place is None:
             moved = (found.numbers["sent_nbytes"] or 0) + (found.numbers["received_nbytes"] or 0)
             if process in ("", UNKNOWN_OWNER) and moved < _LEAST_FOREIGN_NBYTES:
-                return
+                return None
             if len(self._ends) == _MOST_CONNECTIONS:
                 self.problems.add(f"more than {_MOST_CONNECTIONS} TCP connections: later ones are left out")
-                return
+                return None
             place = self._places[found.cookie] = len(self._ends)
             self._ends.append(ConnectionEnd(process, found.local, found.remote, self._device(found.remote)))
+        elif self._ends[place].process in ("", UNKNOWN_OWNER) and process != UNKNOWN_OWNER:  # not yet known before
+            self._ends[place] = replace(self._ends[place], process=process)
         self._last[found.cookie] = values
-        if self._writer is None:
-            self._writer = SeriesWriter(self._target / COUNTS_FILE, "connections", "TCP", _NUMBERS)
-        self._writer.append(now_ns, {"connection": place, **found.numbers})
+        return {"connection": place, **found.numbers}
 
-    def _look_for_owners(self, processes: Mapping[str, int]) -> None:
+    def _look_for_owners(self, inodes: set[int], processes: Mapping[str, int]) -> None:
+        """Look at the open files of the processes if there is a new socket or a new process."""
+        if inodes <= self._looked_at and processes.keys() <= self._looked_for:
+            return
+        self._looked_at, self._looked_for = inodes, set(processes)
         for name, pid in processes.items():
             folder = f"/proc/{pid}/fd"
             try:

@@ -150,5 +150,30 @@ def job_numbers(processes: Sequence[SavedProcess]) -> list[int]:
     return [numbers[place] for place in range(len(processes))]
 
 
+def ranks_of_jobs(processes: Sequence[SavedProcess]) -> dict[tuple[int, int], int]:
+    """Return the place of the process of each rank, by job and rank.
+
+    Children of a rank have its rank in their environment, too: the rank is the process that communicates, or else the
+    first one.
+    """
+    found: dict[tuple[int, int], int] = {}
+    for place, (process, job) in enumerate(zip(processes, job_numbers(processes), strict=True)):
+        rank = process.snapshot.owner.rank
+        if rank is None:
+            continue
+        before = found.setdefault((job, rank), place)
+        if process.snapshot.communicators and not processes[before].snapshot.communicators:
+            found[job, rank] = place
+    return found
+
+
+def largest_job(ranks: Mapping[tuple[int, int], int]) -> int | None:
+    """Return the job with the most ranks, of those of `ranks_of_jobs`; None: there is none."""
+    sizes: dict[int, int] = defaultdict(int)
+    for job, _ in ranks:
+        sizes[job] += 1
+    return max(sizes, key=lambda job: sizes[job], default=None)
+
+
 def _start_of(process: SavedProcess) -> float:
     return float(process.clock.seconds(process.snapshot.anchor[0]))

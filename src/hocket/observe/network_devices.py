@@ -23,6 +23,9 @@ _KIND, _OPTIONS, _COUNTS = 1, 2, 7
 _BASIC, _QUEUE = 1, 3
 """TCA_STATS_BASIC, TCA_STATS_QUEUE."""
 _QUEUE_COUNTS = struct.Struct("=IIIII")
+_ROOT_HANDLE = 0xFFFF_FFFF
+ROOT = "root"
+"""In names: all packets of the device go through this queue."""
 _SHAPER = "tbf"
 _SHAPER_RATE, _SHAPER_RATE64 = 1, 4
 """TCA_TBF_PARMS, which begins with struct tc_ratespec, whose rate is at 8; TCA_TBF_RATE64."""
@@ -33,7 +36,8 @@ _MOST_QUEUES = 256
 def sample_queues(problems: set[str]) -> list[HostSample]:
     """Return the queues of all network devices; adds what the kernel refuses to `problems`.
 
-    The source is "queue", the name that of the device with kind and number of the queue, such as "eth0 tbf 8001:".
+    The source is "queue", the name that of the device with kind, number and parent of the queue, such as
+    "eth0 tbf 8001: root" or, of one of several below it, "eth0 fq_codel 0: 8001:1".
     Numbers are "sent_nbytes"; "waits", how often a packet had to wait for the limit; "drops"; "waiting_nbytes" and
     "waiting_packets" now; "limit_nbytes_s", if it has a limit.
     """
@@ -64,7 +68,7 @@ def device_to(address: str) -> str | None:
 def _queue(body: memoryview) -> HostSample | None:
     if len(body) < _QUEUE_HEAD.size:
         return None
-    _, index, handle, _, _ = _QUEUE_HEAD.unpack_from(body)
+    _, index, handle, parent, _ = _QUEUE_HEAD.unpack_from(body)
     found = attributes(body, _QUEUE_HEAD.size)
     kind = bytes(found.get(_KIND, b"")).rstrip(b"\0").decode(errors="replace")
     counts = attributes(found.get(_COUNTS, memoryview(b"")), 0)
@@ -84,7 +88,8 @@ def _queue(body: memoryview) -> HostSample | None:
         "waiting_packets": packets,
         "limit_nbytes_s": _limit(found.get(_OPTIONS, memoryview(b""))) if kind == _SHAPER else None,
     }
-    return HostSample("queue", f"{device} {kind} {handle >> 16:x}:", numbers)
+    above = ROOT if parent == _ROOT_HANDLE else f"{parent >> 16:x}:{parent & 0xFFFF:x}"
+    return HostSample("queue", f"{device} {kind} {handle >> 16:x}: {above}", numbers)
 
 
 def _limit(options: memoryview) -> float | None:

@@ -48,8 +48,8 @@ class SavedSeries:
     Args:
         host: name of the host.
         source: "host", "network", "queue", "disk", "Lustre" or "NFS".
-        name: of the device, of the queue such as "eth0 fq_codel 8001:", of the host, or the place where the file system
-            is mounted.
+        name: of the device, of the queue such as "eth0 fq_codel 8001: root", of the host, or the place where the file
+            system is mounted.
         rows: structured array by time: "time_ns", nanoseconds of the monotonic clock of that host, and numbers of type
             float64. Names say the unit: "_nbytes", "_s"; without one it is a count. Counts are since the start of the
             host, the device or the mount. NaN: it could not be read.
@@ -94,17 +94,21 @@ class SeriesWriter:
 
     def append(self, time_ns: int, values: Mapping[str, float | None], state: str | None = None) -> None:
         """Append a row; numbers that `values` lacks or that are None could not be read."""
+        self.append_all(time_ns, [values], state)
+
+    def append_all(self, time_ns: int, rows: Sequence[Mapping[str, float | None]], state: str | None = None) -> None:
+        """Append rows of one moment."""
         import numpy as np
 
-        row = np.zeros(1, self._layout)
-        row["time_ns"] = time_ns
+        found = np.zeros(len(rows), self._layout)
+        found["time_ns"] = time_ns
         if state is not None:
-            row["state"] = SERIES_STATES.index(state) if state in SERIES_STATES else 0
+            found["state"] = SERIES_STATES.index(state) if state in SERIES_STATES else 0
         for number in self._numbers:
-            value = values.get(number)
-            row[number] = np.nan if value is None else value
+            values = (row.get(number) for row in rows)
+            found[number] = [np.nan if value is None else value for value in values]
         with self._path.open("ab") as file:
-            file.write(row.tobytes())
+            file.write(found.tobytes())
 
 
 def no_process_rows() -> NDArray[np.void]:

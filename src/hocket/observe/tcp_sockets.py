@@ -77,8 +77,12 @@ class TcpSockets:
         except RecorderError:
             self._netlink.close()
             raise
-        # Some libraries close hundreds of sockets that never had another end.
-        self._closed.drop_if_zero(_REMOTE_PORT)
+        try:
+            # Some libraries close hundreds of sockets that never had another end.
+            self._closed.drop_if_zero(_REMOTE_PORT)
+        except RecorderError:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close the sockets to the kernel."""

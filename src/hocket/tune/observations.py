@@ -1,6 +1,6 @@
 """Times of a recorded run's operations, in a file; and what they correct in a table.
 
-`hocket observe` writes the file and `hocket tune learn` reads it: the rooms know nothing else of each other.
+`hocket observe export RUN times.observations.json` writes such a file; `hocket tune learn --from` reads it, or the run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hocket import _native
 from hocket.comm.policy import LARGEST_NBYTES, Group, join_carrier, range_of
 from hocket.errors import TableError
 from hocket.measure.statistics import MIN_VALUES
-from hocket.tune.policy import TablePolicy
+from hocket.tune.policy import TablePolicy, seconds_at
 from hocket.tune.table import Table, TableRow
 from hocket.typed_json import record_from
 from hocket.versioned_json import Head
@@ -199,17 +199,15 @@ def regrets_of(rows: Iterable[Observation], table: Table) -> tuple[Regret, ...]:
         >>> hk.tune.regrets_of([], hk.tune.Table(machine, ()))
         ()
     """
-    policy, found = TablePolicy(table), []
+    found = []
     for row in rows:
         if row.num_hosts != table.machine.num_hosts:
             continue
-        sizes = table.cells.get((row.op, row.dtypes, row.num_ranks, False), {})
-        carriers = {each.carrier for measured in sizes.values() for each in measured.values()}
-        times = {
-            carrier: seconds
-            for carrier in carriers
-            if (seconds := policy.expected_seconds(row.num_ranks, carrier, row.op, row.dtypes, row.nbytes)) is not None
-        }
+        points: dict[str, list[tuple[int, float]]] = {}
+        for nbytes, measured in table.cells.get((row.op, row.dtypes, row.num_ranks, False), {}).items():
+            for carrier, each in measured.items():
+                points.setdefault(carrier, []).append((nbytes, each.seconds))
+        times = {carrier: seconds_at(points[carrier], row.nbytes) for carrier in sorted(points)}
         if times:
             best = min(times, key=lambda carrier: times[carrier])
             cost_s = 0.0 if best == row.carrier else max(row.median_s - times[best], 0.0) * row.count
@@ -254,7 +252,7 @@ def learn_from(table: Table, observations: Sequence[Observation]) -> LearnedTabl
     fair = TablePolicy(replace(merged, rows=_fair_rows(merged), rules=kept)).with_rules()
     learned = replace(merged, rules=fair.rules)
     unused = tuple(row for row in observations if row not in used)
-    changes = tuple(key for key in sorted(compared) if _first_choices(before, key) != _first_choices(learned, key))
+    changes = tuple(key for key in sorted(compared) if _differ(before, learned, key))
     return LearnedTable(learned, used, unused, changes)
 
 
@@ -285,10 +283,10 @@ def _fair_rows(table: Table) -> tuple[TableRow, ...]:
     )
 
 
-def _first_choices(table: Table, key: tuple[str, str, int]) -> list[str]:
-    """The first choice of an operation at each size of the table."""
+def _differ(before: Table, after: Table, key: tuple[str, str, int]) -> bool:
+    """Return whether another carrier is the first choice at a size of the second table."""
     op, dtypes, num_ranks = key
-    group = Group(num_ranks, list(table.machine.backends), table.machine.num_hosts)
-    ranges = TablePolicy(table).ranges(group, op, dtypes)
-    sizes = sorted({row.nbytes for row in table.rows if (row.op, row.dtypes, row.num_ranks) == key})
-    return [range_of(ranges, nbytes).ranking[0] for nbytes in sizes]
+    sizes = {row.nbytes for row in after.rows if (row.op, row.dtypes, row.num_ranks) == key}
+    group = Group(num_ranks, list(after.machine.backends), after.machine.num_hosts)
+    ranges = [TablePolicy(table).ranges(group, op, dtypes) for table in (before, after)]
+    return any(len({range_of(each, nbytes).ranking[0] for each in ranges}) > 1 for nbytes in sizes)

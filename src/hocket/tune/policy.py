@@ -119,12 +119,7 @@ class TablePolicy(Policy):
             ]
             if times:
                 points.append((each, min(times)))
-        if not points:
-            return None
-        last_nbytes, last_s = points[-1]
-        if nbytes > last_nbytes:
-            return last_s * max(1.0, nbytes / max(1, last_nbytes))
-        return _interpolated(points, nbytes, on_logs=True)
+        return seconds_at(points, nbytes) if points else None
 
     def shares(self, group: Group, backend: str) -> Mapping[str, Sequence[tuple[int, float]]]:
         """Return the shares with which both libraries finish at the same time, computed from the time of each alone."""
@@ -312,6 +307,19 @@ def _interpolated(points: Sequence[tuple[int, float]], nbytes: float, on_logs: b
         return max(y0, y0 + (nbytes - x0) * (y1 - y0) / (x1 - x0))
     share = (math.log1p(nbytes) - math.log1p(x0)) / (math.log1p(x1) - math.log1p(x0))
     return math.exp(math.log(y0) + share * (math.log(y1) - math.log(y0)))
+
+
+def seconds_at(points: Sequence[tuple[int, float]], nbytes: int) -> float:
+    """Return the time at a size: between measured sizes on logarithms, beyond the last one in proportion.
+
+    Args:
+        points: sizes in ascending order, and their seconds.
+        nbytes: the size.
+    """
+    last_nbytes, last_s = points[-1]
+    if nbytes > last_nbytes:
+        return last_s * max(1.0, nbytes / max(1, last_nbytes))
+    return _interpolated(points, nbytes, on_logs=True)
 
 
 def timed_as(op: str) -> str:

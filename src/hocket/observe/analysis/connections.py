@@ -45,8 +45,9 @@ class RunConnection:
     Examples:
         >>> from hocket import observe
         >>> _ = observe.record_run(["true"], "run-without-connections")
-        >>> observe.connections_of(observe.open_run("run-without-connections"))
-        ()
+        >>> found = observe.connections_of(observe.open_run("run-without-connections"))
+        >>> [each for each in found if each.process is not None]
+        []
     """
 
     host: str

@@ -135,6 +135,8 @@ def _of_messages(run: ObservedRun, totals: RunTotals, job: int | None) -> Iterat
             carried[pair] = carried.get(pair, 0.0) + each.sent_nbytes
             hosts[pair[0]] = each.host
     for (source, target), found in sorted(carried.items()):
+        if max(source, target) >= len(matrix.sent_nbytes):
+            continue  # ranks that have not communicated
         sent, modelled = float(matrix.sent_nbytes[source, target]), float(matrix.modelled_nbytes[source, target])
         is_on_one_host = hosts[source] == hosts.get(target)
         if sent + modelled and not (is_on_one_host and found < _LEAST_SHARE * (sent + modelled)):

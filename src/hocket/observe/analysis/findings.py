@@ -217,17 +217,22 @@ def _deviations(waited_for_s: float, totals: NDArray[np.float64], num_ranks: int
 
 def _of_links(run: ObservedRun, operations: RunOperations) -> Iterator[RunFinding]:
     """Return one finding for each link, whose ends are devices of two hosts."""
+    import numpy as np
+
     begin, end = operations.rows["begin"], operations.rows["end"]
     if not len(begin):
         return
-    duration_s = float(max(begin.max(), *end[end > 0][-1:]) - begin.min())
-    named: set[str] = set()
-    for link in link_loads(run):
+    first_s, last_s = float(begin.min()), float(np.fmax(begin, end).max())
+    duration_s = last_s - first_s
+    named: set[tuple[str, ...]] = set()
+    for link in link_loads(run, (first_s, last_s)):
         name = f"{link.device} of {link.host}"
         is_worth_it = link.limited_s >= max(_LEAST_LINK_SHARE * duration_s, _LEAST_LINK_S)
         is_full = link.rtt_ratio >= _LEAST_RTT_RATIO or link.num_waits > 0 or link.resent_nbytes > 0
-        if link.peers and is_worth_it and is_full and not named & {name, *link.peers}:
-            named.update((name, *link.peers))
+        both_ends = tuple(sorted((name, *link.peers)))
+        is_other_end = len(both_ends) == 2 and both_ends in named
+        if link.peers and link.sent_nbytes > 0 and is_worth_it and is_full and not is_other_end:
+            named.add(both_ends)
             yield _of_link(run, link, duration_s)
 
 
@@ -247,7 +252,7 @@ def _of_link(run: ObservedRun, link: LinkLoad, duration_s: float) -> RunFinding:
     foreign = shares["other_programs"] + shares["unexplained"]
     if foreign >= _LEAST_OTHER_SHARE:
         parts.append(f"{foreign:.0%} were of programs outside of the run")
-    limit = f"; its queue {link.queue.rstrip(':')} lets {_rate(link.queue_nbytes_s)} through" if link.queue else ""
+    limit = f"; its queue {link.queue} lets {_rate(link.queue_nbytes_s)} through" if link.queue else ""
     return RunFinding(
         kind="bottleneck",
         seconds=link.limited_s,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from hocket.observe.analysis.connections import ConnectionOwners, moved_since_begin, rows_of_ends
 from hocket.observe.connections import UNKNOWN_OWNER
+from hocket.observe.network_devices import ROOT
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _HEADER_NBYTES = 14 + 20 + 32
 """Of a packet: Ethernet, IPv4, and TCP with time stamps. A device that cuts packets itself counts the whole one."""
+_LOOPBACK = "lo"
 _LEAST_LIMITED_SHARE = 0.5
 """Of the time between two samples; then the device's rate there counts as the rate at its limit."""
 _LEAST_STREAM_NBYTES = 64 << 10
@@ -42,17 +44,17 @@ class LinkLoad:
         other_nbytes: sent bytes of data of the run's processes to others, for example to a file server.
         foreign_nbytes: sent bytes of data of other programs whose connections were seen.
         header_nbytes: estimate for the headers of the sent packets.
-        limited_s: seconds in which a connection of the run to another host waited for the network here.
+        limited_s: seconds in which a connection between ranks on different hosts waited for the network here.
         limited_nbytes_s: bytes per second that the device sent meanwhile; NaN: it was never the limit.
         speed_nbytes_s: what the device says that it can send; NaN: it does not say.
-        queue: the queue that limits it, such as "tbf 8001:"; "": none is known.
+        queue: the queue that limits it, such as "tbf 8001"; "": none is known.
         queue_nbytes_s: what that queue lets through; NaN: none.
         num_waits: how often packets had to wait for that queue.
         num_drops: packets that queues of the device and the device itself dropped.
         rtt_ratio: round trip of the run's connections while the device was the limit, over their least one; the median
             over the samples.
         resent_nbytes: bytes of data that were sent again.
-        peers: hosts and devices at the other ends of the ranks' connections, such as "eth0 of node-2".
+        peers: devices at the other ends of the ranks' connections that carried 64 KiB, such as "eth0 of node-2".
         other_process: place in `ObservedRun.processes` of the process that sent most of the other bytes; None: none.
         other_end: the address to which it sent most of them.
 
@@ -98,11 +100,12 @@ class LinkLoad:
         return max(self.sent_nbytes - self.explained_nbytes, 0.0)
 
 
-def link_loads(run: ObservedRun) -> tuple[LinkLoad, ...]:
+def link_loads(run: ObservedRun, span: tuple[float, float] | None = None) -> tuple[LinkLoad, ...]:
     """Return the load of each network device with at least two samples, those that limited the run longest first.
 
     Args:
         run: from `open_run`.
+        span: seconds since the run began between which a device can be the limit; None: the whole run.
 
     Examples:
         >>> from hocket import observe
@@ -113,7 +116,7 @@ def link_loads(run: ObservedRun) -> tuple[LinkLoad, ...]:
     hosts = {each.host: each for each in run.connections}
     owners = ConnectionOwners(run)
     found = [
-        _load(series, _queues(run, series), hosts.get(series.host), owners)
+        _load(series, _queues(run, series), hosts.get(series.host), owners, span)
         for series in run.host_series
         if series.source == "network" and len(series.rows) > 1
     ]
@@ -121,57 +124,69 @@ def link_loads(run: ObservedRun) -> tuple[LinkLoad, ...]:
 
 
 def _queues(run: ObservedRun, device: SavedSeries) -> list[SavedSeries]:
-    """The queues of a device; names are those of device, kind and number."""
+    """The queues that all packets of a device go through; names are those of device, kind, number and parent."""
     return [
         each
         for each in run.host_series
-        if (each.host, each.source) == (device.host, "queue") and each.name.split(" ")[0] == device.name
+        if (each.host, each.source) == (device.host, "queue")
+        and each.name.split(" ")[:1] == [device.name]
+        and each.name.endswith(f" {ROOT}")
     ]
 
 
 def _load(
-    series: SavedSeries, queues: list[SavedSeries], host: HostConnections | None, owners: ConnectionOwners
-) -> LinkLoad:
+    series: SavedSeries, queues: list[SavedSeries], host: HostConnections | None, owners: ConnectionOwners,
+    span: tuple[float, float] | None,
+) -> LinkLoad:  # fmt: skip
     import numpy as np
 
     rows, names = series.rows, series.rows.dtype.names or ()
     times = rows["time_ns"].astype(np.float64)
-    changes = {name: _steps(rows[name]) for name in ("sent_nbytes", "received_nbytes", "sent_packets", "send_drops")}
+    changes = {
+        name: count_steps(rows[name]) for name in ("sent_nbytes", "received_nbytes", "sent_packets", "send_drops")
+    }
     carried = _carried(host, series.name, times, owners)
     seconds = np.diff(times) * 1e-9
-    limited = np.minimum(carried.limited_s, seconds)
+    at_s = series.clock.seconds_at_ns(rows["time_ns"])
+    first_s, last_s = (at_s[0], at_s[-1]) if span is None else span
+    inside_s = np.clip(np.minimum(at_s[1:], last_s) - np.maximum(at_s[:-1], first_s), 0.0, None)
+    limited = np.minimum(carried.limited_s, np.minimum(seconds, inside_s))
     is_limited = limited >= _LEAST_LIMITED_SHARE * seconds
     shaper = next((each for each in queues if np.isfinite(each.rows["limit_nbytes_s"]).any()), None)
-    drops = [changes["send_drops"], *(_steps(each.rows["drops"]) for each in queues)]
+    drops = [changes["send_drops"], *(count_steps(each.rows["drops"]) for each in queues)]
     return LinkLoad(
         host=series.host,
         device=series.name,
         seconds=float(seconds.sum()),
-        sent_nbytes=float(changes["sent_nbytes"].sum()),
-        received_nbytes=float(changes["received_nbytes"].sum()),
+        sent_nbytes=float(np.nansum(changes["sent_nbytes"])),
+        received_nbytes=float(np.nansum(changes["received_nbytes"])),
         rank_nbytes=carried.rank_nbytes,
         other_nbytes=carried.other_nbytes,
         foreign_nbytes=carried.foreign_nbytes,
-        header_nbytes=float(changes["sent_packets"].sum()) * _HEADER_NBYTES,
+        header_nbytes=float(np.nansum(changes["sent_packets"])) * _HEADER_NBYTES,
         limited_s=float(limited.sum()),
-        limited_nbytes_s=float(changes["sent_nbytes"][is_limited].sum() / seconds[is_limited].sum())
+        limited_nbytes_s=float(np.nansum(changes["sent_nbytes"][is_limited]) / seconds[is_limited].sum())
         if is_limited.any()
         else np.nan,
         speed_nbytes_s=float(rows["speed_nbytes_s"][-1]) if "speed_nbytes_s" in names else np.nan,
-        queue="" if shaper is None else shaper.name.partition(" ")[2],
+        queue="" if shaper is None else " ".join(shaper.name.split(" ")[1:3]).rstrip(":"),
         queue_nbytes_s=np.nan if shaper is None else float(np.nanmax(shaper.rows["limit_nbytes_s"])),
-        num_waits=0.0 if shaper is None else float(_steps(shaper.rows["waits"]).sum()),
-        num_drops=float(sum(each.sum() for each in drops)),
+        num_waits=0.0 if shaper is None else float(np.nansum(count_steps(shaper.rows["waits"]))),
+        num_drops=float(sum(np.nansum(each) for each in drops)),
         rtt_ratio=float(np.median(carried.rtt_ratios)) if carried.rtt_ratios else np.nan,
         resent_nbytes=carried.resent_nbytes,
         peers=tuple(sorted(carried.peers)),
-        other_process=carried.largest_other[1],
-        other_end=carried.largest_other[2],
+        other_process=carried.largest_other[0],
+        other_end=carried.largest_other[1],
     )
 
 
-def _steps(counts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Differences of a count of the kernel; NaN where it is less than before: it was reset or has wrapped."""
+def count_steps(counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the differences of a count of the kernel; NaN where it is less than before: it was reset or has wrapped.
+
+    Args:
+        counts: by time.
+    """
     import numpy as np
 
     steps = np.diff(counts)
@@ -189,7 +204,16 @@ class _Carried:
     resent_nbytes: float = 0.0
     rtt_ratios: list[float] = field(default_factory=list)
     peers: set[str] = field(default_factory=set)
-    largest_other: tuple[float, int | None, str] = (0.0, None, "")
+    others: dict[int, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def largest_other(self) -> tuple[int | None, str]:
+        """The process that sent most to others, and the address to which it sent most of that."""
+        if not self.others:
+            return None, ""
+        process = max(self.others, key=lambda each: sum(self.others[each].values()))
+        ends = self.others[process]
+        return process, max(ends, key=lambda each: ends[each])
 
 
 def _carried(
@@ -202,29 +226,52 @@ def _carried(
         if end.device != device or host is None or end.process == UNKNOWN_OWNER:
             continue
         process, peer = owners.process(host.host, end), owners.peer(host.host, end)
-        is_own = process is not None
-        counts = {name: moved_since_begin(host, rows, name, is_own) for name in _COUNTS}
+        counts = {name: moved_since_begin(host, rows, name, process is not None) for name in _COUNTS}
         at = rows["time_ns"].astype(np.float64)
         sent = float(np.nan_to_num(np.interp(times[-1], at, counts["sent_nbytes"] - counts["resent_nbytes"], left=0.0)))
         found.resent_nbytes += float(np.nan_to_num(counts["resent_nbytes"][-1]))
-        if not is_own:
+        if process is None:
             found.foreign_nbytes += sent
             continue
-        if peer is not None:
-            found.rank_nbytes += sent
-            found.peers.add(f"{peer.device} of {peer.host}")
-        else:
+        if peer is None:
             found.other_nbytes += sent
-            found.largest_other = max(found.largest_other, (sent, process, end.remote), key=lambda each: each[0])
-        if peer is not None and peer.host == host.host:
+            ends = found.others.setdefault(process, {})
+            ends[end.remote] = ends.get(end.remote, 0.0) + sent
+            continue  # it keeps the ranks waiting only if it keeps their messages waiting
+        found.rank_nbytes += sent
+        if device == _LOOPBACK or sent < _LEAST_STREAM_NBYTES:
             continue  # through memory: the processors are the limit there
-        waited = counts["busy_s"] - counts["receiver_limited_s"] - counts["buffer_limited_s"]
-        waits, moved = (
-            np.diff(np.interp(times, at, np.nan_to_num(each), left=0.0)) for each in (waited, counts["sent_nbytes"])
-        )
+        found.peers.add(f"{peer.device} of {peer.host}")
+        waited = np.nan_to_num(counts["busy_s"] - counts["receiver_limited_s"] - counts["buffer_limited_s"])
+        began = _began_at(at, times)
+        waits, moved = (_by_interval(each, at, began, times) for each in (waited, counts["sent_nbytes"]))
         found.limited_s = np.maximum(found.limited_s, np.where(moved >= _LEAST_STREAM_NBYTES, waits, 0.0))
         is_stream = np.diff(counts["sent_nbytes"]) >= _LEAST_STREAM_NBYTES
-        is_limited = is_stream & (np.diff(waited) >= _LEAST_LIMITED_SHARE * np.diff(at) * 1e-9)
+        is_limited = is_stream & (np.diff(waited) >= _LEAST_LIMITED_SHARE * (at - began)[1:] * 1e-9)
         ratios = rows["rtt_s"][1:][is_limited] / rows["least_rtt_s"][1:][is_limited]
         found.rtt_ratios += ratios[np.isfinite(ratios)].tolist()
     return found
+
+
+def _began_at(at: NDArray[np.float64], times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """When the change that each row of a connection shows can have begun at the earliest: at the last sample before.
+
+    A connection has no row where nothing has changed, so its row before may be older. Devices are sampled just before
+    the connections.
+    """
+    import numpy as np
+
+    own_sample = np.searchsorted(times, at, side="right") - 1
+    before = times[np.clip(own_sample - 1, 0, len(times) - 1)]
+    return np.minimum(np.maximum(before, np.append(before[:1], at[:-1])), at)
+
+
+def _by_interval(
+    counts: NDArray[np.float64], at: NDArray[np.float64], began: NDArray[np.float64], times: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """How much a count grew between each two samples of a device."""
+    import numpy as np
+
+    points = np.stack([began, at], axis=1).reshape(-1)
+    values = np.stack([np.append(0.0, counts[:-1]), counts], axis=1).reshape(-1)
+    return np.diff(np.interp(times, points, values, left=0.0))

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from hocket import _native
 from hocket.comm.policy import CHOOSABLE, dtype_class
 from hocket.observe.analysis.communicators import numbers_of_program
-from hocket.observe.analysis.operations import MESSAGES, operations_of
+from hocket.observe.analysis.operations import operations_of
+from hocket.observe.analysis.waits import ALL_WAIT
 from hocket.trace import EVENT_STATES
 from hocket.tune.observations import Observation, Observations
 from hocket.tune.policy import timed_as
@@ -29,7 +30,8 @@ def observations_of(run: ObservedRun, operations: RunOperations | None = None) -
     """Return the times of hocket's own blocking collectives, for `hocket.tune.learn_from` and `regrets_of`.
 
     Of each collective counts the time on the rank that came last, which contains no waiting. Collectives that were not
-    recorded on all ranks are left out, and those with counts, which have no times of their own in a table.
+    recorded on all ranks are left out, those with counts, which have no times of their own in a table, and those with a
+    root, which a rank may leave before the others have come.
 
     Args:
         run: from `open_run`.
@@ -48,7 +50,7 @@ def observations_of(run: ObservedRun, operations: RunOperations | None = None) -
     found = operations_of(run) if operations is None else operations
     rows = found.rows
     names = np.array(found.kind_names)
-    kinds = [name for name in CHOOSABLE if timed_as(name) == name and name not in MESSAGES]
+    kinds = [name for name in CHOOSABLE if timed_as(name) == name and name in ALL_WAIT]
     is_wanted = (
         np.isin(names[rows["kind"]], kinds)
         & np.isin(rows["comm"], numbers_of_program(found.communicators))

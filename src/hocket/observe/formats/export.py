@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hocket.errors import InvalidArgument
-from hocket.observe.formats import chrome, flight_record, inspector, kineto, otlp, perfetto, prometheus
+from hocket.observe.formats import chrome, flight_record, inspector, kineto, observations, otlp, perfetto, prometheus
 from hocket.observe.saved import empty_folder
 from hocket.observe.store import parquet
 from hocket.whole_file import check_output
@@ -35,6 +35,7 @@ class ExportFormat:
 
 
 EXPORT_FORMATS = (
+    ExportFormat(observations.ENDINGS, observations.write_observations, False, "times for hocket tune learn"),
     ExportFormat(otlp.ENDINGS, otlp.write_otlp, False, "spans of OpenTelemetry, one OTLP request a line"),
     ExportFormat(prometheus.INSPECTOR_ENDINGS, prometheus.write_inspector_metrics, False,
                  "metrics for the dashboards of NCCL's Inspector"),
@@ -60,6 +61,7 @@ def export_run(run: ObservedRun, path: str | Path) -> None:
     | ``.inspector`` | a folder of records of NCCL's Inspector |
     | ``.prom`` | metrics for Prometheus |
     | ``.inspector.prom`` | metrics for the dashboards of NCCL's Inspector |
+    | ``.observations.json`` | times for ``hocket tune learn --from`` |
     | ``.parquet`` | a folder of tables, which `query_tables` and others read |
     | ``.otlp.jsonl``, ``.otlp.jsonl.gz`` | spans of OpenTelemetry |
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from hocket import _native
 from hocket.observe.analysis.communicators import numbers_of_program
 from hocket.observe.analysis.operations import operations_of
-from hocket.observe.jobs import job_numbers
+from hocket.observe.jobs import largest_job, ranks_of_jobs
 from hocket.trace import EVENT_STATES, GroupRecords, Record, write_flight_record
 
 if TYPE_CHECKING:
@@ -38,23 +38,14 @@ def write_flight_records(run: ObservedRun, folder: Path) -> None:
         run: from `open_run`.
         folder: made if it does not exist; should hold nothing else, because the analyser reads all its files.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     operations = operations_of(run)
-    jobs = job_numbers(run.processes)
     of_program = numbers_of_program(operations.communicators)
-    ranks = Counter(jobs[place] for place in _ranks(run))
-    if not ranks:
-        folder.mkdir(parents=True, exist_ok=True)
-        return
-    job = max(ranks, key=lambda each: ranks[each])
-    for place in _ranks(run):
-        rank = run.processes[place].snapshot.owner.rank
-        if jobs[place] == job and rank is not None:
+    ranks = ranks_of_jobs(run.processes)
+    for (job, rank), place in ranks.items():
+        if job == largest_job(ranks):
             groups = [group for comm in of_program if (group := _group(run, operations, comm, place, rank)) is not None]
             write_flight_record(folder, rank=rank, groups=groups)
-
-
-def _ranks(run: ObservedRun) -> list[int]:
-    return [place for place, process in enumerate(run.processes) if process.snapshot.owner.rank is not None]
 
 
 def _group(run: ObservedRun, operations: RunOperations, comm: int, place: int, rank: int) -> GroupRecords | None:

@@ -7,6 +7,7 @@ those of the CPU. Operations that NCCL does not have are left out, and those tha
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,8 @@ def write_inspector_records(run: ObservedRun, folder: Path) -> None:
     operations = operations_of(run)
     for place, process in enumerate(run.processes):
         if text := "".join(json.dumps(each) + "\n" for each in _records(run, operations, place)):
-            write_text(folder / f"{process.host}-pid{process.snapshot.owner.pid}.jsonl", text)
+            host = re.sub(r"[^A-Za-z0-9_.-]", "_", process.host)
+            write_text(folder / f"{host}-pid{process.snapshot.owner.pid}-{place}.jsonl", text)
 
 
 def _records(run: ObservedRun, operations: RunOperations, place: int) -> Iterator[dict[str, Any]]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hocket.observe.analysis.operations import operations_of
 from hocket.observe.analysis.overlap import LayerTimes
+from hocket.observe.jobs import largest_job, ranks_of_jobs
 from hocket.whole_file import write_text
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _US = 1e6
 
 
 def write_kineto(run: ObservedRun, folder: Path) -> None:
-    """Write one trace for each rank.
+    """Write one trace for each rank of the job with most ranks.
 
     Args:
         run: from `open_run`.
@@ -33,10 +34,11 @@ def write_kineto(run: ObservedRun, folder: Path) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     layers = LayerTimes(run, operations_of(run), None)
-    for place, process in enumerate(run.processes):
-        owner = process.snapshot.owner
-        if owner.rank is None:
+    ranks = ranks_of_jobs(run.processes)
+    for (job, rank), place in ranks.items():
+        if job != largest_job(ranks):
             continue
+        world_size = run.processes[place].snapshot.owner.world_size
         events: list[dict[str, Any]] = []
         for layer, (stream, name) in _KERNELS.items():
             times = layers.of(place, layer)
@@ -55,7 +57,7 @@ def write_kineto(run: ObservedRun, folder: Path) -> None:
                 )
         content = {
             "schemaVersion": 1,
-            "distributedInfo": {"backend": "hocket", "rank": owner.rank, "world_size": owner.world_size},
+            "distributedInfo": {"backend": "hocket", "rank": rank, "world_size": world_size},
             "traceEvents": sorted(events, key=lambda event: float(event["ts"])),
         }
-        write_text(folder / f"rank-{owner.rank}.json", json.dumps(content))
+        write_text(folder / f"rank-{rank}.json", json.dumps(content))

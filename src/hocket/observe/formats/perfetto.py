@@ -7,7 +7,9 @@ here are the fields that timelines need. Names are written in full: a compressor
 from __future__ import annotations
 
 import gzip
+import math
 import struct
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,8 +77,10 @@ def _flows(run: ObservedRun) -> dict[tuple[int, int, float], list[bytes]]:
             found[event["pid"], event["tid"], event["ts"]].append(_fixed64(_FLOW, event["id"] + 1))
         elif event["ph"] == "f":
             lane = begins[event["pid"], event["tid"]]
-            ends = (begin for begin, end in lane if begin <= event["ts"] <= end)
-            found[event["pid"], event["tid"], max(ends)].append(_fixed64(_LAST_FLOW, event["id"] + 1))
+            place = bisect_right(lane, (event["ts"], math.inf)) - 1
+            while lane[place][1] < event["ts"]:  # it is over: the slice lies in one that began before
+                place -= 1
+            found[event["pid"], event["tid"], lane[place][0]].append(_fixed64(_LAST_FLOW, event["id"] + 1))
     return found
 
 

@@ -75,10 +75,12 @@ def _lines(run: ObservedRun) -> Iterator[str]:
     ):
         yield from _family(name, "counter", text, ((name, labels, float(rows[field].sum())) for labels, rows in groups))
     for column, (name, text) in _PROCESS_COUNTERS.items():
-        samples = ((name, _of_process(process), _last(process, column)) for process in run.processes)
+        samples = (
+            (name, _of_process(run, place), _last(process, column)) for place, process in enumerate(run.processes)
+        )
         yield from _family(name, "counter", text, (each for each in samples if not math.isnan(each[2])))
     name = "hocket_recorder_lost_events_total"
-    lost = ((name, _of_process(each), float(sum(each.lost.values()))) for each in run.processes)
+    lost = ((name, _of_process(run, place), float(sum(each.lost.values()))) for place, each in enumerate(run.processes))
     yield from _family(name, "counter", "Events that were overwritten before they could be saved", lost)
     sent: dict[tuple[int, str, str], float] = defaultdict(float)
     for each in connections_of(run):
@@ -88,7 +90,7 @@ def _lines(run: ObservedRun) -> Iterator[str]:
     name = "hocket_tcp_sent_bytes_total"
     yield from _family(
         name, "counter", "Bytes that a process sent over TCP",
-        ((name, {**_of_process(run.processes[place]), "peer": peer, "device": device}, value)
+        ((name, {**_of_process(run, place), "peer": peer, "device": device}, value)
          for (place, peer, device), value in sent.items()),
     )  # fmt: skip
     costs: dict[tuple[str, str, str], float] = defaultdict(float)
@@ -103,11 +105,12 @@ def _lines(run: ObservedRun) -> Iterator[str]:
 
 
 def _inspector_lines(run: ObservedRun) -> Iterator[str]:
+    # What differs only in what these metrics do not have, such as the library of a message, is summed up.
+    sums: dict[tuple[bool, tuple[tuple[str, str], ...]], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     totals = totals_of(run)
-    operations: list[tuple[str, dict[str, str], float, float]] = []
     for labels, rows in _groups(run, totals, (*_KEYS, "size_class")):
         op, row = kind_names()[rows["kind"][0]], rows[0]
-        if op not in NAMES_IN_NCCL or not rows["count"].sum():
+        if op not in NAMES_IN_NCCL:
             continue
         communicator = totals.communicators[row["comm"]]
         count, seconds, nbytes = (float(rows[field].sum()) for field in ("count", "seconds", "nbytes"))
@@ -122,14 +125,22 @@ def _inspector_lines(run: ObservedRun) -> Iterator[str]:
         }  # fmt: skip
         if not is_message:
             shown["algo_proto"] = labels["algorithm"] or labels["library"]
-        bandwidth = whole / seconds * (bus_factor(op, communicator.size) or 0.0) / 1e9 if seconds else 0.0
-        operations.append((op, shown, bandwidth, seconds / count * 1e6))
-    for prefix, ops in (("nccl_p2p_bus", ("send", "recv")), ("nccl_bus", tuple(NAMES_IN_NCCL))):
-        own = [each for each in operations if (each[0] in ("send", "recv")) == (len(ops) == 2)]
-        name = f"{prefix}_bandwidth_gbs"
-        yield from _family(name, "gauge", "Bus bandwidth in GB/s", ((name, each[1], each[2]) for each in own))
-        name = "nccl_p2p_exec_time_microseconds" if len(ops) == 2 else "nccl_collective_exec_time_microseconds"
-        yield from _family(name, "gauge", "Execution time in microseconds", ((name, each[1], each[3]) for each in own))
+        own = sums[is_message, tuple(shown.items())]
+        for place, value in enumerate((count, seconds, whole * (bus_factor(op, communicator.size) or 0.0))):
+            own[place] += value
+    for is_message, bandwidth, duration in (
+        (True, "nccl_p2p_bus_bandwidth_gbs", "nccl_p2p_exec_time_microseconds"),
+        (False, "nccl_bus_bandwidth_gbs", "nccl_collective_exec_time_microseconds"),
+    ):
+        found = [(dict(key), values) for (is_one, key), values in sums.items() if is_one == is_message and values[0]]
+        yield from _family(
+            bandwidth, "gauge", "Bus bandwidth in GB/s",
+            ((bandwidth, key, moved / seconds / 1e9 if seconds else 0.0) for key, (_, seconds, moved) in found),
+        )  # fmt: skip
+        yield from _family(
+            duration, "gauge", "Execution time in microseconds",
+            ((duration, key, seconds / count * 1e6) for key, (count, seconds, _) in found),
+        )  # fmt: skip
 
 
 def _groups(
@@ -150,7 +161,7 @@ def _groups(
         first = own[0]
         yield (
             {
-                **_of_process(run.processes[first["process"]]),
+                **_of_process(run, int(first["process"])),
                 "communicator": totals.communicators[first["comm"]].label,
                 "comm": str(first["comm"]),
                 "op": kind_names()[first["kind"]],
@@ -182,8 +193,11 @@ def _labels(labels: Mapping[str, str]) -> str:
     return ",".join(f'{name}="{escaped(value)}"' for name, value in labels.items())
 
 
-def _of_process(process: SavedProcess) -> dict[str, str]:
-    return {"host": process.host, "rank": _rank(process), "pid": str(process.snapshot.owner.pid)}
+def _of_process(run: ObservedRun, place: int) -> dict[str, str]:
+    """The labels of a process; one that goes on as another program has the same number, but another place."""
+    process = run.processes[place]
+    owner = process.snapshot.owner
+    return {"host": process.host, "rank": _rank(process), "pid": str(owner.pid), "process": str(place)}
 
 
 def _rank(process: SavedProcess) -> str:

@@ -21,7 +21,8 @@ from hocket.observe.analysis.matrix import communication_matrix
 from hocket.observe.analysis.operations import operations_of
 from hocket.observe.analysis.totals import totals_of
 from hocket.observe.analysis.waits import wait_states
-from hocket.observe.completeness import total_of
+from hocket.observe.completeness import format_share, total_of
+from hocket.observe.jobs import ranks_of_jobs
 from hocket.observe.report import pictures
 from hocket.observe.report.files import busiest_files
 from hocket.observe.report.shares import name_of_process, time_shares
@@ -112,7 +113,7 @@ def _page(run: ObservedRun) -> Iterator[str]:
 def _head(run: ObservedRun) -> Iterator[str]:
     about = run.description
     hosts = sorted({each.host for each in (about, *run.other_hosts)})
-    ranks = sum(process.snapshot.owner.rank is not None for process in run.processes)
+    ranks = len(ranks_of_jobs(run.processes))
     began = datetime.fromtimestamp(about.began_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     num_events = sum(len(events) for process in run.processes for events in process.events.values())
     lost = sum(sum(process.lost.values()) for process in run.processes)
@@ -150,13 +151,13 @@ def _timeline(run: ObservedRun, operations: RunOperations, waits: WaitStates) ->
     yield "<h2>What each process did</h2>\n"
     yield _picture(pictures.timeline(time_shares(run, operations, waits, places)))
     left_out = len(run.processes) - len(places)
-    others = f" {_count(left_out, 'process', 'processes')} without a rank are left out." if left_out else ""
+    others = f" {_count(left_out, 'other process', 'other processes')}: not shown." if left_out else ""
     yield f'<p class="quiet">A point has the mean color of its time, so short operations tint it.{others}</p>\n'
 
 
 def _shown_processes(run: ObservedRun) -> list[int]:
-    """The ranks, or else all processes."""
-    ranks = [place for place, process in enumerate(run.processes) if process.snapshot.owner.rank is not None]
+    """The first ranks, or else the first processes."""
+    ranks = [*ranks_of_jobs(run.processes).values()]
     return (ranks or [*range(len(run.processes))])[:_MOST_PROCESSES]
 
 
@@ -269,7 +270,7 @@ def _losses(run: ObservedRun) -> Iterator[str]:
     io = total_of((name_of_process(run, place), process.io) for place, process in enumerate(run.processes))
     for word, account in (("reads", io.total.read), ("writes", io.total.written)):
         if account is not None and account.share is not None:
-            yield f"<p>Of the bytes of all {word}, {account.share:.3f} were seen.</p>\n"
+            yield f"<p>Of the bytes of all {word}, {format_share(account.share)} were seen.</p>\n"
     for place, process in enumerate(run.processes):
         for ring, count in process.lost.items():
             yield f"<p>{escape(name_of_process(run, place))}: {count} events of {ring} were overwritten.</p>\n"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hocket.comm.policy import format_nbytes
 from hocket.measure.pictures import COLORS, load_pyplot
+from hocket.observe.analysis.links import count_steps
 from hocket.observe.report.shares import LAYER_COLORS, TimeShares
 
 if TYPE_CHECKING:
@@ -109,8 +110,8 @@ def network(run: ObservedRun) -> str | None:
     for each in run.host_series:
         if each.source == "network" and len(each.rows) > 1:
             seconds = each.clock.seconds_at_ns(each.rows["time_ns"])
-            rates = np.diff(each.rows["sent_nbytes"]) / np.maximum(np.diff(seconds), 1e-9)
-            found.append((float(np.nansum(np.diff(each.rows["sent_nbytes"]))), each, seconds, rates))
+            steps = count_steps(each.rows["sent_nbytes"])
+            found.append((float(np.nansum(steps)), each, seconds, steps / np.maximum(np.diff(seconds), 1e-9)))
     found = sorted((each for each in found if each[0] > 1 << 16), key=lambda each: -each[0])[:_MOST_DEVICES]
     if not found:
         return None

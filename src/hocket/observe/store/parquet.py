@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,7 +91,9 @@ def query_tables(folder: str | Path, sql: str, *, timeout: float = 30.0, most_ro
             if not path.is_file():
                 raise RecorderError(f"{path}: it is missing")
             try:
-                connection.execute(f"CREATE TABLE {name} AS SELECT * FROM read_parquet({_quoted(place / name)})")
+                connection.execute(
+                    f"CREATE TABLE {name} AS SELECT * FROM read_parquet({_quoted(Path(escape(str(place))) / name)})"
+                )
             except duckdb.Error as error:
                 raise RecorderError(f"{path}: {error}") from None
         return run_query(connection, sql, timeout, most_rows)

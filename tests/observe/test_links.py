@@ -1,0 +1,94 @@
+"""Loads of network devices from samples with known bytes and times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hocket.observe import (
+    ConnectionEnd,
+    HostConnections,
+    ObservedRun,
+    RunClock,
+    SavedSeries,
+    findings,
+    link_loads,
+)
+from hocket.observe.tcp_sockets import TCP_NUMBERS
+
+from .fabricated_run import MS, FakeRank, Op, fabricate
+
+pytestmark = pytest.mark.timeout(60)
+_S = 1_000_000_000
+_CLOCK = RunClock([(0, 0), (10**13, 10**13)], [], 0)
+
+
+def _device(host: str, sent: list[float], name: str = "eth0") -> SavedSeries:
+    numbers = ("received_nbytes", "sent_nbytes", "sent_packets", "send_drops", "speed_nbytes_s")
+    rows = np.zeros(len(sent), [("time_ns", "<i8"), *((number, "<f8") for number in numbers)])
+    rows["time_ns"] = np.arange(len(sent)) * _S
+    rows["sent_nbytes"] = sent
+    return SavedSeries(host, "network", name, rows, _CLOCK)
+
+
+def _connections(host: str, ends: list[ConnectionEnd], rows: list[tuple[int, int, float, float]]) -> HostConnections:
+    """Rows of connection, second, bytes sent, and seconds of waits for the network."""
+    found = np.zeros(len(rows), [("time_ns", "<i8"), ("connection", "<f8"), *((each, "<f8") for each in TCP_NUMBERS)])
+    for row, (connection, second, sent, busy) in zip(found, rows, strict=True):
+        row["time_ns"], row["connection"], row["sent_nbytes"], row["busy_s"] = second * _S + MS, connection, sent, busy
+        row["rtt_s"], row["least_rtt_s"] = 0.01, 0.001
+    return HostConnections(host, tuple(ends), found, 0, _CLOCK)
+
+
+def _two_hosts(rows: list[tuple[int, int, float, float]], sent: list[float], **ops: Any) -> ObservedRun:
+    """Rank 0 on a, rank 1 on b; a sends."""
+    begin, end = ops.get("ops", (0, len(sent) * _S))
+    run = fabricate(
+        FakeRank(rank, [Op("all_reduce", 1, begin, end)], host=host) for rank, host in enumerate(("a", "b"))
+    )
+    names = [process.name for process in run.processes]
+    mine, theirs = (
+        ConnectionEnd(name, local, remote, "eth0")
+        for name, local, remote in ((names[0], "10.0.0.1:1", "10.0.0.2:2"), (names[1], "10.0.0.2:2", "10.0.0.1:1"))
+    )
+    other = ConnectionEnd(names[0], "10.0.0.1:7", "10.0.0.9:80", "eth0")
+    hosts = _connections("a", [mine, other], rows), _connections("b", [theirs], [])
+    return replace(run, connections=hosts, host_series=(_device("a", sent),))
+
+
+def test_a_burst_after_a_pause_is_not_spread_over_it() -> None:
+    # Nothing is sent from second 1 to 9; in the next one the network is the limit.
+    rows = [(0, 1, 1e6, 0.01), (0, 10, 101e6, 0.91)]
+    sent = [0.0, *[1.1e6] * 9, 105e6]
+    (load,) = link_loads(_two_hosts(rows, sent))
+    assert load.limited_s == pytest.approx(0.91, abs=0.02)
+    assert load.limited_nbytes_s == pytest.approx(105e6 - 1.1e6, rel=0.01) and load.rtt_ratio == pytest.approx(10)
+
+
+def test_what_is_sent_to_others_is_the_limit_only_for_messages_of_ranks() -> None:
+    rows = [(0, 1, 1e6, 0.01), *((1, second, second * 50e6, 0.99 * second) for second in range(1, 10))]
+    run = _two_hosts(rows, [each * 51e6 for each in range(11)])
+    (load,) = link_loads(run)
+    assert load.other_nbytes == 450e6 and load.limited_s < 0.1 and load.other_end == "10.0.0.9:80"
+    assert [each.kind for each in findings(run)] == []
+
+
+def test_only_the_time_of_operations_counts() -> None:
+    rows = [(0, second, second * 50e6, 0.99 * second) for second in range(1, 10)]
+    run = _two_hosts(rows, [each * 51e6 for each in range(10)], ops=(2 * _S, 4 * _S))
+    (found,) = [each for each in findings(run) if each.kind == "bottleneck"]
+    assert found.seconds == pytest.approx(1.98, abs=0.05) and float(found.evidence["share"]) <= 1
+
+
+def test_a_counter_that_was_reset_is_no_traffic() -> None:
+    rows = [(0, second, second * 50e6, 0.9 * second) for second in range(1, 6)]
+    (load,) = link_loads(_two_hosts(rows, [9e9, 9.05e9, 0.0, 5e7, 1e8, 1.5e8]))
+    assert load.sent_nbytes == pytest.approx(2e8)
+
+
+def test_operations_without_an_end() -> None:
+    ranks = [FakeRank(rank, [Op("all_reduce", 1, MS, None)], host=host) for rank, host in enumerate("ab")]
+    assert [each.kind for each in findings(fabricate(ranks))] != ["bottleneck"]
