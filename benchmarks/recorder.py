@@ -1,8 +1,8 @@
 """What recording costs: of events, of operations of hocket, and of DDP over gloo that is recorded from outside.
 
 "Without" is a communicator whose operations are not recorded at all: no ring, no totals. Both kinds of communicators
-alternate in the same processes. Steps of DDP over gloo run in two jobs, one of them with hocket's hooks, in turns; both
-are started several times.
+alternate in the same processes, which are started several times. Steps of DDP over gloo run in two jobs, one of them
+with hocket's hooks, in turns; both are started several times.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def of_events(options: Options) -> PartResults:
 
 def of_operations(options: Options) -> PartResults:
     """Judge large operations by the share that recording adds; of small ones it is shown."""
-    measurement = measure_jobs([job("operations", __file__, [], 2)], "operations", options.settings)
+    measurement = measure_starts([job("operations", __file__, [], 2)], options.starts, "operations, ", options.settings)
     yield (
         [
             Comparison(format_nbytes(nbytes), WITH, (WITHOUT,), 1 / (1 + MOST_SHARE) if nbytes >= 128 * KIB else None)
