@@ -73,7 +73,8 @@ class Report:
             for line in cells
         ]
         lines.insert(1, "-" * max(map(len, lines)))
-        end = f"core factor {self.core_factor:.2f} (median), foreign work {self.foreign_busy:.0%} of all CPUs"
+        machine = f"core factor {self.core_factor:.2f} (median), foreign work {self.foreign_busy:.0%} of all CPUs"
+        end = machine if self.core_factor else "nothing was timed"
         verdicts = {
             HOLDS: "all rows hold",
             FALLS_SHORT: "a row falls short",

@@ -167,12 +167,12 @@ def ranks_of_jobs(processes: Sequence[SavedProcess]) -> dict[tuple[int, int], in
     return found
 
 
-def largest_job(ranks: Mapping[tuple[int, int], int]) -> int | None:
-    """Return the job with the most ranks, of those of `ranks_of_jobs`; None: there is none."""
-    sizes: dict[int, int] = defaultdict(int)
-    for job, _ in ranks:
-        sizes[job] += 1
-    return max(sizes, key=lambda job: sizes[job], default=None)
+def ranks_of_largest_job(processes: Sequence[SavedProcess]) -> dict[int, int]:
+    """Return the place of the process of each rank of the job with the most ranks."""
+    by_job: dict[int, dict[int, int]] = defaultdict(dict)
+    for (job, rank), place in ranks_of_jobs(processes).items():
+        by_job[job][rank] = place
+    return max(by_job.values(), key=len, default={})
 
 
 def _start_of(process: SavedProcess) -> float:

@@ -45,6 +45,10 @@ _LEAST_OTHER_SHARE = 0.1
 _FOREIGN_LOAD = "foreign load"
 _ORDER = {"death": 0, "hang": 0, _FOREIGN_LOAD: 2}
 _NOT_RUNNING, _WAITING = "not running", "waiting for a CPU"
+_DOING = {
+    _NOT_RUNNING: "it was not running", _WAITING: "it was waiting for a CPU",
+    UNFINISHED: "its own asynchronous operations went on",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -175,13 +179,7 @@ def _of_stragglers(
         if not is_worth_it or not is_late or is_preempted or not has_cause:
             continue
         where = f" in region {each.region}" if each.region else ""
-        doing = (
-            f"it was {each.layer}{where}"
-            if each.layer in (_NOT_RUNNING, _WAITING)
-            else f"its own asynchronous operations went on{where}"
-            if each.layer == UNFINISHED
-            else f"the cause is {each.layer}{where}"
-        )
+        doing = _DOING.get(each.layer, f"the cause is {each.layer}")
         rank = process.snapshot.owner.rank
         yield RunFinding(
             kind="straggler",
@@ -190,7 +188,7 @@ def _of_stragglers(
             process=each.process,
             text=f"{'a process' if rank is None else f'rank {rank}'} on {process.host} kept the others waiting for "
             f"{each.imposed_s:.3g} s ({share:.1%} of their time) at {each.num_late} of {each.num_compared} "
-            f"collectives{' and messages' if waits.num_messages else ''}; {doing}",
+            f"collectives{' and messages' if waits.num_messages else ''}; {doing}{where}",
             evidence={"share": share, "longer_s": each.longer_s, "low_s": each.low_s, "high_s": each.high_s,
                       "num_late": each.num_late, "num_compared": each.num_compared, "deviations": deviations,
                       **{f"{layer}_s": seconds for layer, seconds in each.by_layer.items()}},

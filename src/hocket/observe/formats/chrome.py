@@ -5,7 +5,6 @@ Reference: Trace Event Format, docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5O
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +14,8 @@ from hocket.observe.activity import operation_name, target_of
 from hocket.observe.analysis.communicators import RunNames
 from hocket.observe.analysis.operations import IN_FLIGHT
 from hocket.observe.formats.lanes import divide_into_lanes
+from hocket.observe.formats.stream import write_stream
 from hocket.trace import EVENT_STATES, RINGS
-from hocket.whole_file import write_whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,15 +41,14 @@ def write_chrome(run: ObservedRun, path: Path) -> None:
         run: from `open_run`.
         path: of the file; with the ending .gz it is compressed.
     """
-    write_whole(path, lambda temporary: _write(run, temporary, path.suffix == ".gz"))
+    write_stream(path, _pieces(run))
 
 
-def _write(run: ObservedRun, path: Path, is_compressed: bool) -> None:
-    with gzip.open(path, "wt", compresslevel=4) if is_compressed else path.open("w") as file:
-        file.write('{"displayTimeUnit": "ns", "traceEvents": [\n')
-        for number, event in enumerate(trace_events(run)):
-            file.write((",\n" if number else "") + json.dumps(event))
-        file.write("\n]}\n")
+def _pieces(run: ObservedRun) -> Iterator[bytes]:
+    yield b'{"displayTimeUnit": "ns", "traceEvents": [\n'
+    for number, event in enumerate(trace_events(run)):
+        yield ((",\n" if number else "") + json.dumps(event)).encode()
+    yield b"\n]}\n"
 
 
 def trace_events(run: ObservedRun) -> Iterator[dict[str, Any]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from hocket import _native
 from hocket.observe.analysis.communicators import numbers_of_program
 from hocket.observe.analysis.operations import operations_of
-from hocket.observe.jobs import largest_job, ranks_of_jobs
+from hocket.observe.jobs import ranks_of_largest_job
 from hocket.trace import EVENT_STATES, GroupRecords, Record, write_flight_record
 
 if TYPE_CHECKING:
@@ -41,11 +41,9 @@ def write_flight_records(run: ObservedRun, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     operations = operations_of(run)
     of_program = numbers_of_program(operations.communicators)
-    ranks = ranks_of_jobs(run.processes)
-    for (job, rank), place in ranks.items():
-        if job == largest_job(ranks):
-            groups = [group for comm in of_program if (group := _group(run, operations, comm, place, rank)) is not None]
-            write_flight_record(folder, rank=rank, groups=groups)
+    for rank, place in ranks_of_largest_job(run.processes).items():
+        groups = [group for comm in of_program if (group := _group(run, operations, comm, place, rank)) is not None]
+        write_flight_record(folder, rank=rank, groups=groups)
 
 
 def _group(run: ObservedRun, operations: RunOperations, comm: int, place: int, rank: int) -> GroupRecords | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hocket.observe.analysis.operations import operations_of
 from hocket.observe.analysis.overlap import LayerTimes
-from hocket.observe.jobs import largest_job, ranks_of_jobs
+from hocket.observe.jobs import ranks_of_largest_job
 from hocket.whole_file import write_text
 
 if TYPE_CHECKING:
@@ -34,10 +34,7 @@ def write_kineto(run: ObservedRun, folder: Path) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     layers = LayerTimes(run, operations_of(run), None)
-    ranks = ranks_of_jobs(run.processes)
-    for (job, rank), place in ranks.items():
-        if job != largest_job(ranks):
-            continue
+    for rank, place in ranks_of_largest_job(run.processes).items():
         world_size = run.processes[place].snapshot.owner.world_size
         events: list[dict[str, Any]] = []
         for layer, (stream, name) in _KERNELS.items():

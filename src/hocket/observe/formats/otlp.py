@@ -6,7 +6,6 @@ the file exporter's specification; identifiers are hexadecimal, 64-bit numbers a
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hocket.observe.formats.chrome import trace_events
-from hocket.whole_file import write_whole
+from hocket.observe.formats.stream import write_stream
 
 if TYPE_CHECKING:
     from hocket.observe.saved import ObservedRun, SavedProcess
@@ -34,13 +33,7 @@ def write_otlp(run: ObservedRun, path: Path) -> None:
         run: from `open_run`.
         path: of the file; with the ending .gz it is compressed.
     """
-    write_whole(path, lambda temporary: _write(run, temporary, path.suffix == ".gz"))
-
-
-def _write(run: ObservedRun, path: Path, is_compressed: bool) -> None:
-    with gzip.open(path, "wt", compresslevel=4) if is_compressed else path.open("w") as file:
-        for request in _requests(run):
-            file.write(json.dumps(request) + "\n")
+    write_stream(path, (json.dumps(request).encode() + b"\n" for request in _requests(run)))
 
 
 def _requests(run: ObservedRun) -> Iterator[dict[str, Any]]:

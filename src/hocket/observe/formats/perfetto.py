@@ -6,7 +6,6 @@ here are the fields that timelines need. Names are written in full: a compressor
 
 from __future__ import annotations
 
-import gzip
 import math
 import struct
 from bisect import bisect_right
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from hocket.observe.formats.chrome import trace_events
-from hocket.whole_file import write_whole
+from hocket.observe.formats.stream import write_stream
 
 if TYPE_CHECKING:
     from hocket.observe.saved import ObservedRun
@@ -56,14 +55,7 @@ def write_perfetto(run: ObservedRun, path: Path) -> None:
         run: from `open_run`.
         path: of the file; with the ending .gz it is compressed.
     """
-    write_whole(path, lambda temporary: _write(run, temporary, path.suffix == ".gz"))
-
-
-def _write(run: ObservedRun, path: Path, is_compressed: bool) -> None:
-    flows = _flows(run)
-    with gzip.open(path, "wb", compresslevel=4) if is_compressed else path.open("wb") as file:
-        for packet in _packets(run, flows):
-            file.write(_bytes(_PACKET, packet))
+    write_stream(path, (_bytes(_PACKET, packet) for packet in _packets(run, _flows(run))))
 
 
 def _flows(run: ObservedRun) -> dict[tuple[int, int, float], list[bytes]]:
