@@ -43,6 +43,7 @@ ALLOWED = {
     "dask": {"dask"},
     "distributed": {"dask"},
     "duckdb": {"observe"},
+    "darshan": {"observe"},
     "fsspec": {"observe"},
     "matplotlib": {"measure/pictures.py", "tune/draw.py", "collectives/draw.py", "pipeline/draw.py", "bench/draw.py"},
 }  # fmt: skip

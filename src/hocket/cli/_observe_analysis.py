@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hocket.cli._observe_import import IMPORT_EXAMPLES, IMPORT_HELP, import_files
 from hocket.cli._observe_network import print_network
 from hocket.cli._output import AsJson, json_text
 from hocket.errors import InvalidArgument
@@ -105,6 +106,7 @@ def register(verbs: typer.Typer) -> None:
     verbs.command("query", help=_QUERY_HELP, epilog=_QUERY_EXAMPLES)(query)
     verbs.command("report", help=_REPORT_HELP, epilog=_REPORT_EXAMPLES)(report)
     verbs.command("export", help=_EXPORT_HELP, epilog=_EXPORT_EXAMPLES)(export)
+    verbs.command("import", help=IMPORT_HELP, epilog=IMPORT_EXAMPLES)(import_files)
 
 
 def findings(

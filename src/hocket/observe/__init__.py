@@ -31,6 +31,7 @@ from hocket.observe.connections import ConnectionEnd, HostConnections
 from hocket.observe.events import RecordedEvent, events_in
 from hocket.observe.filesystems import recorded_filesystem
 from hocket.observe.formats.export import export_run
+from hocket.observe.formats.importing import import_records
 from hocket.observe.host_views import RunWatcher
 from hocket.observe.io_hooks import record_io
 from hocket.observe.job import copy_recorders, find_job
@@ -110,6 +111,7 @@ __all__ = [
     "follow_run",
     "foreign_loads",
     "hangs",
+    "import_records",
     "join_run",
     "link_loads",
     "mark",
