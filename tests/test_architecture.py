@@ -44,6 +44,10 @@ ALLOWED = {
     "distributed": {"dask"},
     "duckdb": {"observe"},
     "darshan": {"observe"},
+    "ibis": {"observe"},
+    "pyarrow": {"observe"},
+    "starlette": {"observe"},
+    "uvicorn": {"observe"},
     "fsspec": {"observe"},
     "matplotlib": {"measure/pictures.py", "tune/draw.py", "collectives/draw.py", "pipeline/draw.py", "bench/draw.py"},
 }  # fmt: skip

@@ -48,6 +48,8 @@ _TORCH = ("torchgen", "functorch")
 
 def main(light: socket.socket, heavy: socket.socket) -> None:
     """Import what ranks need, and serve on both sockets until the other side is gone."""
+    # pandas imports pyarrow where it is installed, which starts threads; forked programs can import it.
+    sys.modules["pyarrow"] = None  # type: ignore[assignment]
     for name in _PRELOADED:
         with contextlib.suppress(ModuleNotFoundError):  # other releases have other parts
             importlib.import_module(name)
@@ -69,6 +71,7 @@ def main(light: socket.socket, heavy: socket.socket) -> None:
 
 def _listen(listener: socket.socket) -> None:
     """Say that all is there, and fork a process for each request."""
+    del sys.modules["pyarrow"]
     gc.collect()
     gc.freeze()  # a collection in a child would touch, and so copy, all that was imported
     assert len(os.listdir("/proc/self/task")) == 1, "a process with threads must not be forked"

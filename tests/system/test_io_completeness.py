@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,7 +13,6 @@ from ..observe.traced_io import Bytes, recorded_bytes, run_hooked, snapshots, tr
 
 pytestmark = pytest.mark.timeout(240)
 SCRIPT = Path(__file__).parents[1] / "observe" / "io_script.py"
-PYARROW = "pyarrow==26.0.1"
 CATEGORIES = ("builtin", "numpy", "torch", "arrow", "children")
 
 
@@ -35,13 +32,9 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def script(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Bytes, Bytes]:
     """Folder of the files of `io_script.py`, and their bytes as strace and as the recorders say."""
     folder = tmp_path_factory.mktemp("script")
-    files, packages = folder / "files", folder / "packages"
+    files = folder / "files"
     files.mkdir()
-    # Not among the packages for development: it starts threads wherever Keras is imported.
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(packages), PYARROW]
-    subprocess.run(install, check=True, timeout=120)
-    command: list[str | Path] = ["env", f"PYTHONPATH={packages}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"]
-    command += [sys.executable, SCRIPT, files]
+    command: list[str | Path] = [sys.executable, SCRIPT, files]
     result = run_hooked(command, folder / "recorders", folder / "trace")
     assert result.returncode == 0, result.stderr
     return files, traced_bytes(folder / "trace"), recorded_bytes(snapshots(folder / "recorders"))

@@ -11,6 +11,7 @@ import typer
 
 from hocket.cli._observe_import import IMPORT_EXAMPLES, IMPORT_HELP, import_files
 from hocket.cli._observe_network import print_network
+from hocket.cli._observe_store import PUSH_EXAMPLES, PUSH_HELP, STORE_EXAMPLES, STORE_HELP, push, store
 from hocket.cli._output import AsJson, json_text
 from hocket.errors import InvalidArgument
 
@@ -87,7 +88,8 @@ Examples:
   hocket observe query run-1 "SELECT op, library, count(*), sum(seconds) FROM operations GROUP BY ALL"
   hocket observe query run-1 "SELECT file, sum(nbytes) AS n FROM io GROUP BY file ORDER BY n DESC LIMIT 10"
   hocket observe query run-1 "DESCRIBE waits" --json
-  hocket observe export run-1 run-1.parquet && hocket observe query run-1.parquet "SELECT * FROM findings\""""
+  hocket observe export run-1 run-1.parquet && hocket observe query run-1.parquet "SELECT * FROM findings"
+  hocket observe query store --run run-1 "SELECT op, count(*) FROM operations GROUP BY op\""""
 _MOST_SHOWN_ROWS = 1000
 _MOST_SHOWN_RANKS = 16
 _LEAST_SHARE = 0.01
@@ -106,6 +108,8 @@ def register(verbs: typer.Typer) -> None:
     verbs.command("query", help=_QUERY_HELP, epilog=_QUERY_EXAMPLES)(query)
     verbs.command("report", help=_REPORT_HELP, epilog=_REPORT_EXAMPLES)(report)
     verbs.command("export", help=_EXPORT_HELP, epilog=_EXPORT_EXAMPLES)(export)
+    verbs.command("store", help=STORE_HELP, epilog=STORE_EXAMPLES)(store)
+    verbs.command("push", help=PUSH_HELP, epilog=PUSH_EXAMPLES)(push)
     verbs.command("import", help=IMPORT_HELP, epilog=IMPORT_EXAMPLES)(import_files)
 
 
@@ -258,16 +262,21 @@ def diff(
 def query(
     run: _Run,
     sql: Annotated[str, typer.Argument(metavar="SQL", help="One query.")],
+    name: Annotated[str, typer.Option("--run", help="Of the run, if RUN is a store.")] = "",
     timeout: Annotated[float, typer.Option("--timeout", min=0.01, max=86_400, help="Seconds that it may take.")] = 30.0,
     as_json: AsJson = False,
 ) -> int:
     """Print the answer of a query."""
     from hocket.cli._tables import console_of, table_of
-    from hocket.observe import query_run, query_tables
+    from hocket.observe import query_run, query_stored, query_tables
     from hocket.observe.store.parquet import TABLES_FILE
 
-    are_tables = (run / TABLES_FILE).exists()
-    result = query_tables(run, sql, timeout=timeout) if are_tables else query_run(_open(run), sql, timeout=timeout)
+    if name:
+        result = query_stored(run, name, sql, timeout=timeout)
+    elif (run / TABLES_FILE).exists():
+        result = query_tables(run, sql, timeout=timeout)
+    else:
+        result = query_run(_open(run), sql, timeout=timeout)
     if as_json:
         print(json_text({"run": str(run), "columns": result.columns, "rows": result.rows}))
         return 0

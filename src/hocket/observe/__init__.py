@@ -44,9 +44,13 @@ from hocket.observe.run_clock import RunClock
 from hocket.observe.saved import ObservedRun, RunDescription, SavedProcess, open_run
 from hocket.observe.series import SERIES_STATES, SavedSeries
 from hocket.observe.sources import SourceStatus, find_sources
+from hocket.observe.store.client import StoreClient
 from hocket.observe.store.connection import QueryResult
+from hocket.observe.store.owner import Retention
 from hocket.observe.store.parquet import query_tables
 from hocket.observe.store.query import query_run
+from hocket.observe.store.serving import serve_store
+from hocket.observe.store.stored_query import query_stored
 
 __all__ = [
     "SERIES_STATES",
@@ -76,6 +80,7 @@ __all__ = [
     "QueuedJob",
     "RankView",
     "RecordedEvent",
+    "Retention",
     "RunClock",
     "RunCommunicator",
     "RunCompleteness",
@@ -90,6 +95,7 @@ __all__ = [
     "SavedProcess",
     "SavedSeries",
     "SourceStatus",
+    "StoreClient",
     "Straggler",
     "WaitStates",
     "activity_of",
@@ -122,6 +128,7 @@ __all__ = [
     "overlaps",
     "process_status",
     "query_run",
+    "query_stored",
     "query_tables",
     "queued_job",
     "record_io",
@@ -129,6 +136,7 @@ __all__ = [
     "recorded_bytes",
     "recorded_filesystem",
     "region",
+    "serve_store",
     "stragglers",
     "totals_of",
     "traced",

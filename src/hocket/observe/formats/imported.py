@@ -8,51 +8,47 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import TYPE_CHECKING, Any
 
+from hocket.observe.store.columns import BOOLEAN, INTEGER, NUMBER, NUMPY_TYPES, OF_PROCESS, TABLE_COLUMNS, TEXT
+
 if TYPE_CHECKING:
     from hocket.observe.store.run_tables import Columns
 
-TEXT, INTEGER, NUMBER, BOOLEAN, TIME = "text", "integer", "number", "boolean", "time"
-"""Types of columns; a TIME is added in ns since 1970 or None, and becomes seconds since the earliest one."""
+TIME = "time"
+"""Type of columns that are added in ns since 1970, or as None, and become seconds since the earliest one."""
+_TIMES = ("began_s", "ended_s", "at_s", "seen_s")
 
-_OF_PROCESS = {"process": INTEGER, "rank": INTEGER, "host": TEXT}
-IMPORTED_COLUMNS: dict[str, dict[str, str]] = {
+
+def _timed(columns: dict[str, str]) -> dict[str, str]:
+    return {name: TIME if name in _TIMES else kind for name, kind in columns.items()}
+
+
+IMPORTED_COLUMNS = {
     "sources": {
         "file": TEXT, "format": TEXT, "version": TEXT, "num_records": INTEGER, "num_left_out": INTEGER,
         "is_partial": BOOLEAN, "origin_unix_s": NUMBER,
     },
-    "processes": {"process": INTEGER, "rank": INTEGER, "pid": INTEGER, "host": TEXT, "program": TEXT},
-    "communicators": {
-        "comm": INTEGER, "communicator": TEXT, "job": INTEGER, "size": INTEGER, "members": TEXT,
-        "is_of_program": BOOLEAN,
-    },
-    "operations": {
-        **_OF_PROCESS, "comm": INTEGER, "communicator": TEXT, "number": INTEGER, "op": TEXT, "peer": INTEGER,
-        "nbytes": INTEGER, "began_s": TIME, "ended_s": TIME, "seconds": NUMBER, "blocked_s": NUMBER, "state": TEXT,
-        "is_async": BOOLEAN, "library": TEXT, "algorithm": TEXT, "weight": INTEGER, "seen_s": TIME,
-    },
-    "collective_counts": {**_OF_PROCESS, "comm": INTEGER, "communicator": TEXT, "op": TEXT, "count": INTEGER},
+    "processes": _timed(TABLE_COLUMNS["processes"]),
+    "communicators": TABLE_COLUMNS["communicators"],
+    "operations": _timed({**TABLE_COLUMNS["operations"], "seen_s": NUMBER}),
+    "collective_counts": {**OF_PROCESS, "comm": INTEGER, "communicator": TEXT, "op": TEXT, "count": INTEGER},
     "members": {
-        **_OF_PROCESS, "comm": INTEGER, "communicator": TEXT, "comm_rank": INTEGER, "state": TEXT, "error": INTEGER,
+        **OF_PROCESS, "comm": INTEGER, "communicator": TEXT, "comm_rank": INTEGER, "state": TEXT, "error": INTEGER,
     },
-    "slices": {
-        **_OF_PROCESS, "thread": TEXT, "category": TEXT, "name": TEXT, "began_s": TIME, "ended_s": TIME,
+    "slices": _timed({
+        **OF_PROCESS, "thread": TEXT, "category": TEXT, "name": TEXT, "began_s": NUMBER, "ended_s": NUMBER,
         "seconds": NUMBER,
-    },
-    "counters": {**_OF_PROCESS, "name": TEXT, "series": TEXT, "at_s": TIME, "value": NUMBER},
+    }),
+    "counters": _timed({**OF_PROCESS, "name": TEXT, "series": TEXT, "at_s": NUMBER, "value": NUMBER}),
     "files": {
-        **_OF_PROCESS, "layer": TEXT, "file": TEXT, "num_opens": INTEGER, "num_reads": INTEGER, "num_writes": INTEGER,
+        **OF_PROCESS, "layer": TEXT, "file": TEXT, "num_opens": INTEGER, "num_reads": INTEGER, "num_writes": INTEGER,
         "read_nbytes": INTEGER, "written_nbytes": INTEGER, "read_s": NUMBER, "write_s": NUMBER, "meta_s": NUMBER,
         "renamed_from": TEXT,
     },
-    "file_counters": {**_OF_PROCESS, "layer": TEXT, "file": TEXT, "counter": TEXT, "value": NUMBER},
-    "io": {
-        **_OF_PROCESS, "kind": TEXT, "file": TEXT, "nbytes": INTEGER, "began_s": TIME, "ended_s": TIME,
-        "seconds": NUMBER, "state": TEXT, "weight": INTEGER, "layer": TEXT, "offset_nbytes": INTEGER,
-    },
+    "file_counters": {**OF_PROCESS, "layer": TEXT, "file": TEXT, "counter": TEXT, "value": NUMBER},
+    "io": _timed({**TABLE_COLUMNS["io"], "layer": TEXT, "offset_nbytes": INTEGER}),
 }  # fmt: skip
-"""Columns of each table. What is unknown is -1, NaN or ""."""
+"""Columns of each table: those of runs and others. What is unknown is -1, NaN or ""."""
 _UNKNOWN: dict[str, Any] = {TEXT: "", INTEGER: -1, NUMBER: nan, BOOLEAN: False, TIME: None}
-_DTYPES: dict[str, Any] = {TEXT: object, INTEGER: "<i8", NUMBER: "<f8", BOOLEAN: "|b1"}
 _OPERATIONS = {
     "allreduce": "all_reduce", "allgather": "all_gather", "allgatherbase": "all_gather",
     "allgatherintotensor": "all_gather", "allgatherv": "all_gatherv", "reducescatter": "reduce_scatter",
@@ -145,7 +141,7 @@ class ImportedTables:
         for table, rows in self._rows.items():
             self._fill(table, rows, origin_ns)
             result[table] = {
-                column: np.array([row.get(column, _UNKNOWN[kind]) for row in rows], _DTYPES[kind])
+                column: np.array([row.get(column, _UNKNOWN[kind]) for row in rows], NUMPY_TYPES[kind])
                 if kind != TIME
                 else np.array([_seconds(row.get(column), origin_ns) for row in rows], "<f8")
                 for column, kind in IMPORTED_COLUMNS[table].items()

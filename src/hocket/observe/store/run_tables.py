@@ -19,6 +19,7 @@ from hocket.observe.analysis.totals import COMMUNICATION, totals_of
 from hocket.observe.analysis.waits import wait_states
 from hocket.observe.saved import saved_layout
 from hocket.observe.series import PROCESS_NUMBERS, SERIES_STATES
+from hocket.observe.store.columns import NUMPY_TYPES, TABLE_COLUMNS
 from hocket.trace import EVENT_STATES
 
 if TYPE_CHECKING:
@@ -33,16 +34,14 @@ Columns = Mapping[str, "NDArray[Any]"]
 
 
 def run_tables(run: ObservedRun) -> dict[str, Columns]:
-    """Return all tables of a run by name: columns of equal length.
-
-    Times `began_s` and `ended_s` are seconds since the run began; what is unknown is NaN, -1 or "".
+    """Return all tables of a run by name: columns of equal length, with the names and types of `TABLE_COLUMNS`.
 
     Args:
         run: from `open_run`.
     """
     operations = operations_of(run)
     waits = wait_states(run, operations)
-    return {
+    found = {
         "processes": _processes(run),
         "communicators": _communicators(operations),
         "operations": _operations(run, operations),
@@ -56,6 +55,12 @@ def run_tables(run: ObservedRun) -> dict[str, Columns]:
         "connections": _connections(run),
         "links": _links(run),
         "findings": _findings(run, operations, waits),
+    }
+    return {
+        table: {
+            name: columns[name].astype(NUMPY_TYPES[kind], copy=False) for name, kind in TABLE_COLUMNS[table].items()
+        }
+        for table, columns in found.items()
     }
 
 

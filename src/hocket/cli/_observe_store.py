@@ -1,0 +1,125 @@
+"""`hocket observe store`, which owns a store of runs, and `hocket observe push`, which sends runs to one."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hocket.cli._output import AsJson, json_text
+from hocket.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from hocket.observe.store.client import StoreClient
+
+STORE_HELP = """Keep the tables of many runs, and answer questions about them over HTTP, until Ctrl-C.
+
+STORE is a folder: events are Parquet files there, which DuckDB, pandas and `hocket observe query STORE --run NAME` read
+without this process. Roll-ups of all times from a sixteenth of a second to days answer at once. The file "token" in
+the folder is what requests must show; others are refused."""
+STORE_EXAMPLES = """\b
+Examples:
+  hocket observe store runs
+  hocket observe store runs --port 28080 --keep 30d --keep-bytes 100G
+  hocket observe push run-1 runs
+  hocket observe query runs "SELECT op, sum(seconds) FROM operations GROUP BY op" --run run-1"""
+PUSH_HELP = """Send a recorded run to a store. What the store has is not sent again, so it can be repeated.
+
+STORE is the folder of a store that `hocket observe store` serves on this host, or its address; then the environment
+variable HOCKET_STORE_TOKEN has the token."""
+PUSH_EXAMPLES = """\b
+Examples:
+  hocket observe push run-1 runs
+  HOCKET_STORE_TOKEN=$(cat token) hocket observe push run-1 http://head:28080 --name train-12"""
+TOKEN_VARIABLE = "HOCKET_STORE_TOKEN"
+_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_UNITS_NBYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+def store(
+    folder: Annotated[Path, typer.Argument(metavar="STORE", help="Folder of the store; made if it does not exist.")],
+    host: Annotated[str, typer.Option("--host", help="Address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="To listen at; 0: any free one.")] = 28080,
+    name: Annotated[
+        list[str] | None, typer.Option("--name", help="A further name of this host in addresses; may be repeated.")
+    ] = None,
+    keep: Annotated[str, typer.Option("--keep", help="How long events are kept, such as 12h or 30d.")] = "",
+    keep_bytes: Annotated[
+        str, typer.Option("--keep-bytes", help="Most bytes of events, such as 100G; the oldest go first.")
+    ] = "",
+    keep_rollups: Annotated[str, typer.Option("--keep-rollups", help="How long roll-ups are kept, such as 365d.")] = "",
+    as_json: AsJson = False,
+) -> int:
+    """Own a store."""
+    from hocket.observe.store.owner import Retention
+    from hocket.observe.store.serving import serve_store
+
+    retention = Retention(
+        _amount("--keep", keep, _UNITS_S), _whole(_amount("--keep-bytes", keep_bytes, _UNITS_NBYTES)),
+        _amount("--keep-rollups", keep_rollups, _UNITS_S),
+    )  # fmt: skip
+
+    def say(url: str) -> None:
+        (folder / "address").write_text(url + "\n")
+        shown = f"{folder} answers at {url}; the token is in {folder / 'token'}; Ctrl-C ends it"
+        print(json_text({"url": url, "store": str(folder)}) if as_json else shown, flush=True)
+
+    serve_store(folder, host=host, port=port, names=tuple(name or ()), retention=retention, on_ready=say)
+    return 0
+
+
+def push(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that `hocket observe run` has saved.")],
+    store: Annotated[str, typer.Argument(metavar="STORE", help="Folder of a store, or its address.")],
+    name: Annotated[str, typer.Option("--name", help="Of the run in the store; by default that of its folder.")] = "",
+    as_json: AsJson = False,
+) -> int:
+    """Send a run."""
+    from hocket.observe import open_run
+
+    chosen = name or run.resolve().name
+    with client_of(store) as client:
+        rows = client.push(open_run(run), chosen)
+    shown = f"{store}: run {chosen}, " + ", ".join(f"{table} {count} rows" for table, count in rows.items() if count)
+    print(json_text({"run": chosen, "rows": rows}) if as_json else shown)
+    return 0
+
+
+def client_of(store: str) -> StoreClient:
+    """Return a client of a store that is named by its folder or its address.
+
+    Raises:
+        InvalidArgument: it is neither, or nobody serves it here.
+    """
+    from hocket.observe.store.client import StoreClient
+
+    if store.startswith("http"):
+        if TOKEN_VARIABLE not in os.environ:
+            raise InvalidArgument(
+                f"{TOKEN_VARIABLE} must be the token of {store}: it is in the file token of the store"
+            )
+        return StoreClient(store, os.environ[TOKEN_VARIABLE])
+    folder = Path(store)
+    if not (folder / "address").is_file():
+        raise InvalidArgument(
+            f"{store} is no address and no folder of a store that is served: hocket observe store {store}"
+        )
+    return StoreClient((folder / "address").read_text().strip(), (folder / "token").read_text().strip())
+
+
+def _amount(option: str, text: str, units: dict[str, float] | dict[str, int]) -> float | None:
+    if not text:
+        return None
+    match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,3})?)([a-zA-Z]?)", text)
+    if match is None or match[2] not in units or not float(match[1]):
+        raise InvalidArgument(
+            f"{option} must be a number with one of {', '.join(filter(None, units))}, not {text!r:.60}"
+        )
+    return float(match[1]) * units[match[2]]
+
+
+def _whole(amount: float | None) -> int | None:
+    return None if amount is None else int(amount)

@@ -1,0 +1,79 @@
+"""The tables of a run and the types of their columns, as SQL, Parquet files and the store have them.
+
+Times `began_s`, `ended_s`, `at_s`, `first_s` and `last_s` are seconds since the run began; what is unknown is NaN, -1
+or "".
+"""
+
+from __future__ import annotations
+
+TEXT, INTEGER, NUMBER, BOOLEAN = "text", "integer", "number", "boolean"
+NUMPY_TYPES = {TEXT: "object", INTEGER: "int64", NUMBER: "float64", BOOLEAN: "bool"}
+OF_PROCESS = {"process": INTEGER, "rank": INTEGER, "host": TEXT}
+_SPAN = {"began_s": NUMBER, "ended_s": NUMBER, "seconds": NUMBER}
+
+
+def _numbers(names: str) -> dict[str, str]:
+    return dict.fromkeys(names.split(), NUMBER)
+
+
+TABLE_COLUMNS: dict[str, dict[str, str]] = {
+    "processes": {
+        "process": INTEGER, "rank": INTEGER, "pid": INTEGER, "host": TEXT, "program": TEXT, "state": TEXT,
+        "began_s": NUMBER, "num_lost": INTEGER,
+    },
+    "communicators": {
+        "comm": INTEGER, "communicator": TEXT, "job": INTEGER, "size": INTEGER, "members": TEXT,
+        "is_of_program": BOOLEAN,
+    },
+    "operations": {
+        **OF_PROCESS, "comm": INTEGER, "communicator": TEXT, "number": INTEGER, "op": TEXT, "peer": INTEGER,
+        "nbytes": INTEGER, **_SPAN, "blocked_s": NUMBER, "state": TEXT, "is_async": BOOLEAN, "library": TEXT,
+        "algorithm": TEXT, "weight": INTEGER,
+    },
+    "waits": {
+        **OF_PROCESS, "comm": INTEGER, "number": INTEGER, "op": TEXT, "began_s": NUMBER, "wait_s": NUMBER,
+        "lateness_s": NUMBER, "late_rank": INTEGER,
+    },
+    "totals": {
+        **OF_PROCESS, "comm": INTEGER, "communicator": TEXT, "layer": TEXT, "op": TEXT, "peer": INTEGER,
+        "least_nbytes": INTEGER, "library": TEXT, "algorithm": TEXT, "count": INTEGER, "failed": INTEGER,
+        "nbytes": INTEGER, "seconds": NUMBER, "least_s": NUMBER, "most_s": NUMBER,
+    },
+    "transfers": {
+        **OF_PROCESS, "kind": TEXT, "communicator": TEXT, "nbytes": INTEGER, **_SPAN, "state": TEXT, "weight": INTEGER,
+        "number": INTEGER, "peer": INTEGER,
+    },
+    "io": {**OF_PROCESS, "kind": TEXT, "file": TEXT, "nbytes": INTEGER, **_SPAN, "state": TEXT, "weight": INTEGER},
+    "regions": {**OF_PROCESS, "region": TEXT, **_SPAN},
+    "samples": {
+        **OF_PROCESS, "at_s": NUMBER, "state": TEXT,
+        **_numbers(
+            "cpu_s num_threads resident_nbytes minor_faults major_faults voluntary_switches forced_switches read_nbytes"
+            " written_nbytes device_read_nbytes device_written_nbytes cpu_wait_s"
+        ),
+    },
+    "host_samples": {
+        "host": TEXT, "source": TEXT, "device": TEXT, "number": TEXT, "at_s": NUMBER, "value": NUMBER,
+    },
+    "connections": {
+        "process": INTEGER, "peer": INTEGER, "rank": INTEGER, "peer_rank": INTEGER, "host": TEXT, "local": TEXT,
+        "remote": TEXT, "device": TEXT,
+        **_numbers(
+            "first_s last_s sent_nbytes resent_nbytes received_nbytes sent_segments resent_segments busy_s"
+            " receiver_limited_s buffer_limited_s network_limited_s rtt_s least_rtt_s"
+        ),
+        "limited_by": TEXT,
+    },
+    "links": {
+        "host": TEXT, "device": TEXT, "queue": TEXT, "other_end": TEXT, "peers": TEXT, "other_process": INTEGER,
+        **_numbers(
+            "seconds sent_nbytes received_nbytes rank_nbytes other_nbytes foreign_nbytes header_nbytes limited_s"
+            " limited_nbytes_s speed_nbytes_s queue_nbytes_s num_waits num_drops rtt_ratio resent_nbytes"
+            " residual_nbytes"
+        ),
+    },
+    "findings": {
+        "kind": TEXT, "seconds": NUMBER, "layer": TEXT, "process": INTEGER, "rank": INTEGER, "text": TEXT,
+    },
+}  # fmt: skip
+"""The type of each column of each table of a run."""

@@ -1,0 +1,135 @@
+"""Questions that are asked of roll-ups, each written once: as an Ibis expression, which becomes the SQL of DuckDB or of
+ClickHouse.
+
+The window is chosen before: the table "selected" has the roll-ups of one level within it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from hocket.errors import InvalidArgument, MissingPackage
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+
+DIALECTS = ("duckdb", "clickhouse")
+_PARAMETERS = {"level": "Int8", "first": "Int64", "after": "Int64", "width_s": "Float64"}
+_SPANS_OF = {
+    "duckdb": "unnest(range({first}, {after}))",
+    "clickhouse": "arrayJoin(range({first}, {after}))",
+}
+"""A row for each number of a range."""
+_SELECTED = """
+  SELECT bin, layer, process, rank, name, "count", busy_s, most_s, nbytes FROM rollups
+  WHERE level = <level> AND bin >= <first> AND bin < <after>
+  UNION ALL
+  SELECT
+    span AS bin, layer, process, rank, name,
+    CASE WHEN span = begin_span THEN own_count ELSE 0 END AS "count",
+    own_count * (least(ended_s, (span + 1) * <width_s>) - greatest(began_s, span * <width_s>)) AS busy_s,
+    CASE WHEN span = begin_span THEN own_most_s ELSE 0 END AS most_s,
+    CASE WHEN span = begin_span THEN own_nbytes ELSE 0 END AS nbytes
+  FROM (
+    SELECT *, <spans of greatest(begin_span, <first>), least(end_span + 1, <after>)> AS span
+    FROM (
+      SELECT
+        *, "count" AS own_count, most_s AS own_most_s, nbytes AS own_nbytes,
+        CAST(floor(began_s / <width_s>) AS BIGINT) AS begin_span,
+        CAST(floor(ended_s / <width_s>) AS BIGINT) AS end_span
+      FROM rollups WHERE level = -1
+    ) AS long_events
+    WHERE begin_span < <after> AND end_span >= <first>
+  ) AS spans
+"""
+"""The spans of a level in a window, and what long events contribute to them.
+
+For ClickHouse the name of a result is that of a column from there on, so columns have other names within.
+"""
+_MOST_ROWS = 1000
+
+
+def _totals(rows: ir.Table) -> ir.Table:
+    """Of each layer: events, seconds, bytes, the longest event."""
+    return rows.group_by("layer").aggregate(**_sums(rows)).order_by("layer")
+
+
+def _over_time(rows: ir.Table) -> ir.Table:
+    """The same for each span of time."""
+    return rows.group_by("bin", "layer").aggregate(**_sums(rows)).order_by("bin", "layer")
+
+
+def _names(rows: ir.Table) -> ir.Table:
+    """Which operations, calls and regions took the most time."""
+    import ibis
+
+    found = rows.group_by("layer", "name").aggregate(**_sums(rows))
+    return found.order_by(ibis.desc("busy_s"), "layer", "name").limit(_MOST_ROWS)
+
+
+def _ranks(rows: ir.Table) -> ir.Table:
+    """How long each process was in each layer."""
+    found = rows.group_by("process", "rank", "layer").aggregate(**_sums(rows))
+    return found.order_by("process", "layer").limit(100 * _MOST_ROWS)
+
+
+def _timeline(rows: ir.Table) -> ir.Table:
+    """Of each process and layer, the events of each span of time."""
+    found = rows.group_by("process", "rank", "layer", "bin").aggregate(**_sums(rows))
+    return found.order_by("process", "layer", "bin").limit(1000 * _MOST_ROWS)
+
+
+QUESTIONS: dict[str, Callable[[Any], Any]] = {
+    "totals": _totals, "over-time": _over_time, "names": _names, "ranks": _ranks, "timeline": _timeline,
+}  # fmt: skip
+"""By name. Each is a function from the table "selected" to a table."""
+OVERVIEW = ("totals", "over-time", "names", "ranks")
+"""The questions that a page asks all the time."""
+
+
+@cache
+def sql_of(question: str, dialect: str) -> str:
+    """Return the SQL of a question.
+
+    Its parameters are the window: "level", "first" and "after" of the spans, and their length "width_s".
+
+    Args:
+        question: one of `QUESTIONS`.
+        dialect: one of `DIALECTS`.
+
+    Raises:
+        InvalidArgument: there is no such question; lists those there are.
+        MissingPackage: Ibis is not installed.
+    """
+    if question not in QUESTIONS:
+        raise InvalidArgument(f"there is no question {question!r:.60}: there are {', '.join(QUESTIONS)}")
+    try:
+        import ibis
+    except ImportError:
+        raise MissingPackage("the store needs Ibis and others: pip install 'hocket[store]'") from None
+    rows = ibis.table(
+        {"bin": "int64", "layer": "string", "process": "int64", "rank": "int64", "name": "string",
+         "count": "int64", "busy_s": "float64", "most_s": "float64", "nbytes": "int64"},
+        name="selected",
+    )  # fmt: skip
+    return f"WITH selected AS ({_selected(dialect)})\n{ibis.to_sql(QUESTIONS[question](rows), dialect=dialect)}"
+
+
+def _selected(dialect: str) -> str:
+    spans = _SPANS_OF[dialect]
+    found = re.search(r"<spans of (.*), (least.*)> AS", _SELECTED)
+    assert found
+    sql = _SELECTED.replace(found[0], spans.format(first=found[1], after=found[2]) + " AS")
+    for name, kind in _PARAMETERS.items():
+        sql = sql.replace(f"<{name}>", f"${name}" if dialect == "duckdb" else f"{{{name}:{kind}}}")
+    return sql
+
+
+def _sums(rows: Any) -> dict[str, Any]:
+    return {
+        "num_events": rows["count"].sum(), "busy_s": rows.busy_s.sum(), "nbytes": rows.nbytes.sum(),
+        "most_s": rows.most_s.max(),
+    }  # fmt: skip

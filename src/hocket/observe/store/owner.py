@@ -1,0 +1,337 @@
+"""The owner of a store: the one process that writes it.
+
+Whoever sends rows numbers them from 0 on, for each table and sender. So rows that were sent twice, after an answer was
+lost, are stored once, and none is left out. Rows are answered for when they are sealed: a store whose owner is killed
+has all of them. Rows that arrive together are sealed together, by one thread.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections import defaultdict
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Condition, Event, Lock, Thread
+from time import monotonic, time
+from typing import Any
+
+from hocket.errors import HocketError, InvalidArgument, InvalidState, RecorderError, ResourceExhausted
+from hocket.observe.store.arrow_batches import arrow
+from hocket.observe.store.segments import RUN_NAME
+from hocket.observe.store.stored_run import SenderRows, StoredRun
+from hocket.versioned_json import Head
+from hocket.whole_file import write_text
+
+MOST_QUEUED_NBYTES = 256 << 20
+_STORE = Head("hocket store, version ", 1, RecorderError, title="a store", most_nbytes=1 << 16)
+_STORE_FILE, _LOCK_FILE, _RUNS = "store.json", "owner.lock", "runs"
+_MOST_RUNS = 100_000
+_GATHERED_ROWS = 50_000
+_GATHER_S = 0.05
+"""Fewer rows than that wait so long for others: each segment costs some milliseconds."""
+_TIDY_S = 5.0
+_FOR_EVER = float("inf")
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How long a store keeps what.
+
+    Args:
+        events_s: seconds that events are kept; None: for ever.
+        events_nbytes: most bytes of all events; the oldest ones go first. None: no limit.
+        rollups_s: seconds that roll-ups are kept; None: for ever.
+
+    Raises:
+        InvalidArgument: a limit is not positive.
+
+    Examples:
+        >>> from hocket import observe
+        >>> observe.Retention(events_s=30 * 86_400, events_nbytes=10**11).rollups_s is None
+        True
+    """
+
+    events_s: float | None = None
+    events_nbytes: int | None = None
+    rollups_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("events_s", "events_nbytes", "rollups_s"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise InvalidArgument(f"{name} must be positive, not {value}")
+
+
+@dataclass(frozen=True)
+class IngestAnswer:
+    """What became of rows.
+
+    Args:
+        next_row: the row of the sender that is expected next.
+        num_stored: how many of the rows are sealed now, by this call or by one before.
+        is_pending: whether they were sent before and are not yet sealed: ask again.
+    """
+
+    next_row: int
+    num_stored: int
+    is_pending: bool = False
+
+
+@dataclass
+class _Waiting:
+    """Rows that are to be sealed."""
+
+    run: StoredRun
+    table: str
+    piece: SenderRows
+    nbytes: int
+    done: Future[IngestAnswer]
+    since_s: float
+
+
+class StoreOwner:
+    """Owns a store until it is closed; a context manager.
+
+    Args:
+        folder: of the store; made if it does not exist.
+        retention: what is removed when.
+        most_queued_nbytes: rows that wait for being sealed have at most so many bytes.
+
+    Raises:
+        InvalidArgument: the folder is something else.
+        InvalidState: another process owns the store; names it.
+        MissingPackage: a package that the store needs is not installed.
+        RecorderError: the store is of another version.
+    """
+
+    def __init__(
+        self, folder: str | Path, *, retention: Retention | None = None, most_queued_nbytes: int = MOST_QUEUED_NBYTES
+    ) -> None:
+        arrow().set_cpu_count(1)  # what can be done at once is done by threads of ours
+        self.folder = Path(folder)
+        self._retention = retention or Retention()
+        self._most_queued_nbytes = most_queued_nbytes
+        _make_store(self.folder)
+        self._lock_file = _lock(self.folder / _LOCK_FILE)
+        self._runs: dict[str, StoredRun] = {}
+        self._runs_lock = Lock()
+        self._queue: list[_Waiting] = []
+        self._queued_nbytes = 0
+        self._changed = Condition()
+        self._is_closing = Event()
+        self._pool = ThreadPoolExecutor(2, "segment")
+        self._threads = [Thread(target=each, name=name, daemon=True)
+                         for each, name in ((self._write, "writer"), (self._tidy, "tidy"))]  # fmt: skip
+        for each in self._threads:
+            each.start()
+
+    def __enter__(self) -> StoreOwner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Seal what waits, and give the store up."""
+        self._is_closing.set()
+        with self._changed:
+            self._changed.notify_all()
+        for each in self._threads:
+            each.join()
+        self._pool.shutdown()
+        for run in self._runs.values():
+            run.close()
+        os.close(self._lock_file)
+
+    def run_names(self) -> list[str]:
+        """Return the names of all runs, the one that began last first."""
+        with suppress(FileNotFoundError):
+            found = [(each.stat().st_mtime, each.name) for each in (self.folder / _RUNS).iterdir()
+                     if RUN_NAME.fullmatch(each.name)]  # fmt: skip
+            return [name for _, name in sorted(found, reverse=True)]
+        return []
+
+    def add_run(self, name: str, description: dict[str, Any]) -> bool:
+        """Make a run, and return whether it is new.
+
+        Args:
+            name: letters, digits, ".", "_" and "-".
+            description: JSON of at most 100,000 characters.
+
+        Raises:
+            InvalidArgument: the name is none, or there are too many runs.
+        """
+        check_run_name(name)
+        with self._runs_lock:
+            folder = self.folder / _RUNS / name
+            if folder.is_dir():
+                return False
+            if len(self.run_names()) >= _MOST_RUNS:
+                raise InvalidArgument(f"the store has {_MOST_RUNS} runs, the most it can have: remove some")
+            StoredRun.create(folder, description)
+            return True
+
+    def find_run(self, name: str) -> StoredRun | None:
+        """Return a run; None: there is none of this name.
+
+        Raises:
+            InvalidArgument: the name is none.
+            RecorderError: a file of it is damaged; names it.
+        """
+        check_run_name(name)
+        with self._runs_lock:
+            if name not in self._runs:
+                if not (self.folder / _RUNS / name).is_dir():
+                    return None
+                self._runs[name] = StoredRun(self.folder / _RUNS / name)
+            return self._runs[name]
+
+    def submit(
+        self, run: StoredRun, table: str, sender: str, first_row: int, rows: Any, nbytes: int
+    ) -> Future[IngestAnswer]:
+        """Have rows sealed, unless they already are.
+
+        Args:
+            run: from `find_run`.
+            table: which rows they are.
+            sender: who sends them; a name as of a run.
+            first_row: number of the first one, of all that this sender sends of this table.
+            rows: from `read_batch`.
+            nbytes: about how much memory they take.
+
+        Raises:
+            InvalidArgument: the name of the sender is none, or a number is negative.
+            ResourceExhausted: too much waits for being sealed: send it again later.
+        """
+        check_run_name(sender)
+        if first_row < 0:
+            raise InvalidArgument(f"the number of the first row must be at least 0, not {first_row}")
+        piece = SenderRows(sender, first_row, rows)
+        done: Future[IngestAnswer] = Future()
+        with self._changed:
+            if self._is_closing.is_set():
+                raise ResourceExhausted("the store is being closed")
+            if self._queued_nbytes + nbytes > self._most_queued_nbytes:
+                raise ResourceExhausted(f"{self._queued_nbytes} bytes wait for being stored: send it again later")
+            expected = run.claim(table, sender, first_row, rows.num_rows)
+            if expected is None and rows.num_rows:
+                self._queue.append(_Waiting(run, table, piece, nbytes, done, monotonic()))
+                self._queued_nbytes += nbytes
+                self._changed.notify_all()
+                return done
+        sealed = run.next_row(table, sender)
+        is_known = piece.after <= sealed
+        is_pending = not is_known and piece.after <= (first_row if expected is None else expected)
+        done.set_result(IngestAnswer(sealed, rows.num_rows if is_known else 0, is_pending))
+        return done
+
+    def _write(self) -> None:
+        while True:
+            with self._changed:
+                while not self._queue and not self._is_closing.is_set():
+                    self._changed.wait()
+                if not self._queue:
+                    return
+                until = self._queue[0].since_s + _GATHER_S
+                while (
+                    sum(each.piece.rows.num_rows for each in self._queue) < _GATHERED_ROWS
+                    and (rest := until - monotonic()) > 0
+                    and not self._is_closing.is_set()
+                ):
+                    self._changed.wait(rest)
+                taken, self._queue = self._queue, []
+            groups: dict[tuple[int, str], list[_Waiting]] = defaultdict(list)
+            for each in taken:
+                groups[id(each.run), each.table].append(each)
+            for group in groups.values():
+                self._seal(group)
+            with self._changed:
+                self._queued_nbytes -= sum(each.nbytes for each in taken)
+
+    def _seal(self, group: list[_Waiting]) -> None:
+        run, table = group[0].run, group[0].table
+        try:
+            run.seal(table, [each.piece for each in group], self._pool)
+        except Exception as error:  # a full disk, a damaged folder: senders are told, and the owner goes on
+            with self._changed:
+                run.give_up(table, [each.piece.sender for each in group])
+                # What follows in the queue counts on the rows that were not stored.
+                senders = {each.piece.sender for each in group}
+                late = [each for each in self._queue
+                        if each.run is run and each.table == table and each.piece.sender in senders]  # fmt: skip
+                self._queue = [each for each in self._queue if each not in late]
+                self._queued_nbytes -= sum(each.nbytes for each in late)
+            for each in (*group, *late):
+                each.done.set_exception(error)
+            return
+        for each in group:
+            each.done.set_result(IngestAnswer(each.piece.after, each.piece.rows.num_rows))
+
+    def _tidy(self) -> None:
+        while not self._is_closing.wait(_TIDY_S):
+            with self._runs_lock:
+                runs = [*self._runs.values()]
+            for run in runs:
+                with suppress(OSError, HocketError):  # tried again; what is asked says what is wrong
+                    run.tidy()
+            with suppress(OSError, HocketError):
+                self._forget()
+
+    def _forget(self) -> None:
+        limits = self._retention
+        if limits == Retention():
+            return
+        now = time()
+        events_before = 0.0 if limits.events_s is None else now - limits.events_s
+        rollups_before = 0.0 if limits.rollups_s is None else now - limits.rollups_s
+        runs = [run for name in self.run_names() if (run := self.find_run(name)) is not None]
+        if limits.events_nbytes is not None:
+            segments = sorted((each for run in runs for each in run.segments()), key=lambda each: -each.written_s)
+            total = 0
+            for each in segments:
+                total += each.nbytes
+                if total > limits.events_nbytes:
+                    events_before = max(events_before, each.written_s + 1e-6)
+                    break
+        for run in runs:
+            run.forget(events_before, rollups_before)
+
+
+def check_run_name(name: str) -> None:
+    """Check the name of a run or of a sender.
+
+    Raises:
+        InvalidArgument: it is none.
+    """
+    if not RUN_NAME.fullmatch(name):
+        raise InvalidArgument(
+            "a name has 1 to 100 letters, digits, '.', '_' and '-', and begins with a letter or digit,"
+            f" not {name!r:.120}"
+        )
+
+
+def _make_store(folder: Path) -> None:
+    path = folder / _STORE_FILE
+    if path.exists():
+        _STORE.load(path)
+        return
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InvalidArgument(f"{folder} is no store, and not an empty folder")
+    (folder / _RUNS).mkdir(mode=0o700, parents=True)
+    write_text(path, f'{{"{_STORE.key}": "{_STORE.text}"}}\n')
+
+
+def _lock(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.read(descriptor, 20).decode(errors="replace").strip()
+        os.close(descriptor)
+        raise InvalidState(f"{path.parent} is owned by process {owner or 'that is not known'}: ask that one") from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor

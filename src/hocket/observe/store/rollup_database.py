@@ -1,0 +1,121 @@
+"""The roll-ups of one run in memory, and the answers to questions about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hocket.errors import InvalidArgument
+from hocket.observe.store.connection import connect
+from hocket.observe.store.overview import sql_of
+from hocket.observe.store.rollups import LONG, WIDTHS_S, merged, rollup_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_MOST_PARTIAL_ROWS = 200_000
+"""Roll-ups are merged when so many rows were added."""
+_MOST_SPANS = 100_000
+_LATEST_S = 1e9
+_TYPES = {"int8": "TINYINT", "int64": "BIGINT", "string": "VARCHAR", "double": "DOUBLE"}
+
+
+@dataclass(frozen=True)
+class StoreAnswer:
+    """The answer to a question about a window.
+
+    Args:
+        width_s: length of a span; "bin" times it is the begin of a span in seconds since the run began.
+        begin_s, end_s: the window, in whole spans.
+        columns: their names.
+        rows: values by column.
+    """
+
+    width_s: float
+    begin_s: float
+    end_s: float
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+
+class RollupDatabase:
+    """Roll-ups; questions can be asked by any thread, rows are inserted by one at a time.
+
+    Args:
+        rollups: the first rows; None: there are none.
+    """
+
+    def __init__(self, rollups: pa.Table | None) -> None:
+        with connect():
+            import duckdb
+        self._database = duckdb.connect(":memory:", config={"threads": 1, "memory_limit": "1GB"})
+        columns = ", ".join(f'"{field.name}" {_TYPES[str(field.type)]}' for field in rollup_schema())
+        self._database.execute(f"CREATE TABLE rollups ({columns})")
+        self._num_partial_rows = 0
+        if rollups is not None:
+            self.insert(merged(rollups))
+            self._num_partial_rows = 0
+
+    def insert(self, rollups: pa.Table) -> None:
+        """Add rows."""
+        with self._cursor() as cursor:
+            cursor.register("added", rollups)
+            cursor.execute("INSERT INTO rollups SELECT * FROM added")
+            cursor.unregister("added")
+        self._num_partial_rows += rollups.num_rows
+
+    def tidy(self) -> None:
+        """Merge rows of the same span, if many were added."""
+        if self._num_partial_rows <= _MOST_PARTIAL_ROWS:
+            return
+        with self._cursor() as cursor:
+            rows = merged(cursor.sql("SELECT * FROM rollups").to_arrow_table().cast(rollup_schema()))
+            cursor.register("merged_rows", rows)
+            cursor.execute("BEGIN")
+            cursor.execute("DELETE FROM rollups")
+            cursor.execute("INSERT INTO rollups SELECT * FROM merged_rows")
+            cursor.execute("COMMIT")
+            cursor.unregister("merged_rows")
+        self._num_partial_rows = 0
+
+    def ask(self, question: str, begin_s: float | None, end_s: float | None, num_spans: int) -> StoreAnswer:
+        """Answer a question; see `StoredRun.ask`."""
+        sql = sql_of(question, "duckdb")
+        with self._cursor() as cursor:
+            least, most = self._extent(cursor)
+            begin = least if begin_s is None else begin_s
+            end = max(most, begin) if end_s is None else end_s
+            if not (abs(begin) < _LATEST_S and abs(end) < _LATEST_S and begin <= end):
+                raise InvalidArgument(f"a window must begin before it ends, not {begin:g} and {end:g}")
+            if not 1 <= num_spans <= _MOST_SPANS:
+                raise InvalidArgument(f"a window has 1 to {_MOST_SPANS} spans, not {num_spans}")
+            fitting = (each for each, width in enumerate(WIDTHS_S) if (end - begin) / width <= num_spans)
+            level = next(fitting, len(WIDTHS_S) - 1)
+            width_s = WIDTHS_S[level]
+            first, after = int(begin // width_s), int(-(-end // width_s))
+            cursor.execute(sql, {"level": level, "first": first, "after": after, "width_s": width_s})
+            columns = tuple(column[0] for column in cursor.description)
+            return StoreAnswer(width_s, first * width_s, after * width_s, columns, tuple(cursor.fetchall()))
+
+    def close(self) -> None:
+        """Free the memory."""
+        self._database.close()
+
+    @contextmanager
+    def _cursor(self) -> Iterator[Any]:
+        cursor = self._database.cursor()
+        try:
+            yield cursor
+        finally:
+            cursor.close()
+
+    def _extent(self, cursor: Any) -> tuple[float, float]:
+        """Begin of the first and end of the last event, to a span."""
+        least, most = cursor.execute(
+            f"""SELECT min(least_s), max(most_s) FROM (
+                SELECT bin * {WIDTHS_S[0]} AS least_s, (bin + 1) * {WIDTHS_S[0]} AS most_s FROM rollups WHERE level = 0
+                UNION ALL SELECT began_s, ended_s FROM rollups WHERE level = {LONG})"""
+        ).fetchone()
+        return (0.0, 0.0) if least is None else (least, most)

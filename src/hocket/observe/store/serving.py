@@ -1,0 +1,125 @@
+"""Runs the owner of a store and its HTTP interface until they are told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from hocket.errors import InvalidArgument, MissingPackage
+from hocket.observe.store.owner import Retention, StoreOwner
+from hocket.observe.store.server import StoreServer, read_token
+
+DEFAULT_PORT = 28080
+_MOST_CONNECTIONS = 1000
+_FIRST_REQUEST_S = 20.0
+_KEPT_ALIVE_S = 75
+_END_S = 10
+_LOOK_S = 0.2
+
+
+def serve_store(
+    folder: str | Path, *, host: str = "127.0.0.1", port: int = DEFAULT_PORT, names: Sequence[str] = (),
+    retention: Retention | None = None, on_ready: Callable[[str], object] | None = None, until: Event | None = None,
+) -> None:  # fmt: skip
+    """Own a store of runs and answer requests until SIGINT or SIGTERM; then what waits is sealed.
+
+    Needs ``pip install 'hocket[store]'``. `StoreClient` sends runs and asks; `query_stored` reads the files.
+
+    Args:
+        folder: of the store; made if it does not exist. Its file ``token`` is what requests must show.
+        host: address to listen at.
+        port: to listen at; 0: any free one.
+        names: further names that requests may use for this host.
+        retention: what is removed when.
+        on_ready: is called with the address, such as "http://127.0.0.1:28080", as soon as requests are answered.
+        until: when it is set, this ends as by a signal; signals come to the main thread only.
+
+    Raises:
+        InvalidArgument: the folder is something else, or the address cannot be had.
+        InvalidState: another process owns the store.
+        MissingPackage: a package that the store needs is not installed.
+
+    Examples:
+        >>> from queue import Queue
+        >>> from threading import Event, Thread
+        >>> from hocket import observe
+        >>> end, urls = Event(), Queue()
+        >>> options = {"port": 0, "on_ready": urls.put, "until": end}
+        >>> owner = Thread(target=observe.serve_store, args=("served",), kwargs=options)
+        >>> owner.start()
+        >>> urls.get(timeout=60).startswith("http://127.0.0.1:")
+        True
+        >>> end.set()
+        >>> owner.join()
+    """
+    try:
+        import uvicorn
+    except ImportError:
+        raise MissingPackage("the store needs uvicorn and others: pip install 'hocket[store]'") from None
+    with StoreOwner(folder, retention=retention) as owner, _listener(host, port) as listener:
+        token = read_token(Path(folder))
+        found_host, found_port = listener.getsockname()[:2]
+        shown = f"[{found_host}]" if ":" in found_host else found_host
+        known = tuple({"localhost", "127.0.0.1", "[::1]", shown, host.lower(), *(name.lower() for name in names)})
+
+        async def main() -> None:
+            server = StoreServer(owner, token, known)
+            config = uvicorn.Config(
+                server.application(), http=_impatient_protocol(), loop="asyncio", lifespan="off", log_level="warning",
+                access_log=False, server_header=False, limit_concurrency=_MOST_CONNECTIONS,
+                timeout_keep_alive=_KEPT_ALIVE_S, timeout_graceful_shutdown=_END_S,
+            )  # fmt: skip
+            running = uvicorn.Server(config)
+            task = asyncio.ensure_future(running.serve([listener]))
+            try:
+                while not running.started and not task.done():
+                    await asyncio.sleep(0.01)
+                if on_ready is not None and running.started:
+                    on_ready(f"http://{shown}:{found_port}")
+                while not task.done():
+                    await asyncio.wait([task], timeout=_LOOK_S)
+                    running.should_exit |= until is not None and until.is_set()
+                await task
+            finally:
+                running.should_exit = True
+                server.close()
+
+        asyncio.run(main())
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        # asyncio sends what is short at once only for sockets whose protocol is named; others wait for 40 ms.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except (OSError, OverflowError) as error:
+        raise InvalidArgument(f"nothing can listen at {host} port {port}: {error}") from None
+    return listener
+
+
+def _impatient_protocol() -> Any:
+    """HTTP, but who connects and asks nothing is sent away."""
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+    class ImpatientProtocol(HttpToolsProtocol):
+        """Closes a connection whose first request does not come."""
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._deadline = self.loop.call_later(_FIRST_REQUEST_S, self._close_if_idle)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._deadline.cancel()
+            super().connection_lost(exc)
+
+        def _close_if_idle(self) -> None:
+            if self.cycle is None:
+                self.transport.close()
+
+    return ImpatientProtocol

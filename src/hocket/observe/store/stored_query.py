@@ -1,0 +1,72 @@
+"""SQL over a run of a store: DuckDB over the segments, with or without the owner's process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hocket.errors import InvalidArgument
+from hocket.observe.store.arrow_batches import schema_of
+from hocket.observe.store.columns import TABLE_COLUMNS
+from hocket.observe.store.connection import QueryResult, check_query, connect, run_query
+from hocket.observe.store.segments import RUN_FILE, RUN_NAME, find_segments
+
+
+def query_stored(
+    store: str | Path, run: str, sql: str, *, timeout: float = 30.0, most_rows: int = 1_000_000
+) -> QueryResult:
+    """Ask a run of a store in SQL, as `query_run` asks a recorded run; no owner need run.
+
+    Args:
+        store: folder that an owner (`hocket observe store`) has written.
+        run: name of the run.
+        sql, timeout, most_rows: as of `query_run`.
+
+    Raises:
+        InvalidArgument: there is no such run, or the query is wrong, is not one query, would change something or read
+            another file, or has more rows.
+        MissingPackage: DuckDB or pyarrow is not installed.
+        QueryTimeout: it took longer.
+        RecorderError: a file is damaged; names it.
+
+    Examples:
+        >>> from hocket import observe
+        >>> from hocket.observe.store.owner import StoreOwner
+        >>> with StoreOwner("stored") as owner:
+        ...     owner.add_run("run-1", {})
+        True
+        >>> observe.query_stored("stored", "run-1", "SELECT count(*) FROM operations").rows
+        ((0,),)
+    """
+    runs = Path(store) / "runs"
+    folder = runs / run
+    if not RUN_NAME.fullmatch(run) or not (folder / RUN_FILE).is_file():
+        known = sorted(each.parent.name for each in runs.glob(f"*/{RUN_FILE}"))
+        listed = f"it has {', '.join(known[:20])}" if known else "it has none"
+        raise InvalidArgument(f"store {store} has no run {run!r:.60}: {listed}")
+    segments = {table: [each.path for each in find_segments(folder / table)] for table in TABLE_COLUMNS}
+    return query_segments(folder, segments, sql, timeout=timeout, most_rows=most_rows)
+
+
+def query_segments(
+    folder: Path, segments: dict[str, list[Path]], sql: str, *, timeout: float, most_rows: int
+) -> QueryResult:
+    """Ask the tables of a run in SQL.
+
+    Args:
+        folder: of the run; the query can read no other files.
+        segments: files of each table.
+        sql, timeout, most_rows: as of `query_run`.
+    """
+    check_query(sql)
+    with connect() as connection:
+        for table in TABLE_COLUMNS:
+            if paths := segments.get(table):
+                listed = ", ".join("'" + str(each).replace("'", "''") + "'" for each in paths)
+                connection.execute(f"CREATE VIEW {table} AS SELECT * FROM read_parquet([{listed}])")
+            else:
+                connection.register("no_rows", schema_of(table).empty_table())
+                connection.execute(f"CREATE TABLE {table} AS SELECT * FROM no_rows")
+                connection.unregister("no_rows")
+        place = str(folder).replace("'", "''")
+        connection.execute(f"SET allowed_directories = ['{place}']")
+        return run_query(connection, sql, timeout, most_rows)

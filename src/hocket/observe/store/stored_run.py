@@ -1,0 +1,366 @@
+"""One run in a store: its segments, its roll-ups in memory, and how far each sender has come."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from threading import Lock
+from time import monotonic, time
+from typing import TYPE_CHECKING, Any
+
+from hocket.errors import InvalidArgument, RecorderError
+from hocket.observe.store.arrow_batches import arrow
+from hocket.observe.store.columns import TABLE_COLUMNS
+from hocket.observe.store.connection import QueryResult
+from hocket.observe.store.rollup_database import RollupDatabase, StoreAnswer
+from hocket.observe.store.rollups import NAMES_OF_LAYERS, merged, rollup_of
+from hocket.observe.store.segments import (
+    RUN_FILE,
+    SEGMENT_ROWS,
+    Ranges,
+    Segment,
+    SegmentPart,
+    find_segments,
+    joined_ranges,
+    read_segments,
+    remove_left_over,
+    write_part,
+)
+from hocket.observe.store.stored_query import query_segments
+from hocket.versioned_json import Head
+from hocket.whole_file import write_text
+
+if TYPE_CHECKING:
+    pass
+
+MOST_SENDERS = 10_000
+"""Of one table of a run."""
+_SENDERS_FILE = "senders.json"
+_RUN = Head("hocket stored run, version ", 1, RecorderError, most_nbytes=1 << 20)
+_SENDERS = Head("hocket senders, version ", 1, RecorderError, most_nbytes=1 << 26)
+_ROLLUPS = "rollups-"
+_DIVIDED_ROWS = 100_000
+"""So many rows at once are written as two segments, by two threads."""
+_LEAST_MERGED = 8
+"""So many small segments are merged, or fewer if they are old."""
+_OLD_S = 60.0
+_GRACE_S = 150.0
+"""Files that were merged stay so long, for queries that read them."""
+
+
+@dataclass(frozen=True)
+class SenderRows:
+    """Rows of one sender: those from `first_row` on of all that it sends of a table."""
+
+    sender: str
+    first_row: int
+    rows: Any
+
+    @property
+    def after(self) -> int:
+        """The number of the row that comes next."""
+        return self.first_row + int(self.rows.num_rows)
+
+
+class StoredRun:
+    """A run; all methods can be called by any thread, but `seal` and `tidy` by one at a time.
+
+    Args:
+        folder: of the run; the owner of the store has made it.
+
+    Raises:
+        RecorderError: a file is damaged; names it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        _, self.description = _RUN.load(folder / RUN_FILE)
+        self._lock = Lock()
+        self._segments: dict[str, list[Segment]] = {}
+        self._rollup_segments: dict[str, list[Segment]] = {}
+        self._next_rows: dict[tuple[str, str], int] = {}
+        self._claimed: dict[tuple[str, str], int] = {}
+        self._numbers: dict[str, int] = {}
+        self._doomed: list[tuple[float, Path]] = []
+        self._database: RollupDatabase | None = None
+        self.version = 0
+        self._load()
+
+    @staticmethod
+    def create(folder: Path, description: dict[str, Any]) -> None:
+        """Make the folder of a run.
+
+        Args:
+            folder: must not exist.
+            description: when it began and other facts, as JSON.
+        """
+        folder.mkdir(mode=0o700)
+        write_text(folder / RUN_FILE, json.dumps({_RUN.key: _RUN.text, **description}))
+
+    def claim(self, table: str, sender: str, first_row: int, num_rows: int) -> int | None:
+        """Reserve a place for rows.
+
+        Returns:
+            None: the rows are to be sealed. A number: they are not, and this is the row that is expected next.
+
+        Raises:
+            InvalidArgument: there are too many senders.
+        """
+        key = table, sender
+        with self._lock:
+            expected = self._claimed.get(key, 0)
+            if first_row != expected:
+                return expected
+            if key not in self._claimed and sum(each == table for each, _ in self._claimed) >= MOST_SENDERS:
+                raise InvalidArgument(
+                    f"table {table} of {self.folder.name} has {MOST_SENDERS} senders, the most there can be"
+                )
+            self._claimed[key] = first_row + num_rows
+            return None
+
+    def next_row(self, table: str, sender: str) -> int:
+        """Return the number of the first row of a sender that is not yet sealed."""
+        with self._lock:
+            return self._next_rows.get((table, sender), 0)
+
+    def give_up(self, table: str, senders: Sequence[str]) -> None:
+        """Take back what was claimed and could not be sealed."""
+        with self._lock:
+            for sender in senders:
+                self._claimed[table, sender] = self._next_rows.get((table, sender), 0)
+
+    def seal(self, table: str, pieces: Sequence[SenderRows], pool: ThreadPoolExecutor) -> None:
+        """Write claimed rows into segments; they are visible when this returns.
+
+        Raises:
+            OSError: they cannot be written; none of them is visible.
+        """
+        pa = arrow()
+        folder = self.folder / table
+        folder.mkdir(exist_ok=True)
+        rows = pa.concat_tables([each.rows for each in pieces])
+        number = self._numbers.get(table, 0) + 1
+        halves = _halves(pieces) if rows.num_rows >= _DIVIDED_ROWS else [pieces]
+        last = number + len(halves) - 1
+        tasks = [
+            pool.submit(write_part, folder, number + place, number + place,
+                        pa.concat_tables([each.rows for each in half]), _ranges(half))
+            for place, half in enumerate(halves)
+        ]  # fmt: skip
+        rollup, rollup_part = None, None
+        try:
+            if table in NAMES_OF_LAYERS:
+                rollup = rollup_of(table, rows)
+                rollup_part = write_part(self._rollup_folder(table), number, last, rollup, {})
+            parts = [task.result() for task in tasks]
+        except BaseException:
+            _remove_parts([rollup_part, *(task.result() for task in tasks if task.exception() is None)])
+            raise
+        # One after the other: whoever is killed between them leaves the first rows, not the last ones.
+        written = [part.publish() for part in parts]
+        rollup_segment = rollup_part.publish() if rollup_part else None
+        with self._lock:
+            self._numbers[table] = last
+            self._segments.setdefault(table, []).extend(written)
+            for piece in pieces:
+                self._next_rows[table, piece.sender] = piece.after
+            self.version += 1
+            if rollup_segment is not None and rollup is not None:
+                self._rollup_segments.setdefault(table, []).append(rollup_segment)
+                if self._database is not None:
+                    self._database.insert(rollup)
+
+    def ask(
+        self, question: str, begin_s: float | None = None, end_s: float | None = None, num_spans: int = 600
+    ) -> StoreAnswer:
+        """Answer a question from the roll-ups.
+
+        Args:
+            question: one of `QUESTIONS`.
+            begin_s, end_s: window in seconds since the run began; None: from the first or to the last event.
+            num_spans: at most so many spans, which selects the level.
+
+        Raises:
+            InvalidArgument: there is no such question, or the window is none.
+        """
+        return self._opened().ask(question, begin_s, end_s, num_spans)
+
+    def query(self, sql: str, *, timeout: float, most_rows: int) -> QueryResult:
+        """Answer a query over all events; see `query_stored`."""
+        with self._lock:
+            segments = {table: [each.path for each in found] for table, found in self._segments.items()}
+        return query_segments(self.folder, segments, sql, timeout=timeout, most_rows=most_rows)
+
+    def num_rows(self) -> dict[str, int]:
+        """Return the number of rows of each table."""
+        with self._lock:
+            return {table: sum(each.num_rows for each in found) for table, found in self._segments.items()}
+
+    def segments(self) -> list[Segment]:
+        """Return all segments with events, without roll-ups."""
+        with self._lock:
+            return list(chain.from_iterable(self._segments.values()))
+
+    def tidy(self) -> None:
+        """Merge small segments, and remove files that were merged a while ago."""
+        for table in [*self._segments]:
+            self._merge(self.folder / table, self._segments[table], is_rollup=False)
+        for table in [*self._rollup_segments]:
+            self._merge(self._rollup_folder(table), self._rollup_segments[table], is_rollup=True)
+        with self._lock:
+            if self._database is not None:
+                self._database.tidy()
+        now = monotonic()
+        with self._lock:
+            due = [path for since, path in self._doomed if now - since > _GRACE_S]
+            self._doomed = [(since, path) for since, path in self._doomed if now - since <= _GRACE_S]
+        for path in due:
+            path.unlink(missing_ok=True)
+
+    def forget(self, written_before_s: float, rollups_before_s: float) -> None:
+        """Remove what was written before, in seconds since 1970; how far each sender has come is kept."""
+        with self._lock:
+            removed = [
+                *_removed(self._segments.values(), written_before_s),
+                *_removed(self._rollup_segments.values(), rollups_before_s),
+            ]
+            if not removed:
+                return
+            senders = {f"{table}/{sender}": row for (table, sender), row in self._next_rows.items()}
+            content = {_SENDERS.key: _SENDERS.text, "next_rows": senders, "numbers": self._numbers}
+            write_text(self.folder / _SENDERS_FILE, json.dumps(content))
+            self._doomed += [(monotonic(), each.path) for each in removed]
+            self.version += 1
+            if self._database is not None:
+                self._database.close()
+                self._database = None
+
+    def close(self) -> None:
+        """Free the memory of roll-ups, and remove files that were merged."""
+        with self._lock:
+            if self._database is not None:
+                self._database.close()
+                self._database = None
+            doomed, self._doomed = self._doomed, []
+        for _, path in doomed:
+            path.unlink(missing_ok=True)
+
+    def _load(self) -> None:
+        if (path := self.folder / _SENDERS_FILE).exists():
+            _, content = _SENDERS.load(path)
+            for key, row in content.get("next_rows", {}).items():
+                table, _, sender = key.partition("/")
+                self._next_rows[table, sender] = int(row)
+            self._numbers = {table: int(number) for table, number in content.get("numbers", {}).items()}
+        for table in TABLE_COLUMNS:
+            folder = self.folder / table
+            if not folder.is_dir():
+                continue
+            found = self._segments[table] = find_segments(folder)
+            remove_left_over(folder, found)
+            for sender, (_, after) in joined_ranges(found).items():
+                self._next_rows[table, sender] = max(self._next_rows.get((table, sender), 0), after)
+            if table in NAMES_OF_LAYERS:
+                self._load_rollups(table, found)
+            used = [each.last for each in (*found, *self._rollup_segments.get(table, ()))]
+            self._numbers[table] = max(self._numbers.get(table, 0), *used, 0)
+        self._claimed = dict(self._next_rows)
+
+    def _load_rollups(self, table: str, segments: Sequence[Segment]) -> None:
+        folder = self._rollup_folder(table)
+        found = find_segments(folder)
+        remove_left_over(folder, found)
+        known = {number for each in found for number in range(each.first, each.last + 1)}
+        for each in segments:  # an owner that was killed had no time for theirs
+            if each.first not in known:
+                rollup = rollup_of(table, read_segments([each]))
+                found.append(write_part(folder, each.first, each.last, rollup, {}).publish())
+        self._rollup_segments[table] = sorted(found, key=lambda each: each.first)
+
+    def _rollup_folder(self, table: str) -> Path:
+        folder = self.folder / (_ROLLUPS + table)
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def _opened(self) -> RollupDatabase:
+        """The database of roll-ups, filled from their segments when it is first needed."""
+        with self._lock:
+            if self._database is None:
+                segments = list(chain.from_iterable(self._rollup_segments.values()))
+                self._database = RollupDatabase(read_segments(segments) if segments else None)
+            return self._database
+
+    def _merge(self, folder: Path, segments: list[Segment], *, is_rollup: bool) -> None:
+        with self._lock:
+            chosen = _small_neighbours(segments)
+        if not chosen:
+            return
+        rows = read_segments(chosen)
+        rows = merged(rows) if is_rollup else rows.unify_dictionaries()
+        is_final = rows.num_rows >= SEGMENT_ROWS // 2
+        ranges = joined_ranges(chosen)
+        whole = write_part(folder, chosen[0].first, chosen[-1].last, rows, ranges, is_final=is_final).publish()
+        with self._lock:
+            if chosen[0] not in segments:  # forgotten meanwhile
+                self._doomed.append((monotonic(), whole.path))
+                return
+            place = segments.index(chosen[0])
+            segments[place : place + len(chosen)] = [whole]
+            self._doomed += [(monotonic(), each.path) for each in chosen]
+
+
+def _small_neighbours(segments: Sequence[Segment]) -> list[Segment]:
+    """Small segments that follow each other, if they are many or old enough to be merged."""
+    group: list[Segment] = []
+    for each in [*segments, None]:
+        is_full = sum(one.num_rows for one in group) >= SEGMENT_ROWS
+        if each is None or each.num_rows >= SEGMENT_ROWS // 2 or is_full:
+            if len(group) >= _LEAST_MERGED or (len(group) > 1 and time() - group[-1].written_s > _OLD_S):
+                return group
+            group = []
+        if each is not None and each.num_rows < SEGMENT_ROWS // 2:
+            group.append(each)
+    return []
+
+
+def _removed(tables: Iterable[list[Segment]], before_s: float) -> list[Segment]:
+    """Take segments that were written before out of lists, and return them."""
+    removed = []
+    for found in tables:
+        removed += [each for each in found if each.written_s < before_s]
+        found[:] = [each for each in found if each.written_s >= before_s]
+    return removed
+
+
+def _remove_parts(parts: Iterable[SegmentPart | None]) -> None:
+    for each in parts:
+        if each is not None:
+            each.path.unlink(missing_ok=True)
+
+
+def _halves(pieces: Sequence[SenderRows]) -> list[list[SenderRows]]:
+    """The same rows in two parts of about equal length."""
+    middle = sum(each.rows.num_rows for each in pieces) // 2
+    first: list[SenderRows] = []
+    second: list[SenderRows] = []
+    before = 0
+    for each in pieces:
+        count = min(max(middle - before, 0), each.rows.num_rows)
+        if count:
+            first.append(SenderRows(each.sender, each.first_row, each.rows.slice(0, count)))
+        if count < each.rows.num_rows:
+            second.append(SenderRows(each.sender, each.first_row + count, each.rows.slice(count)))
+        before += each.rows.num_rows
+    return [first, second]
+
+
+def _ranges(pieces: Sequence[SenderRows]) -> Ranges:
+    result: dict[str, tuple[int, int]] = {}
+    for each in pieces:
+        first, after = result.get(each.sender, (each.first_row, each.after))
+        result[each.sender] = min(first, each.first_row), max(after, each.after)
+    return result
