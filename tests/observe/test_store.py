@@ -184,7 +184,7 @@ def test_a_full_disk_is_told_and_survived(tmp_path: Path, monkeypatch: pytest.Mo
     with StoreOwner(tmp_path / "store") as owner:
         owner.add_run("run-1", {})
         run = found_run(owner, "run-1")
-        with pytest.raises(OSError) as caught:
+        with pytest.raises(OSError) as caught:  # noqa: PT011
             submit(owner, run, 0, rows)
         assert caught.value.errno == 28
         assert run.num_rows() == {}
