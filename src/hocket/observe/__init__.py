@@ -29,6 +29,17 @@ from hocket.observe.completeness import (
 )
 from hocket.observe.connections import ConnectionEnd, HostConnections
 from hocket.observe.events import RecordedEvent, events_in
+from hocket.observe.fabric import (
+    FabricChange,
+    FabricNode,
+    FabricPort,
+    InfinibandFabric,
+    discover_fabric,
+    parse_fabric,
+    parse_tables,
+    read_labels,
+)
+from hocket.observe.fabric_sweep import FabricCounters, FabricSweep
 from hocket.observe.filesystems import recorded_filesystem
 from hocket.observe.formats.export import export_run
 from hocket.observe.formats.importing import import_records
@@ -61,6 +72,12 @@ __all__ = [
     "ConnectionEnd",
     "ConservedBytes",
     "Contention",
+    "InfinibandFabric",
+    "FabricChange",
+    "FabricCounters",
+    "FabricNode",
+    "FabricPort",
+    "FabricSweep",
     "ForeignLoad",
     "Hang",
     "HostConnections",
@@ -108,6 +125,7 @@ __all__ = [
     "contentions",
     "copy_recorders",
     "counter",
+    "discover_fabric",
     "efficiencies",
     "events_in",
     "export_run",
@@ -126,11 +144,14 @@ __all__ = [
     "operation_name",
     "operations_of",
     "overlaps",
+    "parse_fabric",
+    "parse_tables",
     "process_status",
     "query_run",
     "query_stored",
     "query_tables",
     "queued_job",
+    "read_labels",
     "record_io",
     "record_run",
     "recorded_bytes",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -21,6 +22,7 @@ from hocket.observe.run import hooks_library, is_in_memory, memory_folder
 from hocket.observe.tcp_sockets import TcpSockets
 
 _NEEDED_MIB = 8
+_INFINIBAND = Path("/sys/class/infiniband")
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ def _sources() -> Iterator[SourceStatus]:
         yield SourceStatus(name, has_it, f"{package} is installed" if has_it else f"{package} is not installed")
     yield from _mpi_variables()
     yield _connections()
+    yield _fabric()
     yield from _shared_file_systems()
     yield from _batch_system()
 
@@ -171,6 +174,15 @@ def _mpi_variables() -> Iterator[SourceStatus]:
             continue
         reason = f"{number} performance variables" if number else "was built without performance variables"
         yield SourceStatus(source, number > 0, f"{path}: {reason}")
+
+
+def _fabric() -> SourceStatus:
+    devices = sorted(each.name for each in _INFINIBAND.iterdir()) if _INFINIBAND.is_dir() else []
+    if not devices:
+        return SourceStatus("InfiniBand", False, f"this host has no adapter: {_INFINIBAND} is missing or empty")
+    if shutil.which("ibnetdiscover") is None:
+        return SourceStatus("InfiniBand", False, "ibnetdiscover is missing: install the package infiniband-diags")
+    return SourceStatus("InfiniBand", True, f"hocket observe fabric, through {', '.join(devices)}")
 
 
 def _connections() -> SourceStatus:
