@@ -212,6 +212,21 @@ def test_kernels_of_nccl_in_a_timeline(tmp_path: Path) -> None:
     assert tables["sources"]["num_left_out"].tolist() == [2]
 
 
+def test_the_version_of_nccl_makes_no_report_of_ras(tmp_path: Path) -> None:
+    event = {"ph": "X", "name": "a", "pid": 1, "tid": 2, "ts": 1_795_932_338_508_301, "dur": 4}
+    timeline = {
+        "distributedInfo": {"rank": 0, "nccl_version": "2.28.9"},
+        "traceEvents": [event, {**event, "ts": event["ts"] + 1}],
+    }
+    record = {"version": "2.10", "nccl_version": "2.28.9", "pg_config": {}, "pg_status": {}, "entries": []}
+    for number, (content, name) in enumerate(((timeline, "trace"), (record, "flight"))):
+        path = tmp_path / f"{name}-{number}"
+        path.write_text(json.dumps(content))
+        assert import_format_of(path).name == name
+    began = _read(tmp_path / "trace-0")["slices"]["began_s"]
+    assert began[1] - began[0] == pytest.approx(1e-6)
+
+
 def test_a_timeline_whose_writer_was_killed_is_read(tmp_path: Path) -> None:
     path = tmp_path / "killed.json"
     path.write_text('[{"ph": "X", "name": "a", "pid": 1, "tid": 2, "ts": 3, "dur": 4},\n')
@@ -353,6 +368,7 @@ def test_tables_of_runs_have_the_stated_columns(run_of_three: Any) -> None:
         (json.dumps(_inspector_line(header={"id": "a", "rank": 9, "n_ranks": 8})).encode(), ("line 1", "rank", "9")),
         (json.dumps(_inspector_line()).replace("v4.0", "v9.1").encode(), ("line 1", "v9.1", "v4.0")),
         (json.dumps(_inspector_line()).encode() + b"\n{broken", "line 2"),
+        (b'{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1, "name": "\\ud800"}]}', ("event 0", "name")),
         (b"\x1f\x8b" + b"damaged" * 10, ()),
     ],
 )  # fmt: skip
@@ -377,6 +393,13 @@ def test_a_pickle_that_calls_something_is_refused(tmp_path: Path, monkeypatch: p
     for content in (_Shell(), {"version": "2.10", "pg_status": {}, "entries": [_Shell()]}):
         path.write_bytes(pickle.dumps(content))
         with raises(RecorderError, names=str(path)):
+            import_records([path], tmp_path / "out.parquet", format="flight")
+    shared: list[Any] = []
+    for _ in range(40):
+        shared = [shared, shared]
+    for version in (10**5000, shared):
+        path.write_bytes(pickle.dumps({"version": version, "pg_status": {}}))
+        with raises(RecorderError, names=(str(path), "version")):
             import_records([path], tmp_path / "out.parquet", format="flight")
     # A place in the memory of the pickle that Python would reserve 64 GB for.
     path.write_bytes(b"\x80\x02Kr\xff\xff\xff\xff.".replace(b"Kr", b"K\x01r"))

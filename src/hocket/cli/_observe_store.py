@@ -62,12 +62,20 @@ def store(
         _amount("--keep-rollups", keep_rollups, _UNITS_S),
     )  # fmt: skip
 
+    has_address = False
+
     def say(url: str) -> None:
+        nonlocal has_address
+        has_address = True
         (folder / "address").write_text(url + "\n")
         shown = f"{folder} answers at {url}; the token is in {folder / 'token'}; Ctrl-C ends it"
         print(json_text({"url": url, "store": str(folder)}) if as_json else shown, flush=True)
 
-    serve_store(folder, host=host, port=port, names=tuple(name or ()), retention=retention, on_ready=say)
+    try:
+        serve_store(folder, host=host, port=port, names=tuple(name or ()), retention=retention, on_ready=say)
+    finally:
+        if has_address:  # whoever has that port later is not to be told the token
+            (folder / "address").unlink(missing_ok=True)
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import rmtree
 
 from hocket.errors import InvalidArgument, RecorderError
 from hocket.observe.formats import darshan_log, flight_record, inspector, ras, trace_events
@@ -37,11 +38,11 @@ IMPORT_FORMATS = (
     ImportFormat("darshan", darshan_log.read_darshan, b"", "logs of Darshan"),
     ImportFormat("inspector", inspector.read_inspector, b'"inspector_output_format_version"',
                  "records of NCCL's Inspector"),
-    ImportFormat("ras", ras.read_ras, b'"nccl_version"', "reports of ncclras -f json"),
     ImportFormat("flight", flight_record.read_flight_record, b"pg_status", "torch's flight records"),
     ImportFormat("trace", trace_events.read_trace_events, b'"ph"', "timelines of torch's profiler and Chrome's format"),
+    ImportFormat("ras", ras.read_ras, b'"nccl_version"', "reports of ncclras -f json"),
 )  # fmt: skip
-"""A file has the first one whose mark it has."""
+"""A file has the first one whose mark it has; others say the version of NCCL, too."""
 
 
 def import_records(paths: Iterable[str | Path], folder: str | Path, *, format: str | None = None) -> dict[str, int]:
@@ -98,7 +99,11 @@ def import_records(paths: Iterable[str | Path], folder: str | Path, *, format: s
         (known[format] if format else import_format_of(file)).read(file, tables)
     columns = tables.tables()
     empty_folder(target)
-    save_tables(columns, target)
+    try:
+        save_tables(columns, target)
+    except BaseException:
+        rmtree(target, ignore_errors=True)
+        raise
     return {name: len(next(iter(table.values()))) for name, table in columns.items()}
 
 

@@ -147,7 +147,7 @@ def _add(tables: ImportedTables, record: ReadObject, kind: str) -> None:
     began_ns, ended_ns = _times(performance.child("event_trace_ts"), kind)
     tables.add(
         "operations",
-        process=tables.process((host, pid, rank if size == 1 else None), rank=rank, size=size, pid=pid, host=host),
+        process=tables.process((host, pid), rank=rank, size=size, pid=pid, host=host),
         comm=tables.comm((ident, size), header.text("comm_name", ident), size),
         number=performance.integer(f"{kind}_sn"),
         op=operation_of(performance.text(kind)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import reprlib
 import zlib
 from collections.abc import Iterator
 from math import isfinite
@@ -90,7 +91,7 @@ class ReadObject:
 
     def __init__(self, content: object, place: str) -> None:
         if not isinstance(content, dict):
-            raise RecorderError(f"{place}: it should be an object, not {content!r:.60}")
+            raise RecorderError(f"{place}: it should be an object, not {_shown(content)}")
         self.content: dict[Any, Any] = content
         self.place = place
 
@@ -120,6 +121,8 @@ class ReadObject:
         value = self._value(key, default)
         if value is not default and not isinstance(value, str):
             raise self._refusal(key, "a text", value)
+        if value is not default and not _is_unicode(value):
+            raise self._refusal(key, "a text of Unicode", value)
         return value  # type: ignore[no-any-return]
 
     def boolean(self, key: str, default: Any = _REQUIRED) -> bool:
@@ -154,4 +157,17 @@ class ReadObject:
         return value
 
     def _refusal(self, key: str, wanted: str, value: object) -> RecorderError:
-        return RecorderError(f'{self.place}: "{key}" should be {wanted}, not {value!r:.60}')
+        return RecorderError(f'{self.place}: "{key}" should be {wanted}, not {_shown(value)}')
+
+
+def _is_unicode(text: str) -> bool:
+    """JSON may have halves of characters."""
+    return text.isascii() or not any("\ud800" <= each <= "\udfff" for each in text)
+
+
+def _shown(value: object) -> str:
+    """Part of a value: whole ones may be as long as an attacker likes."""
+    try:
+        return reprlib.repr(value)[:60]
+    except (ValueError, RecursionError):  # a number of thousands of digits
+        return f"a value of type {type(value).__name__}"

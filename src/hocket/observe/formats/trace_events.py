@@ -24,6 +24,7 @@ _ITEM_NBYTES = {
     "c10::bfloat16": 2, "short": 2, "char": 1, "signed char": 1, "byte": 1, "unsigned char": 1, "bool": 1,
     "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip
+_MOST_ITEMS = 1 << 56
 _BEGINS, _ENDS = ("B", "b"), ("E", "e")
 _INSTANTS = ("i", "I", "R", "n")
 
@@ -120,7 +121,7 @@ class _Timeline:
             number=arguments.integer("Seq", -1),
             op=op,
             peer=peer,
-            nbytes=-1 if item is None or count < 0 else count * item,
+            nbytes=-1 if item is None or not 0 <= count < _MOST_ITEMS else count * item,
             began_s=begin_ns,
             ended_s=end_ns,
             state="completed",
@@ -148,7 +149,8 @@ class _Timeline:
         )
 
     def _time_ns(self, event: ReadObject) -> int:
-        return self._base_ns + round(event.number("ts") * 1e3)
+        time_us = event.number("ts")
+        return self._base_ns + (time_us * 1000 if isinstance(time_us, int) else round(time_us * 1e3))
 
 
 def read_trace_events(path: Path, tables: ImportedTables) -> None:

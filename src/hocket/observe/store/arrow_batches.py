@@ -20,9 +20,13 @@ if TYPE_CHECKING:
 MOST_BATCH_ROWS = 1 << 20
 _SCHEMA, _DICTIONARY, _ROWS = 1, 2, 3
 """Kinds of messages: MessageHeader in Arrow's Message.fbs."""
-_HEADER, _COMPRESSION, _DICTIONARY_ROWS = 2, 3, 1
+_METADATA_VERSION, _KIND, _HEADER, _CUSTOM = 0, 1, 2, 4
+_COMPRESSION, _DICTIONARY_ROWS = 3, 1
 """Places of fields in the tables Message, RecordBatch and DictionaryBatch there."""
-_KIND = 1
+_V5 = 4
+MOST_TEXT_NBYTES = 1 << 16
+MOST_NUMBER = 1 << 53
+"""Of bytes and weights, either way."""
 
 
 def arrow() -> Any:
@@ -69,7 +73,6 @@ def arrow_table(table: str, columns: Columns) -> pa.Table:
 def write_batch(rows: pa.Table) -> bytes:
     """Return rows as an Arrow IPC stream, with integers as narrow as they can be."""
     pa = arrow()
-    rows = rows.unify_dictionaries()
     rows = pa.table({name: _narrowed(column) for name, column in zip(rows.column_names, rows.columns, strict=True)})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
@@ -81,6 +84,8 @@ def write_batch(rows: pa.Table) -> bytes:
 def _narrowed(column: pa.ChunkedArray) -> pa.ChunkedArray:
     pa = arrow()
     if pa.types.is_dictionary(column.type):
+        # A slice has the dictionary of all rows, which may be much longer than the slice.
+        column = column.cast(column.type.value_type).dictionary_encode().unify_dictionaries()
         num_values = max((len(each.dictionary) for each in column.chunks), default=0)
         return column.cast(pa.dictionary(_integer_type(0, num_values), column.type.value_type))
     if not pa.types.is_int64(column.type) or not len(column):
@@ -123,14 +128,32 @@ def read_batch(table: str, content: bytes) -> pa.Table:
         raise RecorderError(f"the rows of {table} are no Arrow IPC stream, or damaged: {error}") from None
     if rows.num_rows > MOST_BATCH_ROWS:
         raise RecorderError(f"{rows.num_rows} rows at once; at most {MOST_BATCH_ROWS} are taken")
-    for name in rows.schema.names:
-        if rows[name].null_count:
-            raise RecorderError(f"column {name} of {table} has nulls: what is unknown is NaN, -1 or an empty text")
     try:
+        for name in rows.schema.names:
+            _check_values(table, name, rows[name])
         columns = [_converted(rows[field.name], field.type) for field in wanted]
     except pa.ArrowException as error:
         raise RecorderError(f"a column of {table} has values that do not fit: {error}") from None
     return pa.table(columns, schema=wanted)
+
+
+def _check_values(table: str, name: str, column: pa.ChunkedArray) -> None:
+    pa = arrow()
+    is_dictionary = pa.types.is_dictionary(column.type)
+    parts = [each.dictionary for each in column.chunks] if is_dictionary else []
+    if column.null_count or any(each.null_count for each in parts):
+        raise RecorderError(f"column {name} of {table} has nulls: what is unknown is NaN, -1 or an empty text")
+    if TABLE_COLUMNS[table][name] == TEXT:
+        for texts in parts or column.chunks:
+            longest = pa.compute.max(pa.compute.binary_length(texts)).as_py() or 0
+            if longest > MOST_TEXT_NBYTES:
+                raise RecorderError(
+                    f"column {name} of {table} has a text of {longest} bytes, more than {MOST_TEXT_NBYTES}"
+                )
+    elif name in ("nbytes", "weight") and column.length():
+        least, most = pa.compute.min_max(column).as_py().values()
+        if least < -MOST_NUMBER or most > MOST_NUMBER:
+            raise RecorderError(f"column {name} of {table} has {most if most > MOST_NUMBER else least}: at most 2**53")
 
 
 def _check_columns(table: str, wanted: pa.Schema, found: pa.Schema) -> None:
@@ -184,6 +207,9 @@ def _check_messages(content: bytes) -> None:
                 return
             metadata = message.metadata.to_pybytes()
             root = _table(metadata, 0)
+            # Older streams say in other places that they are compressed.
+            if _byte(metadata, root, _METADATA_VERSION) != _V5 or _field(metadata, root, _CUSTOM):
+                raise RecorderError("Arrow streams must be of version 5, without metadata of their own")
             kind = _byte(metadata, root, _KIND)
             if kind not in (_SCHEMA, _DICTIONARY, _ROWS):
                 raise RecorderError(f"an Arrow stream of rows has no messages of kind {kind}")

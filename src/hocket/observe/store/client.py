@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 BATCH_ROWS = 65_536
 _LATER = (429, 503)
 _FIRST_PAUSE_S, _MOST_PAUSE_S = 0.05, 2.0
-_REQUEST_TIMEOUT_S = 90.0
+_LEAST_WAIT_S = 0.05
 
 
 class StoreClient:
@@ -29,7 +29,7 @@ class StoreClient:
     Args:
         url: where the owner answers, such as ``"http://127.0.0.1:28080"``.
         token: of the store: what its file ``token`` says.
-        timeout: seconds for which a request is tried again, while the store is busy or cannot be reached.
+        timeout: seconds until an answer must have come; a request is tried again while the store is busy.
 
     Raises:
         InvalidArgument: the address is none.
@@ -55,7 +55,7 @@ class StoreClient:
         (('cat /etc/hostname',),)
     """
 
-    def __init__(self, url: str, token: str, *, timeout: float = 60.0) -> None:
+    def __init__(self, url: str, token: str, *, timeout: float = 120.0) -> None:
         parts = urlsplit(url)
         try:
             port = parts.port
@@ -67,7 +67,7 @@ class StoreClient:
             raise InvalidArgument("a token has printable ASCII characters only")
         self._url, self._timeout = url, timeout
         self._headers = {"authorization": f"Bearer {token}"}
-        self._connection = http.client.HTTPConnection(parts.hostname, port, timeout=_REQUEST_TIMEOUT_S)
+        self._connection = http.client.HTTPConnection(parts.hostname, port, timeout=timeout)
 
     def __enter__(self) -> StoreClient:
         return self
@@ -131,6 +131,9 @@ class StoreClient:
         deadline, pause = monotonic() + self._timeout, _FIRST_PAUSE_S
         while True:
             with self._reconnecting() as failure:
+                self._connection.timeout = max(deadline - monotonic(), _LEAST_WAIT_S)
+                if self._connection.sock is not None:
+                    self._connection.sock.settimeout(self._connection.timeout)
                 self._connection.request(method, target, body or None, self._headers)
                 response = self._connection.getresponse()
                 text = response.read()

@@ -18,6 +18,9 @@ _SANDBOX = (
 )  # fmt: skip
 """Neither files nor variables of this process can be read, and that cannot be changed."""
 _MEMORY = "1GB"
+_FETCHED_ROWS = 500
+_MOST_NBYTES = 256 << 20
+"""Of the texts in an answer."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ def connect() -> Iterator[Any]:
         import duckdb
     except ImportError:
         raise MissingPackage("queries and Parquet files need DuckDB: pip install 'hocket[sql]'") from None
-    connection = duckdb.connect(":memory:", config={"memory_limit": _MEMORY})
+    connection = duckdb.connect(":memory:", config={"memory_limit": _MEMORY, "temp_directory": ""})
     try:
         yield connection
     finally:
@@ -79,8 +82,8 @@ def check_query(sql: str) -> None:
     except duckdb.Error as error:
         raise InvalidArgument(f"the query is wrong: {error}") from None
     kinds = [statement.type for statement in statements]
-    allowed = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
-    if len(kinds) != 1 or kinds[0] not in allowed:
+    # Not EXPLAIN: with ANALYZE it executes what it explains, which may write.
+    if kinds != [duckdb.StatementType.SELECT]:
         found = ", ".join(kind.name for kind in kinds) or "nothing"
         raise InvalidArgument(f"one query that reads is needed, such as SELECT or DESCRIBE, not {found}")
 
@@ -89,7 +92,7 @@ def run_query(connection: Any, sql: str, timeout: float, most_rows: int) -> Quer
     """Return the answer of a database to a query that was checked; it has no other data from here on.
 
     Raises:
-        InvalidArgument: the query is wrong, or has more rows.
+        InvalidArgument: the query is wrong, or has more rows, or its texts are too long.
         QueryTimeout: it took longer.
     """
     import duckdb
@@ -100,8 +103,14 @@ def run_query(connection: Any, sql: str, timeout: float, most_rows: int) -> Quer
             connection.execute(setting)
         timer.start()
         cursor = connection.execute(sql)
-        rows = cursor.fetchmany(most_rows + 1)
         columns = tuple(column[0] for column in cursor.description or ())
+        rows: list[tuple[Any, ...]] = []
+        nbytes = 0
+        while len(rows) <= most_rows and (part := cursor.fetchmany(min(_FETCHED_ROWS, most_rows + 1 - len(rows)))):
+            rows += part
+            nbytes += sum(len(value) for row in part for value in row if isinstance(value, (str, bytes)))
+            if nbytes > _MOST_NBYTES:
+                raise InvalidArgument(f"the answer has more than {_MOST_NBYTES} characters: ask for less")
     except duckdb.InterruptException:
         raise QueryTimeout(f"the query took longer than {timeout:g} s: narrow it, or allow more") from None
     except duckdb.Error as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections import defaultdict
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from typing import Any
 
 from hocket.errors import HocketError, InvalidArgument, InvalidState, RecorderError, ResourceExhausted
 from hocket.observe.store.arrow_batches import arrow
-from hocket.observe.store.segments import RUN_NAME
+from hocket.observe.store.segments import RUN_FILE, RUN_NAME
 from hocket.observe.store.stored_run import SenderRows, StoredRun
 from hocket.versioned_json import Head
 from hocket.whole_file import write_text
@@ -33,6 +34,8 @@ _GATHERED_ROWS = 50_000
 _GATHER_S = 0.05
 """Fewer rows than that wait so long for others: each segment costs some milliseconds."""
 _TIDY_S = 5.0
+_CLOSE_S = 60.0
+_MOST_PROBLEMS = 100
 _FOR_EVER = float("inf")
 
 
@@ -118,6 +121,8 @@ class StoreOwner:
         self._lock_file = _lock(self.folder / _LOCK_FILE)
         self._runs: dict[str, StoredRun] = {}
         self._runs_lock = Lock()
+        self._loading: dict[str, Lock] = {}
+        self._problems: dict[str, str] = {}
         self._queue: list[_Waiting] = []
         self._queued_nbytes = 0
         self._changed = Condition()
@@ -136,21 +141,23 @@ class StoreOwner:
 
     def close(self) -> None:
         """Seal what waits, and give the store up."""
+        if self._is_closing.is_set():
+            return
         self._is_closing.set()
         with self._changed:
             self._changed.notify_all()
         for each in self._threads:
-            each.join()
-        self._pool.shutdown()
+            each.join(_CLOSE_S)
+        self._pool.shutdown(wait=not any(each.is_alive() for each in self._threads))
         for run in self._runs.values():
             run.close()
         os.close(self._lock_file)
 
     def run_names(self) -> list[str]:
-        """Return the names of all runs, the one that began last first."""
+        """Return the names of all runs, the one that was made last first."""
         with suppress(FileNotFoundError):
-            found = [(each.stat().st_mtime, each.name) for each in (self.folder / _RUNS).iterdir()
-                     if RUN_NAME.fullmatch(each.name)]  # fmt: skip
+            files = [each / RUN_FILE for each in (self.folder / _RUNS).iterdir() if RUN_NAME.fullmatch(each.name)]
+            found = [(each.stat().st_mtime, each.parent.name) for each in files if each.exists()]
             return [name for _, name in sorted(found, reverse=True)]
         return []
 
@@ -159,20 +166,23 @@ class StoreOwner:
 
         Args:
             name: letters, digits, ".", "_" and "-".
-            description: JSON of at most 100,000 characters.
+            description: JSON that says which run it is; {}: any.
 
         Raises:
-            InvalidArgument: the name is none, or there are too many runs.
+            InvalidArgument: the name is none, the store has another run of this name, or too many runs.
         """
         check_run_name(name)
         with self._runs_lock:
             folder = self.folder / _RUNS / name
-            if folder.is_dir():
-                return False
-            if len(self.run_names()) >= _MOST_RUNS:
-                raise InvalidArgument(f"the store has {_MOST_RUNS} runs, the most it can have: remove some")
-            StoredRun.create(folder, description)
-            return True
+            if not (folder / RUN_FILE).exists():
+                if len(self.run_names()) >= _MOST_RUNS:
+                    raise InvalidArgument(f"the store has {_MOST_RUNS} runs, the most it can have: remove some")
+                StoredRun.create(folder, description)
+                return True
+        known = self.find_run(name)
+        if description and known is not None and known.description != description:
+            raise InvalidArgument(f"the store has another run {name}: give this one another name")
+        return False
 
     def find_run(self, name: str) -> StoredRun | None:
         """Return a run; None: there is none of this name.
@@ -183,11 +193,25 @@ class StoreOwner:
         """
         check_run_name(name)
         with self._runs_lock:
-            if name not in self._runs:
-                if not (self.folder / _RUNS / name).is_dir():
-                    return None
-                self._runs[name] = StoredRun(self.folder / _RUNS / name)
-            return self._runs[name]
+            if name in self._runs:
+                return self._runs[name]
+            if not (self.folder / _RUNS / name / RUN_FILE).exists():
+                return None
+            loading = self._loading.setdefault(name, Lock())
+        with loading:  # a long run takes a while; others go on meanwhile
+            with self._runs_lock:
+                if name in self._runs:
+                    return self._runs[name]
+            run = StoredRun(self.folder / _RUNS / name)
+            with self._runs_lock:
+                self._loading.pop(name, None)
+                return self._runs.setdefault(name, run)
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """What went wrong while nobody asked, by place: it is tried again."""
+        with self._runs_lock:
+            return dict(self._problems)
 
     def submit(
         self, run: StoredRun, table: str, sender: str, first_row: int, rows: Any, nbytes: int
@@ -250,35 +274,59 @@ class StoreOwner:
                 self._seal(group)
             with self._changed:
                 self._queued_nbytes -= sum(each.nbytes for each in taken)
+            taken.clear()
 
     def _seal(self, group: list[_Waiting]) -> None:
         run, table = group[0].run, group[0].table
         try:
             run.seal(table, [each.piece for each in group], self._pool)
-        except Exception as error:  # a full disk, a damaged folder: senders are told, and the owner goes on
-            with self._changed:
-                run.give_up(table, [each.piece.sender for each in group])
-                # What follows in the queue counts on the rows that were not stored.
-                senders = {each.piece.sender for each in group}
-                late = [each for each in self._queue
-                        if each.run is run and each.table == table and each.piece.sender in senders]  # fmt: skip
-                self._queue = [each for each in self._queue if each not in late]
-                self._queued_nbytes -= sum(each.nbytes for each in late)
-            for each in (*group, *late):
-                each.done.set_exception(error)
+        except Exception as error:  # a full disk, rows that cannot be written: the owner goes on
+            if len({each.piece.sender for each in group}) > 1:  # what one has sent is not to fail another
+                by_sender: dict[str, list[_Waiting]] = defaultdict(list)
+                for each in group:
+                    by_sender[each.piece.sender].append(each)
+                for own in by_sender.values():
+                    self._seal(own)
+                return
+            self._fail(group, error)
             return
         for each in group:
-            each.done.set_result(IngestAnswer(each.piece.after, each.piece.rows.num_rows))
+            _answer(each.done, IngestAnswer(each.piece.after, each.piece.rows.num_rows))
+
+    def _fail(self, group: list[_Waiting], error: Exception) -> None:
+        """Tell a sender that its rows are not stored; and those that follow in the queue, which count on them."""
+        run, table, sender = group[0].run, group[0].table, group[0].piece.sender
+        with self._changed:
+            run.give_up(table, [sender])
+            late = [
+                each for each in self._queue if each.run is run and each.table == table and each.piece.sender == sender
+            ]  # fmt: skip
+            self._queue = [each for each in self._queue if each not in late]
+            self._queued_nbytes -= sum(each.nbytes for each in late)
+        if not isinstance(error, (OSError, HocketError)):
+            error = RecorderError(f"the rows cannot be stored: {type(error).__name__}: {error}")
+        for each in (*group, *late):
+            _answer(each.done, error)
 
     def _tidy(self) -> None:
         while not self._is_closing.wait(_TIDY_S):
             with self._runs_lock:
                 runs = [*self._runs.values()]
             for run in runs:
-                with suppress(OSError, HocketError):  # tried again; what is asked says what is wrong
-                    run.tidy()
-            with suppress(OSError, HocketError):
-                self._forget()
+                self._try(f"run {run.folder.name}", run.tidy)
+            self._try("retention", self._forget)
+
+    def _try(self, place: str, work: Callable[[], object]) -> None:
+        """Do what is done again and again; a failure is shown, and ends nothing else."""
+        try:
+            work()
+        except Exception as error:  # the thread must go on for all other runs
+            with self._runs_lock:
+                if len(self._problems) < _MOST_PROBLEMS or place in self._problems:
+                    self._problems[place] = f"{type(error).__name__}: {error}"[:500]
+        else:
+            with self._runs_lock:
+                self._problems.pop(place, None)
 
     def _forget(self) -> None:
         limits = self._retention
@@ -287,7 +335,9 @@ class StoreOwner:
         now = time()
         events_before = 0.0 if limits.events_s is None else now - limits.events_s
         rollups_before = 0.0 if limits.rollups_s is None else now - limits.rollups_s
-        runs = [run for name in self.run_names() if (run := self.find_run(name)) is not None]
+        runs: list[StoredRun] = []
+        for name in self.run_names():
+            self._try(f"run {name}", lambda name=name: runs.extend(filter(None, [self.find_run(name)])))  # type: ignore[misc]
         if limits.events_nbytes is not None:
             segments = sorted((each for run in runs for each in run.segments()), key=lambda each: -each.written_s)
             total = 0
@@ -297,7 +347,17 @@ class StoreOwner:
                     events_before = max(events_before, each.written_s + 1e-6)
                     break
         for run in runs:
-            run.forget(events_before, rollups_before)
+            self._try(f"run {run.folder.name}", lambda run=run: run.forget(events_before, rollups_before))  # type: ignore[misc]
+
+
+def _answer(done: Future[IngestAnswer], result: IngestAnswer | Exception) -> None:
+    """Give an answer to whoever still waits for it."""
+    if not done.set_running_or_notify_cancel():
+        return
+    if isinstance(result, Exception):
+        done.set_exception(result)
+    else:
+        done.set_result(result)
 
 
 def check_run_name(name: str) -> None:
@@ -315,13 +375,16 @@ def check_run_name(name: str) -> None:
 
 def _make_store(folder: Path) -> None:
     path = folder / _STORE_FILE
-    if path.exists():
+    try:
+        if not path.exists():
+            if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+                raise InvalidArgument(f"{folder} is no store, and not an empty folder")
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_text(path, f'{{"{_STORE.key}": "{_STORE.text}"}}\n')
         _STORE.load(path)
-        return
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InvalidArgument(f"{folder} is no store, and not an empty folder")
-    (folder / _RUNS).mkdir(mode=0o700, parents=True)
-    write_text(path, f'{{"{_STORE.key}": "{_STORE.text}"}}\n')
+        (folder / _RUNS).mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise InvalidArgument(f"{folder} cannot be made a store: {error}") from None
 
 
 def _lock(path: Path) -> int:

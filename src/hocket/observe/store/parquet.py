@@ -48,8 +48,8 @@ def save_tables(tables: Mapping[str, Columns], folder: Path) -> None:
         import duckdb
 
         for name, columns in tables.items():
-            fill(connection, name, columns)
             try:
+                fill(connection, name, columns)
                 connection.execute(f"COPY {name} TO {_quoted(folder / name)} (FORMAT parquet, COMPRESSION zstd)")
             except duckdb.Error as error:
                 raise InvalidArgument(f"{folder} cannot be written: {error}") from None

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Timer
 from typing import TYPE_CHECKING, Any
 
-from hocket.errors import InvalidArgument
+from hocket.errors import InvalidArgument, QueryTimeout, ResourceExhausted
 from hocket.observe.store.connection import connect
 from hocket.observe.store.overview import sql_of
-from hocket.observe.store.rollups import LONG, WIDTHS_S, merged, rollup_schema
+from hocket.observe.store.rollups import LATEST_S, LONG, WIDTHS_S, merged, rollup_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 _MOST_PARTIAL_ROWS = 200_000
 """Roll-ups are merged when so many rows were added."""
 _MOST_SPANS = 100_000
-_LATEST_S = 1e9
+_MOST_PARTS = 5_000_000
+"""Long events are divided into so many parts at most for one answer; more make its spans wider."""
+_TIMEOUT_S = 30.0
 _TYPES = {"int8": "TINYINT", "int64": "BIGINT", "string": "VARCHAR", "double": "DOUBLE"}
 
 
@@ -50,7 +53,7 @@ class RollupDatabase:
     def __init__(self, rollups: pa.Table | None) -> None:
         with connect():
             import duckdb
-        self._database = duckdb.connect(":memory:", config={"threads": 1, "memory_limit": "1GB"})
+        self._database = duckdb.connect(":memory:", config={"threads": 1, "memory_limit": "1GB", "temp_directory": ""})
         columns = ", ".join(f'"{field.name}" {_TYPES[str(field.type)]}' for field in rollup_schema())
         self._database.execute(f"CREATE TABLE rollups ({columns})")
         self._num_partial_rows = 0
@@ -82,26 +85,44 @@ class RollupDatabase:
 
     def ask(self, question: str, begin_s: float | None, end_s: float | None, num_spans: int) -> StoreAnswer:
         """Answer a question; see `StoredRun.ask`."""
+        import duckdb
+
         sql = sql_of(question, "duckdb")
         with self._cursor() as cursor:
-            least, most = self._extent(cursor)
-            begin = least if begin_s is None else begin_s
-            end = max(most, begin) if end_s is None else end_s
-            if not (abs(begin) < _LATEST_S and abs(end) < _LATEST_S and begin <= end):
-                raise InvalidArgument(f"a window must begin before it ends, not {begin:g} and {end:g}")
-            if not 1 <= num_spans <= _MOST_SPANS:
-                raise InvalidArgument(f"a window has 1 to {_MOST_SPANS} spans, not {num_spans}")
-            fitting = (each for each, width in enumerate(WIDTHS_S) if (end - begin) / width <= num_spans)
-            level = next(fitting, len(WIDTHS_S) - 1)
-            width_s = WIDTHS_S[level]
-            first, after = int(begin // width_s), int(-(-end // width_s))
-            cursor.execute(sql, {"level": level, "first": first, "after": after, "width_s": width_s})
-            columns = tuple(column[0] for column in cursor.description)
-            return StoreAnswer(width_s, first * width_s, after * width_s, columns, tuple(cursor.fetchall()))
+            timer = Timer(_TIMEOUT_S, cursor.interrupt)
+            timer.start()
+            try:
+                least, most = self._extent(cursor)
+                begin = least if begin_s is None else begin_s
+                end = max(most, begin) if end_s is None else end_s
+                if not (abs(begin) <= LATEST_S and abs(end) <= LATEST_S and begin <= end):
+                    raise InvalidArgument(f"a window must begin before it ends, not {begin:g} and {end:g}")
+                if not 1 <= num_spans <= _MOST_SPANS:
+                    raise InvalidArgument(f"a window has 1 to {_MOST_SPANS} spans, not {num_spans}")
+                level = self._level(cursor, begin, end, num_spans)
+                width_s = WIDTHS_S[level]
+                first, after = _spans(begin, end, width_s)
+                cursor.execute(sql, {"level": level, "first": first, "after": after, "width_s": width_s})
+                columns = tuple(column[0] for column in cursor.description)
+                return StoreAnswer(width_s, first * width_s, after * width_s, columns, tuple(cursor.fetchall()))
+            except duckdb.InterruptException:
+                raise QueryTimeout(f"the answer took longer than {_TIMEOUT_S:g} s: ask for a shorter window") from None
+            except duckdb.Error as error:
+                raise ResourceExhausted(f"the question could not be answered: {error}") from None
+            finally:
+                timer.cancel()
 
-    def close(self) -> None:
-        """Free the memory."""
-        self._database.close()
+    def _level(self, cursor: Any, begin_s: float, end_s: float, num_spans: int) -> int:
+        """The lowest level with so few spans, and so few parts of long events."""
+        num_long = cursor.execute(
+            f"SELECT count(*) FROM rollups WHERE level = {LONG} AND began_s < $end AND ended_s >= $begin",
+            {"begin": begin_s, "end": end_s},
+        ).fetchone()[0]
+        for level, width_s in enumerate(WIDTHS_S):
+            first, after = _spans(begin_s, end_s, width_s)
+            if after - first <= num_spans and num_long * (after - first) <= _MOST_PARTS:
+                return level
+        return len(WIDTHS_S) - 1
 
     @contextmanager
     def _cursor(self) -> Iterator[Any]:
@@ -118,4 +139,9 @@ class RollupDatabase:
                 SELECT bin * {WIDTHS_S[0]} AS least_s, (bin + 1) * {WIDTHS_S[0]} AS most_s FROM rollups WHERE level = 0
                 UNION ALL SELECT began_s, ended_s FROM rollups WHERE level = {LONG})"""
         ).fetchone()
-        return (0.0, 0.0) if least is None else (least, most)
+        return (0.0, 0.0) if least is None else (max(least, -LATEST_S), min(most, LATEST_S))
+
+
+def _spans(begin_s: float, end_s: float, width_s: float) -> tuple[int, int]:
+    """The first span of a window and the one after its last."""
+    return int(begin_s // width_s), int(-(-end_s // width_s))

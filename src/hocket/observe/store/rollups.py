@@ -28,9 +28,14 @@ LONG = -1
 OTHER_NAMES = "(other names)"
 _MOST_NAMES = 2000
 """Of one segment; regions may have a name for each step."""
-_LONG_S = 64 * WIDTHS_S[0]
+_LONG_S = 16 * WIDTHS_S[0]
 """Longer events are kept one by one."""
-_LATEST_S = 1e9
+LATEST_S = 1e9
+_PART_ROWS = 1 << 18
+"""So many rows are rolled up at once, which bounds the memory that it takes."""
+_NAME_LENGTH = 200
+"""Longer names are cut."""
+_MOST_NUMBER, _MOST_TOTAL = float(1 << 53), float(1 << 62)
 _MOST_DENSE = 1 << 16
 """Numbers in so small a range are counted in an array instead of being sorted."""
 
@@ -59,6 +64,12 @@ def rollup_of(layer: str, rows: pa.Table) -> pa.Table:
         layer: the table that they belong to, one of `NAMES_OF_LAYERS`.
         rows: with the schema of the store.
     """
+    pa = arrow()
+    parts = [_rollup_of_part(layer, rows.slice(first, _PART_ROWS)) for first in range(0, rows.num_rows, _PART_ROWS)]
+    return pa.concat_tables(parts) if parts else rollup_schema().empty_table()
+
+
+def _rollup_of_part(layer: str, rows: pa.Table) -> pa.Table:
     pa = arrow()
     events = _Events(layer, rows)
     is_long = events.seconds > _LONG_S
@@ -107,20 +118,27 @@ class _Events:
         import numpy as np
 
         name = rows[NAMES_OF_LAYERS[layer]].unify_dictionaries().combine_chunks()
-        self.names = name.dictionary.to_pylist()
-        codes = name.indices.to_numpy().astype(np.int64)
-        if len(self.names) > _MOST_NAMES:
-            codes, self.names = np.minimum(codes, _MOST_NAMES), [*self.names[:_MOST_NAMES], OTHER_NAMES]
+        codes, dictionary = name.indices.to_numpy().astype(np.int64), name.dictionary
+        if len(dictionary) > _MOST_NAMES:
+            used, codes = np.unique(codes, return_inverse=True)
+            dictionary = dictionary.take(arrow().array(used[:_MOST_NAMES]))
+            codes = np.minimum(codes, _MOST_NAMES)
+        self.names = [each[:_NAME_LENGTH] for each in dictionary.to_pylist()]
+        if codes.max(initial=0) >= len(self.names):
+            self.names.append(OTHER_NAMES)
         began, ended = rows["began_s"].to_numpy(), rows["ended_s"].to_numpy()
-        is_known = np.abs(began) < _LATEST_S
+        is_known = np.abs(began) < LATEST_S
         chosen: Any = slice(None) if is_known.all() else is_known
         self.began = began[chosen]
         seconds = ended[chosen] - self.began
-        self.seconds = np.where((seconds >= 0) & (seconds < _LATEST_S), seconds, 0.0)
+        self.seconds = np.where((seconds >= 0) & (seconds < LATEST_S), seconds, 0.0)
         ones = np.ones(len(self.began), np.int64)
         self.weight = np.maximum(rows["weight"].to_numpy()[chosen], 1) if "weight" in rows.column_names else ones
         nbytes = rows["nbytes"].to_numpy()[chosen] if "nbytes" in rows.column_names else 0 * ones
-        self.nbytes = np.maximum(nbytes, 0) * self.weight
+        total = np.maximum(nbytes, 0) * self.weight.astype(np.float64)
+        is_large = total > _MOST_NUMBER
+        self.nbytes = np.where(is_large, np.minimum(total, _MOST_TOTAL).astype(np.int64), nbytes * self.weight)
+        self.nbytes = np.maximum(self.nbytes, 0)
         processes, self._process_of = _numbered(rows["process"].to_numpy()[chosen])
         self._rank_of = np.zeros(len(self._process_of), np.int64)
         self._rank_of[processes] = rows["rank"].to_numpy()[chosen]

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import time
 from typing import TYPE_CHECKING
 
 from hocket.errors import RecorderError
@@ -46,7 +47,7 @@ class Segment:
         first, last: the numbers that it stands for.
         num_rows: in it.
         nbytes: of the file.
-        written_s: when it was written, in seconds since 1970.
+        since_s, written_s: when the first and the last of its rows were written, in seconds since 1970.
         ranges: which rows of which sender it has.
     """
 
@@ -55,6 +56,7 @@ class Segment:
     last: int
     num_rows: int
     nbytes: int
+    since_s: float
     written_s: float
     ranges: Ranges
 
@@ -67,6 +69,7 @@ class SegmentPart:
     first: int
     last: int
     num_rows: int
+    since_s: float
     ranges: Ranges
 
     def publish(self) -> Segment:
@@ -74,11 +77,12 @@ class SegmentPart:
         path = self.path.with_suffix(_ENDING)
         os.replace(self.path, path)
         found = path.stat()
-        return Segment(path, self.first, self.last, self.num_rows, found.st_size, found.st_mtime, self.ranges)
+        since_s = min(self.since_s, found.st_mtime)
+        return Segment(path, self.first, self.last, self.num_rows, found.st_size, since_s, found.st_mtime, self.ranges)
 
 
 def write_part(
-    folder: Path, first: int, last: int, rows: pa.Table, ranges: Ranges, *, is_final: bool = False
+    folder: Path, first: int, last: int, rows: pa.Table, ranges: Ranges, *, merged_of: Sequence[Segment] = ()
 ) -> SegmentPart:
     """Write rows into a new segment, to be published.
 
@@ -87,7 +91,8 @@ def write_part(
         first, last: the numbers that it stands for.
         rows: to be written.
         ranges: which rows of which sender they are.
-        is_final: whether the rows were merged, and are worth to be compressed well.
+        merged_of: the segments whose rows they are; the new one is as old as the youngest of them, and is compressed
+            well if it is large.
 
     Raises:
         OSError: it cannot be written.
@@ -96,7 +101,10 @@ def write_part(
     part = folder / f"{first:010}-{last:010}{_PART}"
     schema = rows.schema
     texts = [field.name for field in schema if pa.types.is_dictionary(field.type) or pa.types.is_string(field.type)]
-    footer = {_FOOTER: json.dumps({sender: list(found) for sender, found in ranges.items()}).encode()}
+    since_s = min((each.since_s for each in merged_of), default=time())
+    is_final = bool(merged_of) and rows.num_rows >= SEGMENT_ROWS // 2
+    known = {"since_s": since_s, "ranges": {sender: list(found) for sender, found in ranges.items()}}
+    footer = {_FOOTER: json.dumps(known).encode()}
     try:
         pa.parquet.write_table(
             rows.replace_schema_metadata(footer),
@@ -110,10 +118,12 @@ def write_part(
             data_page_size=_PAGE_NBYTES,
             write_batch_size=_WRITTEN_ROWS,
         )
+        if merged_of:
+            os.utime(part, (time(), max(each.written_s for each in merged_of)))
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    return SegmentPart(part, first, last, rows.num_rows, dict(ranges))
+    return SegmentPart(part, first, last, rows.num_rows, since_s, dict(ranges))
 
 
 def find_segments(folder: Path) -> list[Segment]:
@@ -172,8 +182,9 @@ def _read_footer(path: Path, first: int, last: int) -> Segment:
     try:
         status = path.stat()
         metadata = pa.parquet.read_metadata(path)
-        ranges = json.loads((metadata.metadata or {}).get(_FOOTER, b"null"))
-        known = {str(sender): (int(begin), int(after)) for sender, (begin, after) in ranges.items()}
-    except (OSError, pa.ArrowException, ValueError, TypeError, AttributeError) as error:
+        content = json.loads((metadata.metadata or {}).get(_FOOTER, b"null"))
+        known = {str(sender): (int(begin), int(after)) for sender, (begin, after) in content["ranges"].items()}
+        since_s = float(content["since_s"])
+    except (OSError, pa.ArrowException, ValueError, TypeError, AttributeError, KeyError) as error:
         raise RecorderError(f"{path}: it is no segment of the store, or is damaged: {error}") from None
-    return Segment(path, first, last, metadata.num_rows, status.st_size, status.st_mtime, known)
+    return Segment(path, first, last, metadata.num_rows, status.st_size, since_s, status.st_mtime, known)

@@ -20,7 +20,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from hocket.errors import HocketError, InvalidArgument, MissingPackage, QueryTimeout, RecorderError, ResourceExhausted
+from hocket.errors import InvalidArgument, MissingPackage, QueryTimeout, RecorderError, ResourceExhausted
 from hocket.observe.store.arrow_batches import read_batch, schema_of
 from hocket.observe.store.overview import QUESTIONS, sql_of
 from hocket.observe.store.owner import StoreOwner
@@ -34,7 +34,10 @@ _SEAL_TIMEOUT_S = 60.0
 _MOST_QUERY_S = 100.0
 _MOST_QUERY_ROWS = 100_000
 _SHARED_S = 1.0
-_MOST_SHARED = 1000
+_MOST_SHARED_NBYTES = 256 << 20
+_MOST_BODIES_NBYTES = 512 << 20
+"""Of all requests that are being received."""
+_MOST_DEPTH = 20
 _RETRY_S = "1"
 _NUM_QUERIES = 2
 """So many queries in SQL run at once."""
@@ -56,34 +59,36 @@ class SharedAnswers:
     """Answers that are computed once for all who ask the same within a time; for one event loop.
 
     Args:
-        seconds: how long an answer is shared.
+        seconds: how long an answer is shared after it was computed.
+        most_nbytes: of all answers that are kept; the oldest ones go first.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._answers: OrderedDict[Any, tuple[float, asyncio.Future[bytes]]] = OrderedDict()
+    def __init__(self, seconds: float, most_nbytes: int) -> None:
+        self._seconds, self._most_nbytes = seconds, most_nbytes
+        self._answers: OrderedDict[Any, tuple[float, bytes]] = OrderedDict()
+        self._computed: dict[Any, asyncio.Future[bytes]] = {}
+        self._nbytes = 0
 
     async def get(self, key: Any, compute: Callable[[], Awaitable[bytes]]) -> bytes:
         """Return the answer for a key, from whoever computes it now or has just done so."""
         loop = asyncio.get_running_loop()
-        known = self._answers.get(key)
-        if known is not None and loop.time() < known[0]:
-            return await asyncio.shield(known[1])
-        future: asyncio.Future[bytes] = loop.create_future()
-        self._answers[key] = loop.time() + self._seconds, future
-        self._answers.move_to_end(key)
-        while len(self._answers) > _MOST_SHARED:
-            self._answers.popitem(last=False)
-        try:
-            result = await compute()
-        except BaseException as error:
-            self._answers.pop(key, None)
-            future.set_exception(error)
-            future.exception()  # whoever waits raises it; nobody may wait
-            raise
-        self._answers[key] = loop.time() + self._seconds, future
-        future.set_result(result)
-        return result
+        while self._answers and (loop.time() > (first := next(iter(self._answers.items())))[1][0]
+                                 or self._nbytes > self._most_nbytes):  # fmt: skip
+            self._nbytes -= len(self._answers.pop(first[0])[1])
+        if key in self._answers:
+            return self._answers[key][1]
+        if key not in self._computed:
+            # A task of its own: whoever asked first may go away.
+            task = asyncio.ensure_future(compute())
+            self._computed[key] = task
+            task.add_done_callback(lambda done: self._keep(key, done))
+        return await asyncio.shield(self._computed[key])
+
+    def _keep(self, key: Any, done: asyncio.Future[bytes]) -> None:
+        self._computed.pop(key, None)
+        if not done.cancelled() and done.exception() is None:
+            self._answers[key] = asyncio.get_running_loop().time() + self._seconds, done.result()
+            self._nbytes += len(done.result())
 
 
 class StoreServer:
@@ -99,9 +104,11 @@ class StoreServer:
         self._owner = owner
         self._token = token.encode()
         self._hosts = hosts
-        self._shared = SharedAnswers(_SHARED_S)
+        self._shared = SharedAnswers(_SHARED_S, _MOST_SHARED_NBYTES)
         self._pool = ThreadPoolExecutor(4, "request")
         self._queries = asyncio.Semaphore(_NUM_QUERIES)
+        self._query_pool = ThreadPoolExecutor(_NUM_QUERIES, "query")
+        self._bodies_nbytes = 0
         for question in QUESTIONS:
             sql_of(question, "duckdb")  # compiled before anybody waits for it
 
@@ -132,7 +139,8 @@ class StoreServer:
 
         async def checked(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http" and (refusal := self._refusal(scope)) is not None:
-                await _json_response(refusal.content, refusal.status)(scope, receive, send)
+                answer = _json_response(refusal.content, refusal.status, {"connection": "close"})
+                await answer(scope, receive, send)
             else:
                 await application(scope, receive, send)
 
@@ -140,7 +148,8 @@ class StoreServer:
 
     def close(self) -> None:
         """End the threads of requests."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._query_pool):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _refusal(self, scope: Scope) -> _HttpError | None:
         headers = dict(scope["headers"])
@@ -157,14 +166,16 @@ class StoreServer:
             try:
                 content = await handle(request)
             except _HttpError as error:
-                return _json_response(error.content, error.status)
+                # What is left of its body is not read.
+                headers = {"connection": "close"} if error.status in (408, 413) else None
+                return _json_response(error.content, error.status, headers)
             except ResourceExhausted as error:
                 return _json_response({"error": str(error)}, 429, {"retry-after": _RETRY_S})
             except QueryTimeout as error:
                 return _json_response({"error": str(error)}, 408)
             except (InvalidArgument, RecorderError) as error:
                 return _json_response({"error": str(error)}, 400)
-            except (HocketError, OSError, TimeoutError) as error:
+            except Exception as error:  # also of DuckDB and Arrow: the sender tries again, and the owner goes on
                 return _json_response({"error": f"{type(error).__name__}: {error}"}, 503, {"retry-after": _RETRY_S})
             return _json_response(content, 200)
 
@@ -182,23 +193,24 @@ class StoreServer:
         return run
 
     async def _health(self, _: Any) -> Any:
-        return {"process": os.getpid(), "store": str(self._owner.folder)}
+        return {"process": os.getpid(), "store": str(self._owner.folder), "problems": self._owner.problems}
 
     async def _runs(self, _: Any) -> Any:
         return {"runs": await self._in_thread(self._owner.run_names)}
 
     async def _run(self, request: Any) -> Any:
         run = await self._found(request)
-        return {"run": run.folder.name, "description": run.description, "num_rows": run.num_rows()}
+        rows = await self._in_thread(run.num_rows)
+        return {"run": run.folder.name, "description": run.description, "num_rows": rows}
 
     async def _add_run(self, request: Any) -> Any:
-        body = await _body(request, _MOST_TEXT_NBYTES)
+        body = await self._body(request, _MOST_TEXT_NBYTES)
         try:
             description = json.loads(body or b"{}")
         except (ValueError, RecursionError) as error:
             raise InvalidArgument(f"the description of a run must be JSON: {error}") from None
-        if not isinstance(description, dict):
-            raise InvalidArgument("the description of a run must be an object")
+        if not isinstance(description, dict) or not _is_flat(description, _MOST_DEPTH):
+            raise InvalidArgument(f"the description of a run must be an object of at most {_MOST_DEPTH} levels")
         return {"is_new": await self._in_thread(self._owner.add_run, request.path_params["run"], description)}
 
     async def _schema(self, request: Any) -> Any:
@@ -208,20 +220,26 @@ class StoreServer:
     async def _sender(self, request: Any) -> Any:
         run = await self._found(request)
         schema_of(request.path_params["table"])
-        return {"next_row": run.next_row(request.path_params["table"], request.path_params["sender"])}
+        table, sender = request.path_params["table"], request.path_params["sender"]
+        return {"next_row": await self._in_thread(run.next_row, table, sender)}
 
     async def _rows(self, request: Any) -> Any:
         run = await self._found(request)
         table = request.path_params["table"]
         schema_of(table)
         sender, first_row = request.query_params.get("sender", ""), _integer(request, "first_row")
-        body = await _body(request, MOST_BODY_NBYTES)
-        rows = await self._in_thread(read_batch, table, body)
-        done = self._owner.submit(run, table, sender, first_row, rows, max(len(body), rows.nbytes))
-        answer = await asyncio.wait_for(asyncio.wrap_future(done), _SEAL_TIMEOUT_S)
+        body = await self._body(request, MOST_BODY_NBYTES)
+
+        def submit() -> tuple[int, Any]:
+            rows = read_batch(table, body)
+            return rows.num_rows, self._owner.submit(run, table, sender, first_row, rows, max(len(body), rows.nbytes))
+
+        num_rows, done = await self._in_thread(submit)
+        # Not cancelled with the request: the rows are stored, whoever waits for it.
+        answer = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(done)), _SEAL_TIMEOUT_S)
         if answer.is_pending:
             raise ResourceExhausted("these rows are being stored: ask again")
-        if answer.num_stored < rows.num_rows:
+        if answer.num_stored < num_rows:
             raise _HttpError(409, f"the next row of {sender} is {answer.next_row}, not {first_row}",
                              next_row=answer.next_row)  # fmt: skip
         return asdict(answer)
@@ -243,14 +261,35 @@ class StoreServer:
         timeout = 30.0 if timeout is None else timeout
         if not 0 < timeout <= _MOST_QUERY_S:
             raise InvalidArgument(f"timeout_s must be more than 0 and at most {_MOST_QUERY_S:g}, not {timeout:g}")
-        sql = (await _body(request, _MOST_TEXT_NBYTES)).decode("utf-8", errors="replace")
+        sql = (await self._body(request, _MOST_TEXT_NBYTES)).decode("utf-8", errors="replace")
 
         def ask() -> Any:
             result = run.query(sql, timeout=timeout, most_rows=_MOST_QUERY_ROWS)
             return _json_bytes({"columns": result.columns, "rows": result.rows})
 
-        async with self._queries:
-            return await self._in_thread(ask)
+        try:
+            async with asyncio.timeout(timeout):
+                await self._queries.acquire()
+        except TimeoutError:
+            raise ResourceExhausted(f"{_NUM_QUERIES} other queries took longer than {timeout:g} s: ask again") from None
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._query_pool, ask)
+        finally:
+            self._queries.release()
+
+    async def _body(self, request: Any, most_nbytes: int) -> bytes:
+        """Return the body of a request, as far as it is not too long and comes in time."""
+        length = request.headers.get("content-length")
+        if length is not None and (not length.isdigit() or int(length) > most_nbytes):
+            raise _too_long(most_nbytes)
+        reserved = most_nbytes if length is None else int(length)
+        if self._bodies_nbytes + reserved > _MOST_BODIES_NBYTES:
+            raise ResourceExhausted(f"requests of {self._bodies_nbytes} bytes are being received: send it again later")
+        self._bodies_nbytes += reserved
+        try:
+            return await _received(request, most_nbytes)
+        finally:
+            self._bodies_nbytes -= reserved
 
 
 def read_token(folder: Path) -> str:
@@ -274,23 +313,28 @@ def read_token(folder: Path) -> str:
     return token
 
 
-async def _body(request: Any, most_nbytes: int) -> bytes:
-    """Return the body of a request, as far as it is not too long and comes in time."""
-    too_long = _HttpError(413, f"a request of this kind has at most {most_nbytes} bytes: send it in parts")
-    length = request.headers.get("content-length", "0")
-    if not length.isdigit() or int(length) > most_nbytes:
-        raise too_long
+async def _received(request: Any, most_nbytes: int) -> bytes:
     parts, total = [], 0
     try:
         async with asyncio.timeout(_BODY_TIMEOUT_S):
             async for part in request.stream():
                 total += len(part)
                 if total > most_nbytes:
-                    raise too_long
+                    raise _too_long(most_nbytes)
                 parts.append(part)
     except TimeoutError:
         raise _HttpError(408, f"the request did not arrive within {_BODY_TIMEOUT_S:g} s") from None
     return b"".join(parts)
+
+
+def _too_long(most_nbytes: int) -> _HttpError:
+    return _HttpError(413, f"a request of this kind has at most {most_nbytes} bytes: send it in parts")
+
+
+def _is_flat(content: object, depth: int) -> bool:
+    """Whether JSON has at most so many levels."""
+    parts = content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
+    return depth > 0 and all(_is_flat(each, depth - 1) for each in parts)
 
 
 def _integer(request: Any, name: str, default: int | None = None) -> int:

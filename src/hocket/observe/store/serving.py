@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -15,8 +18,7 @@ from hocket.observe.store.server import StoreServer, read_token
 
 DEFAULT_PORT = 28080
 _MOST_CONNECTIONS = 1000
-_FIRST_REQUEST_S = 20.0
-_KEPT_ALIVE_S = 75
+_NEXT_REQUEST_S = 75.0
 _END_S = 10
 _LOOK_S = 0.2
 
@@ -71,9 +73,14 @@ def serve_store(
             config = uvicorn.Config(
                 server.application(), http=_impatient_protocol(), loop="asyncio", lifespan="off", log_level="warning",
                 access_log=False, server_header=False, limit_concurrency=_MOST_CONNECTIONS,
-                timeout_keep_alive=_KEPT_ALIVE_S, timeout_graceful_shutdown=_END_S,
+                timeout_keep_alive=int(_NEXT_REQUEST_S), timeout_graceful_shutdown=_END_S,
             )  # fmt: skip
             running = uvicorn.Server(config)
+            # Its handlers would end the process before what waits is sealed.
+            running.capture_signals = nullcontext  # type: ignore[method-assign, assignment]
+            if threading.current_thread() is threading.main_thread():
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    asyncio.get_running_loop().add_signal_handler(number, setattr, running, "should_exit", True)
             task = asyncio.ensure_future(running.serve([listener]))
             try:
                 while not running.started and not task.done():
@@ -104,22 +111,39 @@ def _listener(host: str, port: int) -> socket.socket:
 
 
 def _impatient_protocol() -> Any:
-    """HTTP, but who connects and asks nothing is sent away."""
+    """HTTP, but who asks nothing is sent away."""
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
     class ImpatientProtocol(HttpToolsProtocol):
-        """Closes a connection whose first request does not come."""
+        """Closes a connection whose next request does not come, or does not come to the end of its head."""
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self._deadline = self.loop.call_later(_FIRST_REQUEST_S, self._close_if_idle)
+            self._deadline: asyncio.TimerHandle | None = None
+            self._expect_request()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._deadline.cancel()
+            self._request_has_come()
             super().connection_lost(exc)
 
-        def _close_if_idle(self) -> None:
-            if self.cycle is None:
-                self.transport.close()
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self.cycle is None or self.cycle.response_complete:
+                self._expect_request()
+            else:
+                self._request_has_come()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self._expect_request()
+
+        def _expect_request(self) -> None:
+            if self._deadline is None:
+                self._deadline = self.loop.call_later(_NEXT_REQUEST_S, self.transport.close)
+
+        def _request_has_come(self) -> None:
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
 
     return ImpatientProtocol

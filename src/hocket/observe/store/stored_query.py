@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
-from hocket.errors import InvalidArgument
+from hocket.errors import InvalidArgument, RecorderError
 from hocket.observe.store.arrow_batches import schema_of
 from hocket.observe.store.columns import TABLE_COLUMNS
 from hocket.observe.store.connection import QueryResult, check_query, connect, run_query
@@ -53,20 +54,28 @@ def query_segments(
     """Ask the tables of a run in SQL.
 
     Args:
-        folder: of the run; the query can read no other files.
-        segments: files of each table.
+        folder: of the run.
+        segments: files of each table; the query can read no others.
         sql, timeout, most_rows: as of `query_run`.
     """
     check_query(sql)
     with connect() as connection:
+        import duckdb
+
         for table in TABLE_COLUMNS:
             if paths := segments.get(table):
-                listed = ", ".join("'" + str(each).replace("'", "''") + "'" for each in paths)
-                connection.execute(f"CREATE VIEW {table} AS SELECT * FROM read_parquet([{listed}])")
+                try:
+                    connection.execute(f"CREATE VIEW {table} AS SELECT * FROM read_parquet([{_listed(paths)}])")
+                except duckdb.Error as error:
+                    raise RecorderError(f"{folder}: table {table} cannot be read: {error}") from None
             else:
                 connection.register("no_rows", schema_of(table).empty_table())
                 connection.execute(f"CREATE TABLE {table} AS SELECT * FROM no_rows")
                 connection.unregister("no_rows")
-        place = str(folder).replace("'", "''")
-        connection.execute(f"SET allowed_directories = ['{place}']")
+        readable = [path for paths in segments.values() for path in paths]
+        connection.execute(f"SET allowed_paths = [{_listed(readable)}]")
         return run_query(connection, sql, timeout, most_rows)
+
+
+def _listed(paths: Iterable[Path]) -> str:
+    return ", ".join("'" + str(each).replace("'", "''") + "'" for each in paths)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from shutil import rmtree
 from threading import Lock
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any
@@ -50,6 +52,11 @@ _LEAST_MERGED = 8
 _OLD_S = 60.0
 _GRACE_S = 150.0
 """Files that were merged stay so long, for queries that read them."""
+_MERGED_S = 3600.0
+"""Only rows of so long a time are merged: a segment is kept or removed as a whole."""
+_MERGED_NBYTES = 256 << 20
+_IDLE_S = 600.0
+"""Roll-ups that nobody asks for leave the memory after that time."""
 
 
 @dataclass(frozen=True)
@@ -78,16 +85,20 @@ class StoredRun:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        _, self.description = _RUN.load(folder / RUN_FILE)
+        _, content = _RUN.load(folder / RUN_FILE)
+        self.description = content.get("description")
         self._lock = Lock()
+        # Held while the roll-ups in memory and the list of their segments must be the same; taken before the other one.
+        self._database_lock = Lock()
+        self._asked_s = monotonic()
         self._segments: dict[str, list[Segment]] = {}
         self._rollup_segments: dict[str, list[Segment]] = {}
         self._next_rows: dict[tuple[str, str], int] = {}
         self._claimed: dict[tuple[str, str], int] = {}
         self._numbers: dict[str, int] = {}
+        self._forgotten: dict[str, int] = {}
         self._doomed: list[tuple[float, Path]] = []
         self._database: RollupDatabase | None = None
-        self.version = 0
         self._load()
 
     @staticmethod
@@ -98,8 +109,14 @@ class StoredRun:
             folder: must not exist.
             description: when it began and other facts, as JSON.
         """
-        folder.mkdir(mode=0o700)
-        write_text(folder / RUN_FILE, json.dumps({_RUN.key: _RUN.text, **description}))
+        beside = folder.with_name(f".{folder.name}.{os.urandom(8).hex()}")
+        beside.mkdir(mode=0o700)
+        try:
+            write_text(beside / RUN_FILE, json.dumps({_RUN.key: _RUN.text, "description": description}))
+            beside.rename(folder)
+        except BaseException:
+            rmtree(beside, ignore_errors=True)
+            raise
 
     def claim(self, table: str, sender: str, first_row: int, num_rows: int) -> int | None:
         """Reserve a place for rows.
@@ -143,7 +160,8 @@ class StoredRun:
         folder = self.folder / table
         folder.mkdir(exist_ok=True)
         rows = pa.concat_tables([each.rows for each in pieces])
-        number = self._numbers.get(table, 0) + 1
+        with self._lock:
+            number = self._numbers.get(table, 0) + 1
         halves = _halves(pieces) if rows.num_rows >= _DIVIDED_ROWS else [pieces]
         last = number + len(halves) - 1
         tasks = [
@@ -160,19 +178,31 @@ class StoredRun:
         except BaseException:
             _remove_parts([rollup_part, *(task.result() for task in tasks if task.exception() is None)])
             raise
-        # One after the other: whoever is killed between them leaves the first rows, not the last ones.
-        written = [part.publish() for part in parts]
-        rollup_segment = rollup_part.publish() if rollup_part else None
         with self._lock:
-            self._numbers[table] = last
-            self._segments.setdefault(table, []).extend(written)
-            for piece in pieces:
-                self._next_rows[table, piece.sender] = piece.after
-            self.version += 1
-            if rollup_segment is not None and rollup is not None:
-                self._rollup_segments.setdefault(table, []).append(rollup_segment)
-                if self._database is not None:
+            self._numbers[table] = last  # never again, whatever fails from here on
+        written: list[Segment] = []
+        try:
+            # One after the other: whoever is killed between them leaves the first rows, not the last ones.
+            for part in parts:
+                written.append(part.publish())
+            rollup_segment = rollup_part.publish() if rollup_part else None
+        except BaseException:
+            for each in reversed(written):
+                each.path.unlink(missing_ok=True)
+            _remove_parts([*parts, rollup_part])
+            raise
+        with self._database_lock:
+            with self._lock:
+                self._segments.setdefault(table, []).extend(written)
+                if rollup_segment is not None:
+                    self._rollup_segments.setdefault(table, []).append(rollup_segment)
+                for piece in pieces:
+                    self._next_rows[table, piece.sender] = piece.after
+            if rollup is not None and self._database is not None:
+                try:
                     self._database.insert(rollup)
+                except Exception:  # the rows are stored: the next question reads all roll-ups again
+                    self._database = None
 
     def ask(
         self, question: str, begin_s: float | None = None, end_s: float | None = None, num_spans: int = 600
@@ -187,6 +217,7 @@ class StoredRun:
         Raises:
             InvalidArgument: there is no such question, or the window is none.
         """
+        self._asked_s = monotonic()
         return self._opened().ask(question, begin_s, end_s, num_spans)
 
     def query(self, sql: str, *, timeout: float, most_rows: int) -> QueryResult:
@@ -211,10 +242,12 @@ class StoredRun:
             self._merge(self.folder / table, self._segments[table], is_rollup=False)
         for table in [*self._rollup_segments]:
             self._merge(self._rollup_folder(table), self._rollup_segments[table], is_rollup=True)
-        with self._lock:
-            if self._database is not None:
-                self._database.tidy()
         now = monotonic()
+        with self._database_lock:
+            if self._database is not None and now - self._asked_s > _IDLE_S:
+                self._database = None
+            elif self._database is not None:
+                self._database.tidy()
         with self._lock:
             due = [path for since, path in self._doomed if now - since > _GRACE_S]
             self._doomed = [(since, path) for since, path in self._doomed if now - since <= _GRACE_S]
@@ -223,28 +256,33 @@ class StoredRun:
 
     def forget(self, written_before_s: float, rollups_before_s: float) -> None:
         """Remove what was written before, in seconds since 1970; how far each sender has come is kept."""
-        with self._lock:
-            removed = [
-                *_removed(self._segments.values(), written_before_s),
-                *_removed(self._rollup_segments.values(), rollups_before_s),
-            ]
-            if not removed:
+        with self._database_lock, self._lock:
+            events = _written_before(self._segments.values(), written_before_s)
+            rollups = _written_before(self._rollup_segments.values(), rollups_before_s)
+            if not events and not rollups:
                 return
-            senders = {f"{table}/{sender}": row for (table, sender), row in self._next_rows.items()}
-            content = {_SENDERS.key: _SENDERS.text, "next_rows": senders, "numbers": self._numbers}
+            forgotten = dict(self._forgotten)
+            for table, segments in self._rollup_segments.items():
+                numbers = [each.last for each in segments if each in rollups]
+                forgotten[table] = max([*numbers, forgotten.get(table, 0)])
+            content = {
+                _SENDERS.key: _SENDERS.text,
+                "next_rows": {f"{table}/{sender}": row for (table, sender), row in self._next_rows.items()},
+                "numbers": self._numbers,
+                "forgotten": forgotten,
+            }
             write_text(self.folder / _SENDERS_FILE, json.dumps(content))
-            self._doomed += [(monotonic(), each.path) for each in removed]
-            self.version += 1
-            if self._database is not None:
-                self._database.close()
-                self._database = None
+            self._forgotten = forgotten
+            for found in (*self._segments.values(), *self._rollup_segments.values()):
+                found[:] = [each for each in found if each not in events and each not in rollups]
+            self._doomed += [(monotonic(), each.path) for each in (*events, *rollups)]
+            if rollups:
+                self._database = None  # whoever asks just now keeps it
 
     def close(self) -> None:
         """Free the memory of roll-ups, and remove files that were merged."""
-        with self._lock:
-            if self._database is not None:
-                self._database.close()
-                self._database = None
+        with self._database_lock, self._lock:
+            self._database = None
             doomed, self._doomed = self._doomed, []
         for _, path in doomed:
             path.unlink(missing_ok=True)
@@ -252,10 +290,14 @@ class StoredRun:
     def _load(self) -> None:
         if (path := self.folder / _SENDERS_FILE).exists():
             _, content = _SENDERS.load(path)
-            for key, row in content.get("next_rows", {}).items():
-                table, _, sender = key.partition("/")
-                self._next_rows[table, sender] = int(row)
-            self._numbers = {table: int(number) for table, number in content.get("numbers", {}).items()}
+            try:
+                for key, row in content["next_rows"].items():
+                    table, _, sender = key.partition("/")
+                    self._next_rows[table, sender] = int(row)
+                self._numbers = {table: int(number) for table, number in content["numbers"].items()}
+                self._forgotten = {table: int(number) for table, number in content["forgotten"].items()}
+            except (KeyError, ValueError, TypeError, AttributeError) as error:
+                raise RecorderError(f"{path}: it is damaged: {type(error).__name__} {error}") from None
         for table in TABLE_COLUMNS:
             folder = self.folder / table
             if not folder.is_dir():
@@ -275,8 +317,9 @@ class StoredRun:
         found = find_segments(folder)
         remove_left_over(folder, found)
         known = {number for each in found for number in range(each.first, each.last + 1)}
+        forgotten = self._forgotten.get(table, 0)
         for each in segments:  # an owner that was killed had no time for theirs
-            if each.first not in known:
+            if each.first > forgotten and known.isdisjoint(range(each.first, each.last + 1)):
                 rollup = rollup_of(table, read_segments([each]))
                 found.append(write_part(folder, each.first, each.last, rollup, {}).publish())
         self._rollup_segments[table] = sorted(found, key=lambda each: each.first)
@@ -288,9 +331,10 @@ class StoredRun:
 
     def _opened(self) -> RollupDatabase:
         """The database of roll-ups, filled from their segments when it is first needed."""
-        with self._lock:
+        with self._database_lock:
             if self._database is None:
-                segments = list(chain.from_iterable(self._rollup_segments.values()))
+                with self._lock:
+                    segments = list(chain.from_iterable(self._rollup_segments.values()))
                 self._database = RollupDatabase(read_segments(segments) if segments else None)
             return self._database
 
@@ -301,12 +345,11 @@ class StoredRun:
             return
         rows = read_segments(chosen)
         rows = merged(rows) if is_rollup else rows.unify_dictionaries()
-        is_final = rows.num_rows >= SEGMENT_ROWS // 2
         ranges = joined_ranges(chosen)
-        whole = write_part(folder, chosen[0].first, chosen[-1].last, rows, ranges, is_final=is_final).publish()
+        whole = write_part(folder, chosen[0].first, chosen[-1].last, rows, ranges, merged_of=chosen).publish()
         with self._lock:
-            if chosen[0] not in segments:  # forgotten meanwhile
-                self._doomed.append((monotonic(), whole.path))
+            if any(each not in segments for each in chosen):  # some were forgotten meanwhile
+                whole.path.unlink(missing_ok=True)
                 return
             place = segments.index(chosen[0])
             segments[place : place + len(chosen)] = [whole]
@@ -317,23 +360,23 @@ def _small_neighbours(segments: Sequence[Segment]) -> list[Segment]:
     """Small segments that follow each other, if they are many or old enough to be merged."""
     group: list[Segment] = []
     for each in [*segments, None]:
-        is_full = sum(one.num_rows for one in group) >= SEGMENT_ROWS
-        if each is None or each.num_rows >= SEGMENT_ROWS // 2 or is_full:
+        is_full = (
+            sum(one.num_rows for one in group) >= SEGMENT_ROWS
+            or sum(one.nbytes for one in group) >= _MERGED_NBYTES
+            or (each is not None and bool(group) and each.written_s - group[0].since_s > _MERGED_S)
+        )
+        is_small = each is not None and each.num_rows < SEGMENT_ROWS // 2 and each.nbytes < _MERGED_NBYTES // 2
+        if is_full or not is_small:
             if len(group) >= _LEAST_MERGED or (len(group) > 1 and time() - group[-1].written_s > _OLD_S):
                 return group
             group = []
-        if each is not None and each.num_rows < SEGMENT_ROWS // 2:
+        if each is not None and is_small:
             group.append(each)
     return []
 
 
-def _removed(tables: Iterable[list[Segment]], before_s: float) -> list[Segment]:
-    """Take segments that were written before out of lists, and return them."""
-    removed = []
-    for found in tables:
-        removed += [each for each in found if each.written_s < before_s]
-        found[:] = [each for each in found if each.written_s >= before_s]
-    return removed
+def _written_before(tables: Iterable[list[Segment]], before_s: float) -> list[Segment]:
+    return [each for found in tables for each in found if each.written_s < before_s]
 
 
 def _remove_parts(parts: Iterable[SegmentPart | None]) -> None:
