@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 from hocket.errors import InvalidArgument, QueryTimeout, ResourceExhausted
+from hocket.observe.store.arrow_batches import arrow
 from hocket.observe.store.connection import connect
 from hocket.observe.store.overview import sql_of
 from hocket.observe.store.rollups import LATEST_S, LONG, WIDTHS_S, merged, rollup_schema
@@ -56,13 +58,15 @@ class RollupDatabase:
         self._database = duckdb.connect(":memory:", config={"threads": 1, "memory_limit": "1GB", "temp_directory": ""})
         columns = ", ".join(f'"{field.name}" {_TYPES[str(field.type)]}' for field in rollup_schema())
         self._database.execute(f"CREATE TABLE rollups ({columns})")
-        self._num_partial_rows = 0
+        self._num_partial_rows = self._num_long = 0
+        self._least_s, self._most_s = math.inf, -math.inf
         if rollups is not None:
             self.insert(merged(rollups))
             self._num_partial_rows = 0
 
     def insert(self, rollups: pa.Table) -> None:
         """Add rows."""
+        self._widen(rollups)
         with self._cursor() as cursor:
             cursor.register("added", rollups)
             cursor.execute("INSERT INTO rollups SELECT * FROM added")
@@ -92,7 +96,8 @@ class RollupDatabase:
             timer = Timer(_TIMEOUT_S, cursor.interrupt)
             timer.start()
             try:
-                least, most = self._extent(cursor)
+                is_empty = self._least_s > self._most_s
+                least, most = (0.0, 0.0) if is_empty else (max(self._least_s, -LATEST_S), min(self._most_s, LATEST_S))
                 begin = least if begin_s is None else begin_s
                 end = max(most, begin) if end_s is None else end_s
                 if not (abs(begin) <= LATEST_S and abs(end) <= LATEST_S and begin <= end):
@@ -114,10 +119,13 @@ class RollupDatabase:
 
     def _level(self, cursor: Any, begin_s: float, end_s: float, num_spans: int) -> int:
         """The lowest level with so few spans, and so few parts of long events."""
-        num_long = cursor.execute(
-            f"SELECT count(*) FROM rollups WHERE level = {LONG} AND began_s < $end AND ended_s >= $begin",
-            {"begin": begin_s, "end": end_s},
-        ).fetchone()[0]
+        num_long = (
+            self._num_long
+            and cursor.execute(
+                f"SELECT count(*) FROM rollups WHERE level = {LONG} AND began_s < $end AND ended_s >= $begin",
+                {"begin": begin_s, "end": end_s},
+            ).fetchone()[0]
+        )
         for level, width_s in enumerate(WIDTHS_S):
             first, after = _spans(begin_s, end_s, width_s)
             if after - first <= num_spans and num_long * (after - first) <= _MOST_PARTS:
@@ -132,14 +140,18 @@ class RollupDatabase:
         finally:
             cursor.close()
 
-    def _extent(self, cursor: Any) -> tuple[float, float]:
-        """Begin of the first and end of the last event, to a span."""
-        least, most = cursor.execute(
-            f"""SELECT min(least_s), max(most_s) FROM (
-                SELECT bin * {WIDTHS_S[0]} AS least_s, (bin + 1) * {WIDTHS_S[0]} AS most_s FROM rollups WHERE level = 0
-                UNION ALL SELECT began_s, ended_s FROM rollups WHERE level = {LONG})"""
-        ).fetchone()
-        return (0.0, 0.0) if least is None else (max(least, -LATEST_S), min(most, LATEST_S))
+    def _widen(self, rollups: pa.Table) -> None:
+        """Note the begin of the first and the end of the last event, to a span."""
+        compute, level = arrow().compute, rollups["level"]
+        lowest, long_events = (rollups.filter(compute.equal(level, each)) for each in (0, LONG))
+        self._num_long += long_events.num_rows
+        if lowest.num_rows:
+            least, most = compute.min_max(lowest["bin"]).as_py().values()
+            self._least_s = min(self._least_s, least * WIDTHS_S[0])
+            self._most_s = max(self._most_s, (most + 1) * WIDTHS_S[0])
+        if long_events.num_rows:
+            self._least_s = min(self._least_s, compute.min(long_events["began_s"]).as_py())
+            self._most_s = max(self._most_s, compute.max(long_events["ended_s"]).as_py())
 
 
 def _spans(begin_s: float, end_s: float, width_s: float) -> tuple[int, int]:

@@ -79,11 +79,14 @@ def _rollup_of_part(layer: str, rows: pa.Table) -> pa.Table:
         spans = _spread(events, ~is_long)
     else:
         spans = _spread(events, slice(None))
-    for level in range(len(WIDTHS_S)):
-        lower = _summed(spans, events)
-        parts.append(_arrow_rows(layer, level, lower, events))
-        spans = [dataclasses.replace(lower, bins=lower.bins >> 2)]
-    return pa.concat_tables(parts)
+    lower = _summed(spans, events)
+    level = 0
+    while level < len(WIDTHS_S) and len(lower.bins) and lower.bins.min() != lower.bins.max():
+        parts.append(_arrow_rows(layer, [level], lower, events))
+        lower = _summed([dataclasses.replace(lower, bins=lower.bins >> 2)], events)
+        level += 1
+    # From here on all is in one span, so the levels differ by its number only.
+    return pa.concat_tables([*parts, _arrow_rows(layer, range(level, len(WIDTHS_S)), lower, events)])
 
 
 def merged(rollups: pa.Table) -> pa.Table:
@@ -132,13 +135,14 @@ class _Events:
         self.began = began[chosen]
         seconds = ended[chosen] - self.began
         self.seconds = np.where((seconds >= 0) & (seconds < LATEST_S), seconds, 0.0)
+        has_weight, has_nbytes = (name in rows.column_names for name in ("weight", "nbytes"))
         ones = np.ones(len(self.began), np.int64)
-        self.weight = np.maximum(rows["weight"].to_numpy()[chosen], 1) if "weight" in rows.column_names else ones
-        nbytes = rows["nbytes"].to_numpy()[chosen] if "nbytes" in rows.column_names else 0 * ones
-        total = np.maximum(nbytes, 0) * self.weight.astype(np.float64)
-        is_large = total > _MOST_NUMBER
-        self.nbytes = np.where(is_large, np.minimum(total, _MOST_TOTAL).astype(np.int64), nbytes * self.weight)
-        self.nbytes = np.maximum(self.nbytes, 0)
+        self.weight = np.maximum(rows["weight"].to_numpy()[chosen], 1) if has_weight else ones
+        self.nbytes = np.maximum(rows["nbytes"].to_numpy()[chosen], 0) if has_nbytes else 0 * ones
+        if has_nbytes and self.weight.max(initial=1) > 1:
+            total = self.nbytes * self.weight.astype(np.float64)
+            largest = np.minimum(total, _MOST_TOTAL).astype(np.int64)
+            self.nbytes = np.where(total > _MOST_NUMBER, largest, self.nbytes * self.weight)
         processes, self._process_of = _numbered(rows["process"].to_numpy()[chosen])
         self._rank_of = np.zeros(len(self._process_of), np.int64)
         self._rank_of[processes] = rows["rank"].to_numpy()[chosen]
@@ -232,22 +236,29 @@ def _long_rows(layer: str, events: _Events, is_long: NDArray[np.bool_]) -> pa.Ta
     began, seconds = events.began[is_long], events.seconds[is_long]
     bins, weight = np.zeros(len(began), np.int64), events.weight[is_long]
     spans = _Spans(bins, events.keys[is_long], weight, seconds * weight, seconds, events.nbytes[is_long])
-    return _arrow_rows(layer, LONG, spans, events, began, began + seconds)
+    return _arrow_rows(layer, [LONG], spans, events, began, began + seconds)
 
 
 def _arrow_rows(
-    layer: str, level: int, spans: _Spans, events: _Events, began: Any = None, ended: Any = None
+    layer: str, levels: Sequence[int], spans: _Spans, events: _Events, began: Any = None, ended: Any = None
 ) -> pa.Table:
+    """The same rows for several levels, from the one on that `spans` has the numbers of."""
+    import numpy as np
+
     pa = arrow()
-    schema, num_rows, nothing = rollup_schema(), len(spans.bins), 0 * spans.busy_s
-    names = pa.DictionaryArray.from_arrays(
-        pa.array(spans.keys % max(len(events.names), 1), pa.int32()), pa.array(events.names, pa.utf8())
-    )
+    schema, num_levels = rollup_schema(), len(levels)
+    num_rows = num_levels * len(spans.bins)
+    keys = np.tile(spans.keys, num_levels)
+    nothing = np.zeros(num_rows)
+    codes = pa.array(keys % max(len(events.names), 1), pa.int32())
+    names = pa.DictionaryArray.from_arrays(codes, pa.array(events.names, pa.utf8()))
+    bins = [spans.bins >> 2 * place for place in range(num_levels)]
     columns = {
-        "level": pa.repeat(pa.scalar(level, pa.int8()), num_rows), "bin": spans.bins,
-        "layer": pa.repeat(pa.scalar(layer, pa.utf8()), num_rows), "process": events.process_of(spans.keys),
-        "rank": events.rank_of(spans.keys), "name": names.dictionary_decode(), "count": spans.count,
-        "busy_s": spans.busy_s, "most_s": spans.most_s, "nbytes": spans.nbytes,
+        "level": np.repeat(np.array(levels, np.int8), len(spans.bins)),
+        "bin": np.concatenate([*bins, spans.bins[:0]]),
+        "layer": pa.repeat(pa.scalar(layer, pa.utf8()), num_rows), "process": events.process_of(keys),
+        "rank": events.rank_of(keys), "name": names.dictionary_decode(),
+        **{name: np.tile(getattr(spans, name), num_levels) for name in ("count", "busy_s", "most_s", "nbytes")},
         "began_s": nothing if began is None else began, "ended_s": nothing if ended is None else ended,
     }  # fmt: skip
     return pa.table([columns[name] for name in schema.names], schema=schema)
