@@ -12,6 +12,7 @@ import typer
 from hocket.cli._observe_fabric import FABRIC_EXAMPLES, FABRIC_HELP, fabric
 from hocket.cli._observe_import import IMPORT_EXAMPLES, IMPORT_HELP, import_files
 from hocket.cli._observe_network import print_network
+from hocket.cli._observe_primitives import PRIMITIVES_EXAMPLES, PRIMITIVES_HELP, primitives
 from hocket.cli._observe_store import PUSH_EXAMPLES, PUSH_HELP, STORE_EXAMPLES, STORE_HELP, push, store
 from hocket.cli._output import AsJson, json_text
 from hocket.errors import InvalidArgument
@@ -103,6 +104,7 @@ def register(verbs: typer.Typer) -> None:
     """Add the verbs to `hocket observe`."""
     verbs.command("findings", help=_FINDINGS_HELP, epilog=_FINDINGS_EXAMPLES)(findings)
     verbs.command("breakdown", help=_BREAKDOWN_HELP, epilog=_BREAKDOWN_EXAMPLES)(breakdown)
+    verbs.command("primitives", help=PRIMITIVES_HELP, epilog=PRIMITIVES_EXAMPLES)(primitives)
     verbs.command("matrix", help=_MATRIX_HELP, epilog=_MATRIX_EXAMPLES)(matrix)
     verbs.command("network", help=_NETWORK_HELP, epilog=_NETWORK_EXAMPLES)(network)
     verbs.command("diff", help=_DIFF_HELP, epilog=_DIFF_EXAMPLES)(diff)

@@ -21,14 +21,20 @@ def print_network(
 
     console = console_of(_WIDTH)
     headings = ("host", "device", "sent", "of ranks", "to others", "of other programs", "unexplained", "received",
-                "was the limit", "at", "queue", "drops")  # fmt: skip
-    table = table_of(f"{title}: network devices", headings, ("host", "device", "queue"))
+                "was the limit", "at", "queue", "drops", "neighbor")  # fmt: skip
+    table = table_of(f"{title}: network devices", headings, ("host", "device", "queue", "neighbor"))
     for link in links:
         if link.sent_nbytes or link.received_nbytes:
             nbytes = (link.sent_nbytes, link.rank_nbytes, link.other_nbytes, link.foreign_nbytes, link.residual_nbytes,
                       link.received_nbytes)  # fmt: skip
             limit = f"{link.queue} {_rate(link.queue_nbytes_s)}" if link.queue else "-"
-            rates = (_seconds(link.limited_s), _rate(link.limited_nbytes_s), limit, _count(link.num_drops))
+            rates = (
+                _seconds(link.limited_s),
+                _rate(link.limited_nbytes_s),
+                limit,
+                _count(link.num_drops),
+                link.neighbor or "-",
+            )
             table.add_row(link.host, link.device, *map(_nbytes, nbytes), *rates)
     console.print(table)
     if not connections:

@@ -16,6 +16,7 @@ from hocket.observe.analysis.matrix import CommunicationMatrix, communication_ma
 from hocket.observe.analysis.observations import observations_of
 from hocket.observe.analysis.operations import RunOperations, operations_of
 from hocket.observe.analysis.overlap import LayerOverlap, overlaps
+from hocket.observe.analysis.primitives import PrimitiveUse, primitives
 from hocket.observe.analysis.stragglers import Straggler, stragglers
 from hocket.observe.analysis.totals import RunTotals, totals_of
 from hocket.observe.analysis.waits import WaitStates, wait_states
@@ -92,6 +93,7 @@ __all__ = [
     "LinkLoad",
     "MissingRank",
     "ObservedRun",
+    "PrimitiveUse",
     "ProcessStatus",
     "QueryResult",
     "QueuedJob",
@@ -146,6 +148,7 @@ __all__ = [
     "overlaps",
     "parse_fabric",
     "parse_tables",
+    "primitives",
     "process_status",
     "query_run",
     "query_stored",

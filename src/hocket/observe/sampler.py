@@ -13,6 +13,7 @@ from hocket.observe.connections import ConnectionSampler
 from hocket.observe.drain import Drain
 from hocket.observe.file_systems import sample_file_systems
 from hocket.observe.host import HostSample, sample_host
+from hocket.observe.neighbors import sample_neighbors
 from hocket.observe.network_devices import sample_queues
 from hocket.observe.processes import status_of
 from hocket.observe.series import DEVICE_FILES, PROCESS_NUMBERS, SERIES_SUFFIX, SeriesWriter
@@ -21,6 +22,8 @@ _LEAST_INTERVAL_S = 0.01
 _MOST_INTERVAL_S = 3600.0
 _MOST_COST_SHARE = 50
 """Sampling takes at most one part in so many of the time of a CPU; with many processes it becomes rarer."""
+_NEIGHBORS_S = 60.0
+"""Between two questions about what devices are connected to: that changes when somebody pulls a cable."""
 _MOST_DEVICES = 1024
 _MOST_JOBS = 4
 
@@ -51,6 +54,7 @@ class RunSampler:
         self.problems: set[str] = set()
         self.tasks: dict[str, BatchTask] = {}
         """Of processes in a job of Slurm or PBS."""
+        self._neighbors_due_s = 0.0
         self._due_s = 0.0
         self._cost_s = 0.0
         self._running: dict[str, tuple[Drain, SeriesWriter]] = {}
@@ -96,6 +100,10 @@ class RunSampler:
         host = sample_host(socket.gethostname())
         for sample in (*host, *sample_queues(self.problems), *sample_file_systems(self.problems)):
             self._sample_device(sample)
+        if monotonic() >= self._neighbors_due_s:
+            self._neighbors_due_s = monotonic() + _NEIGHBORS_S
+            for sample in sample_neighbors():
+                self._sample_device(sample)
         self._connections.sample({drain.name: drain.pid for drain, _ in self._running.values() if drain.pid})
 
     def save(self) -> None:

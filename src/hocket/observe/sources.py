@@ -18,6 +18,7 @@ from hocket.observe.file_systems import LUSTRE_FOLDERS, lustre_folder, nfs_sampl
 from hocket.observe.gloo import TESTED_TORCH, find_torch, match_gloo
 from hocket.observe.mpi_variables import num_mpi_variables
 from hocket.observe.nccl import nccl_status
+from hocket.observe.neighbors import lldp_neighbors
 from hocket.observe.run import hooks_library, is_in_memory, memory_folder
 from hocket.observe.tcp_sockets import TcpSockets
 
@@ -77,6 +78,7 @@ def _sources() -> Iterator[SourceStatus]:
     yield from _mpi_variables()
     yield _connections()
     yield _fabric()
+    yield _neighbors()
     yield from _shared_file_systems()
     yield from _batch_system()
 
@@ -174,6 +176,14 @@ def _mpi_variables() -> Iterator[SourceStatus]:
             continue
         reason = f"{number} performance variables" if number else "was built without performance variables"
         yield SourceStatus(source, number > 0, f"{path}: {reason}")
+
+
+def _neighbors() -> SourceStatus:
+    try:
+        found = lldp_neighbors()
+    except RecorderError as error:
+        return SourceStatus("LLDP", False, str(error))
+    return SourceStatus("LLDP", True, "; ".join(f"{device}: {text}" for device, text in found.items()) or "no neighbor")
 
 
 def _fabric() -> SourceStatus:

@@ -6,11 +6,12 @@ TCP, not of this host, or so short that nobody saw whose they were.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hocket.observe.analysis.connections import ConnectionOwners, moved_since_begin, rows_of_ends
 from hocket.observe.connections import UNKNOWN_OWNER
+from hocket.observe.neighbors import SOURCE
 from hocket.observe.network_devices import ROOT
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class LinkLoad:
         peers: devices at the other ends of the ranks' connections that carried 64 KiB, such as "eth0 of node-2".
         other_process: place in `ObservedRun.processes` of the process that sent most of the other bytes; None: none.
         other_end: the address to which it sent most of them.
+        neighbor: what the device is connected to, such as "leaf-7 port Ethernet1/7" (LLDP); "": that is not known.
 
     Examples:
         >>> from hocket import observe
@@ -87,6 +89,7 @@ class LinkLoad:
     peers: tuple[str, ...]
     other_process: int | None
     other_end: str
+    neighbor: str
 
     @property
     def explained_nbytes(self) -> float:
@@ -116,7 +119,9 @@ def link_loads(run: ObservedRun, span: tuple[float, float] | None = None) -> tup
     hosts = {each.host: each for each in run.connections}
     owners = ConnectionOwners(run)
     found = [
-        _load(series, _queues(run, series), hosts.get(series.host), owners, span)
+        replace(
+            _load(series, _queues(run, series), hosts.get(series.host), owners, span), neighbor=_neighbor(run, series)
+        )
         for series in run.host_series
         if series.source == "network" and len(series.rows) > 1
     ]
@@ -132,6 +137,18 @@ def _queues(run: ObservedRun, device: SavedSeries) -> list[SavedSeries]:
         and each.name.split(" ")[:1] == [device.name]
         and each.name.endswith(f" {ROOT}")
     ]
+
+
+def _neighbor(run: ObservedRun, device: SavedSeries) -> str:
+    """What a device was connected to when that was last seen."""
+    found = [
+        (int(each.rows["time_ns"][-1]), each.name.removeprefix(f"{device.name} "))
+        for each in run.host_series
+        if (each.host, each.source) == (device.host, SOURCE)
+        and each.name.startswith(f"{device.name} ")
+        and len(each.rows)
+    ]
+    return max(found, default=(0, ""))[1]
 
 
 def _load(
@@ -178,6 +195,7 @@ def _load(
         peers=tuple(sorted(carried.peers)),
         other_process=carried.largest_other[0],
         other_end=carried.largest_other[1],
+        neighbor="",
     )
 
 

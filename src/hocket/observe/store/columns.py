@@ -65,7 +65,8 @@ TABLE_COLUMNS: dict[str, dict[str, str]] = {
         "limited_by": TEXT,
     },
     "links": {
-        "host": TEXT, "device": TEXT, "queue": TEXT, "other_end": TEXT, "peers": TEXT, "other_process": INTEGER,
+        "host": TEXT, "device": TEXT, "queue": TEXT, "other_end": TEXT, "neighbor": TEXT, "peers": TEXT,
+        "other_process": INTEGER,
         **_numbers(
             "seconds sent_nbytes received_nbytes rank_nbytes other_nbytes foreign_nbytes header_nbytes limited_s"
             " limited_nbytes_s speed_nbytes_s queue_nbytes_s num_waits num_drops rtt_ratio resent_nbytes"

@@ -259,7 +259,7 @@ def _connections(run: ObservedRun) -> Columns:
 
 def _links(run: ObservedRun) -> Columns:
     found = link_loads(run)
-    texts, lists = ("host", "device", "queue", "other_end"), ("peers", "other_process")
+    texts, lists = ("host", "device", "queue", "other_end", "neighbor"), ("peers", "other_process")
     numbers = [each.name for each in fields(LinkLoad) if each.name not in (*texts, *lists)]
     return {
         **{name: _texts(getattr(each, name) for each in found) for name in texts},
