@@ -9,6 +9,7 @@ import pickle
 import random
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -53,64 +54,73 @@ def _read(path: Path) -> dict[str, Columns]:
 
 
 def _darshan_logs() -> list[Path]:
-    darshan = pytest.importorskip("darshan")
-    return sorted(Path(darshan.__file__).parent.glob("**/*.darshan"))
+    found = find_spec("darshan")
+    assert found is not None and found.origin is not None
+    return sorted(Path(found.origin).parent.glob("**/*.darshan"))
 
 
-def test_bytes_and_operations_of_all_example_logs_are_those_of_darshans_accumulator() -> None:
+_SOON = ("example.darshan", "ior_hdf5_example.darshan", "sample-dxt-simple.darshan")
+"""Logs that `make test` reads; `make test-full` reads all."""
+
+
+def test_there_are_as_many_example_logs_as_ever() -> None:
+    assert len(_darshan_logs()) == 18
+
+
+@pytest.mark.parametrize("log", [
+    pytest.param(log, id=log.name[:24], marks=() if log.name in _SOON else pytest.mark.full) for log in _darshan_logs()
+])  # fmt: skip
+def test_bytes_and_operations_of_example_logs_are_those_of_darshans_accumulator(log: Path) -> None:
     from darshan import DarshanReport
     from darshan.backend.cffi_backend import accumulate_records
 
-    logs = _darshan_logs()
-    assert len(logs) == 18
     num_compared = 0
-    for log in logs:
-        tables = _read(log)
-        files, counters = tables["files"], tables["file_counters"]
-        report = DarshanReport(str(log), read_all=False)
-        for module in ("POSIX", "STDIO", "MPI-IO"):
-            is_own = files["layer"] == module
-            assert is_own.any() == (module in report.modules)
-            if not is_own.any():
-                continue
-            report.mod_read_all_records(module)
-            records = report.records[module].to_df()
-            found = accumulate_records(records, module, report.metadata["job"]["nprocs"])
-            own = np.maximum([files["read_nbytes"][is_own], files["written_nbytes"][is_own]], 0)
-            assert own.sum() == found.derived_metrics.total_bytes, (log.name, module)
-            assert is_own.sum() == len(records["counters"])
-            whole = {"opens": ("OPENS", "COLL_OPENS", "INDEP_OPENS"), "reads": ("READS", "COLL_READS", "INDEP_READS"),
-                     "writes": ("WRITES", "COLL_WRITES", "INDEP_WRITES")}  # fmt: skip
-            for name, parts in whole.items():
-                summary = found.summary_record["counters"]
-                prefix = module.replace("-", "")
-                expected = sum(int(summary[f"{prefix}_{part}"].iloc[0]) for part in parts
-                               if f"{prefix}_{part}" in summary)  # fmt: skip
-                assert np.maximum(files[f"num_{name}"][is_own], 0).sum() == expected, (log.name, module, name)
-            of_module = counters["layer"] == module
-            name = f"{module.replace('-', '')}_BYTES_READ"
-            chosen = of_module & (counters["counter"] == name)
-            assert counters["value"][chosen].tolist() == records["counters"][name].tolist()
+    tables = _read(log)
+    files, counters = tables["files"], tables["file_counters"]
+    report = DarshanReport(str(log), read_all=False)
+    for module in ("POSIX", "STDIO", "MPI-IO"):
+        is_own = files["layer"] == module
+        assert is_own.any() == (module in report.modules)
+        if not is_own.any():
+            continue
+        report.mod_read_all_records(module)
+        records = report.records[module].to_df()
+        found = accumulate_records(records, module, report.metadata["job"]["nprocs"])
+        own = np.maximum([files["read_nbytes"][is_own], files["written_nbytes"][is_own]], 0)
+        assert own.sum() == found.derived_metrics.total_bytes, (log.name, module)
+        assert is_own.sum() == len(records["counters"])
+        whole = {"opens": ("OPENS", "COLL_OPENS", "INDEP_OPENS"), "reads": ("READS", "COLL_READS", "INDEP_READS"),
+                 "writes": ("WRITES", "COLL_WRITES", "INDEP_WRITES")}  # fmt: skip
+        for name, parts in whole.items():
+            summary = found.summary_record["counters"]
+            prefix = module.replace("-", "")
+            expected = sum(int(summary[f"{prefix}_{part}"].iloc[0]) for part in parts
+                           if f"{prefix}_{part}" in summary)  # fmt: skip
+            assert np.maximum(files[f"num_{name}"][is_own], 0).sum() == expected, (log.name, module, name)
+        of_module = counters["layer"] == module
+        name = f"{module.replace('-', '')}_BYTES_READ"
+        chosen = of_module & (counters["counter"] == name)
+        assert counters["value"][chosen].tolist() == records["counters"][name].tolist()
+        num_compared += 1
+    for module in ("DXT_POSIX", "DXT_MPIIO"):
+        if module in report.modules:
+            report.mod_read_all_dxt_records(module, dtype="dict")
+            segments = [
+                each for record in report.records[module] for kind in ("read_segments", "write_segments")
+                for each in record[kind]
+            ]  # fmt: skip
+            is_own = tables["io"]["layer"] == {"DXT_POSIX": "POSIX", "DXT_MPIIO": "MPI-IO"}[module]
+            assert tables["io"]["nbytes"][is_own].sum() == sum(each["length"] for each in segments)
+            assert is_own.sum() == len(segments)
             num_compared += 1
-        for module in ("DXT_POSIX", "DXT_MPIIO"):
-            if module in report.modules:
-                report.mod_read_all_dxt_records(module, dtype="dict")
-                segments = [
-                    each for record in report.records[module] for kind in ("read_segments", "write_segments")
-                    for each in record[kind]
-                ]  # fmt: skip
-                is_own = tables["io"]["layer"] == {"DXT_POSIX": "POSIX", "DXT_MPIIO": "MPI-IO"}[module]
-                assert tables["io"]["nbytes"][is_own].sum() == sum(each["length"] for each in segments)
-                assert is_own.sum() == len(segments)
-                num_compared += 1
-    assert num_compared > 35
+    assert num_compared > 0
 
 
 def test_damaged_logs_of_darshan_are_refused_and_this_process_goes_on(tmp_path: Path) -> None:
     content = next(each for each in _darshan_logs() if each.name == "sample-dxt-simple.darshan").read_bytes()
     draw = random.Random(5)
     num_refused = 0
-    for seed in range(12):
+    for seed in range(6):
         damaged = bytearray(content[: draw.randrange(len(content))] if seed % 3 == 0 else content)
         for _ in range(1 << seed % 5):
             damaged[draw.randrange(min(len(damaged), 400 if seed % 2 else len(damaged)))] = draw.randrange(256)
@@ -120,7 +130,7 @@ def test_damaged_logs_of_darshan_are_refused_and_this_process_goes_on(tmp_path: 
             _read(path)
         except RecorderError:
             num_refused += 1
-    assert num_refused >= 10
+    assert num_refused >= 4
     path = tmp_path / "other.darshan"
     path.write_bytes(b"something else")
     with raises(RecorderError, names=str(path)):

@@ -213,6 +213,7 @@ def test_the_commands(tmp_path: Path, store: StoreClient) -> None:
         (("store", str(tmp_path / "new"), "--keep", "5 years"), "5 years"),
         (("store", str(tmp_path / "new"), "--host", "203.0.113.7"), "203.0.113.7"),
         (("query", folder, "SELECT 1", "--run", "none"), "by-command"),
+        (("query", folder, "SELECT 1"), "by-command"),
     ):
         failed = hocket("observe", *words)
         assert failed.returncode == 2

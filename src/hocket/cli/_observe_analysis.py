@@ -274,8 +274,9 @@ def query(
     from hocket.cli._tables import console_of, table_of
     from hocket.observe import query_run, query_stored, query_tables
     from hocket.observe.store.parquet import TABLES_FILE
+    from hocket.observe.store.segments import STORE_FILE
 
-    if name:
+    if name or (run / STORE_FILE).exists():
         result = query_stored(run, name, sql, timeout=timeout)
     elif (run / TABLES_FILE).exists():
         result = query_tables(run, sql, timeout=timeout)

@@ -21,14 +21,14 @@ from typing import Any
 
 from hocket.errors import HocketError, InvalidArgument, InvalidState, RecorderError, ResourceExhausted
 from hocket.observe.store.arrow_batches import arrow
-from hocket.observe.store.segments import RUN_FILE, RUN_NAME
+from hocket.observe.store.segments import RUN_FILE, RUN_NAME, STORE_FILE
 from hocket.observe.store.stored_run import SenderRows, StoredRun
 from hocket.versioned_json import Head
 from hocket.whole_file import write_text
 
 MOST_QUEUED_NBYTES = 256 << 20
 _STORE = Head("hocket store, version ", 1, RecorderError, title="a store", most_nbytes=1 << 16)
-_STORE_FILE, _LOCK_FILE, _RUNS = "store.json", "owner.lock", "runs"
+_LOCK_FILE, _RUNS = "owner.lock", "runs"
 _MOST_RUNS = 100_000
 _GATHERED_ROWS = 50_000
 _GATHER_S = 0.05
@@ -374,7 +374,7 @@ def check_run_name(name: str) -> None:
 
 
 def _make_store(folder: Path) -> None:
-    path = folder / _STORE_FILE
+    path = folder / STORE_FILE
     try:
         if not path.exists():
             if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -43,7 +43,8 @@ def query_stored(
     if not RUN_NAME.fullmatch(run) or not (folder / RUN_FILE).is_file():
         known = sorted(each.parent.name for each in runs.glob(f"*/{RUN_FILE}"))
         listed = f"it has {', '.join(known[:20])}" if known else "it has none"
-        raise InvalidArgument(f"store {store} has no run {run!r:.60}: {listed}")
+        wanted = f"has no run {run!r:.60}" if run else "is asked about one of its runs"
+        raise InvalidArgument(f"store {store} {wanted}: {listed}")
     segments = {table: [each.path for each in find_segments(folder / table)] for table in TABLE_COLUMNS}
     return query_segments(folder, segments, sql, timeout=timeout, most_rows=most_rows)
 
