@@ -377,7 +377,8 @@ def test_tables_of_runs_have_the_stated_columns(run_of_three: Any) -> None:
          ("communicators", "size", "4")),
         (json.dumps(_inspector_line(header={"id": "a", "rank": 9, "n_ranks": 8})).encode(), ("line 1", "rank", "9")),
         (json.dumps(_inspector_line()).replace("v4.0", "v9.1").encode(), ("line 1", "v9.1", "v4.0")),
-        (json.dumps(_inspector_line()).encode() + b"\n{broken", "line 2"),
+        (json.dumps(_inspector_line()).encode() + b"\n{broken\n", "line 2"),
+        (json.dumps(_inspector_line()).encode()[:-9], "line 1"),
         (b'{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1, "name": "\\ud800"}]}', ("event 0", "name")),
         (b"\x1f\x8b" + b"damaged" * 10, ()),
     ],
@@ -437,6 +438,20 @@ def test_mutated_files_are_read_or_refused(torch_files: Path, tmp_path: Path) ->
     assert num_refused > 50
 
 
+def test_what_a_killed_writer_left_is_read_as_a_part(tmp_path: Path) -> None:
+    whole = json.dumps(_inspector_line()).encode()
+    event = b'{"ph": "X", "name": "a", "pid": 1, "tid": 2, "ts": 3, "dur": 4}'
+    for name, content, table in (
+        ("inspector", whole + b"\n" + whole[:99], "operations"), ("whole", whole, "operations"),
+        ("cut", b"[" + event + b",\n" + event[:30], "slices"), ("open", b"[" + event + b",\n" + event, "slices"),
+        ("closed", b"[" + event + b"]", "slices"),
+    ):  # fmt: skip
+        (tmp_path / name).write_bytes(content)
+        tables = _read(tmp_path / name)
+        assert len(tables[table]["process"]) == (2 if name == "open" else 1)
+        assert tables["sources"]["is_partial"].tolist() == [name not in ("whole", "closed")]
+
+
 def test_wrong_names_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('[{"ph": "i", "ts": 1}]')
     with raises(InvalidArgument, names=("out", ".parquet")):
@@ -447,6 +462,11 @@ def test_wrong_names_are_refused_before_anything_is_written(tmp_path: Path) -> N
         import_records([tmp_path / "absent"], tmp_path / "out.parquet")
     with pytest.raises(HocketError):
         import_records([], tmp_path / "out.parquet")
+    with raises(InvalidArgument, names="a.json"):
+        import_records([tmp_path / "a.json", tmp_path / "a.json"], tmp_path / "out.parquet")
+    (tmp_path / "empty").mkdir()
+    with raises(InvalidArgument, names="empty"):
+        import_records(tmp_path / "empty", tmp_path / "out.parquet")
     (tmp_path / "full.parquet").mkdir()
     (tmp_path / "full.parquet" / "x").touch()
     with raises(InvalidArgument, names="full.parquet"):

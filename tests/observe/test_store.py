@@ -223,7 +223,10 @@ def test_a_damaged_segment_is_named(tmp_path: Path) -> None:
     (segment,) = find_segments(tmp_path / "store" / "runs" / "run-1" / "operations")
     segment.path.write_bytes(segment.path.read_bytes()[:-9])
     with raises(RecorderError, names=str(segment.path)):
-        query_stored(tmp_path / "store", "run-1", "SELECT 1")
+        query_stored(tmp_path / "store", "run-1", "SELECT count(*) FROM operations")
+    assert query_stored(tmp_path / "store", "run-1", "SELECT count(*) FROM io").rows == ((0,),)
+    with raises(InvalidArgument, names=str(tmp_path)):
+        query_stored(tmp_path, "run-1", "SELECT 1")
     with StoreOwner(tmp_path / "store") as owner:
         with raises(RecorderError, names=str(segment.path)):
             owner.find_run("run-1")

@@ -77,6 +77,8 @@ def test_a_window_has_only_its_spans(store: StoreClient) -> None:
     ("path", "method", "body", "names"),
     [
         ("/v1/runs/none", "GET", b"", "none"),
+        ("/v1/runs/run-1/questions/totals?begn_s=1", "GET", b"", ("begn_s", "begin_s")),
+        ("/v1/runs/", "GET", b"", "404"),
         ("/v1/runs/none/questions/totals", "GET", b"", "none"),
         ("/v1/runs/run-1/questions/other", "GET", b"", ("other", "over-time")),
         ("/v1/runs/run-1/tables/other/rows", "POST", b"", ("other", "operations")),
@@ -132,6 +134,13 @@ def test_strangers_get_nothing(store: StoreClient) -> None:
     assert (folder / "token").stat().st_mode & 0o077 == 0
 
 
+def test_the_address_of_a_host_is_one_of_its_names(store: StoreClient) -> None:
+    token = store._headers["authorization"].encode()
+    for host, status in ((b"127.0.0.1:5", b"200"), (socket.gethostname().encode(), b"200"), (b"10.0.0.1", b"421")):
+        answer = _raw(store, b"GET /v1/health HTTP/1.1\r\nhost: " + host + b"\r\nauthorization: " + token + b"\r\n\r\n")
+        assert answer.split(b" ")[1] == status
+
+
 def test_an_attacker_on_the_port_changes_nothing(store: StoreClient) -> None:
     draw = random.Random(3)
     token = store._headers["authorization"].encode()
@@ -176,7 +185,10 @@ def test_a_run_is_pushed_and_pushed_again(tmp_path: Path, store: StoreClient) ->
     )  # fmt: skip
     counts = store.push(run, "pushed")
     assert counts == {table: len(next(iter(columns.values()))) for table, columns in run_tables(run).items()}
-    assert store.push(run, "pushed") == counts
+    assert store.push(run, "pushed") == dict.fromkeys(counts, 0)
+    assert {table: count for table, count in store.ask("/v1/runs/pushed")["num_rows"].items() if count} == {
+        table: count for table, count in counts.items() if count
+    }
     folder = Path(store.ask("/v1/health")["store"])
     for table in TABLE_COLUMNS:
         sql = f"SELECT * FROM {table} ORDER BY ALL"
@@ -204,7 +216,8 @@ def test_the_commands(tmp_path: Path, store: StoreClient) -> None:
     recorded = tmp_path / "recorded"
     assert hocket("observe", "run", "--output", str(recorded), "--", "cat", "/etc/hostname").returncode == 0
     done = hocket("observe", "push", str(recorded), folder, "--name", "by-command", "--json")
-    assert json.loads(done.stdout)["rows"]["processes"] == 1, done.stderr
+    assert json.loads(done.stdout)["sent"]["processes"] == json.loads(done.stdout)["stored"]["processes"] == 1
+    assert hocket("observe", "push", str(recorded), folder, "--name", "by-command").returncode == 0
     done = hocket("observe", "query", folder, "SELECT program FROM processes", "--run", "by-command", "--json")
     assert json.loads(done.stdout)["rows"] == [["cat /etc/hostname"]]
     for words, names in (
@@ -214,6 +227,12 @@ def test_the_commands(tmp_path: Path, store: StoreClient) -> None:
         (("store", str(tmp_path / "new"), "--host", "203.0.113.7"), "203.0.113.7"),
         (("query", folder, "SELECT 1", "--run", "none"), "by-command"),
         (("query", folder, "SELECT 1"), "by-command"),
+        (("findings", folder), "--run"),
+        (("push", str(recorded), folder, "--name", "a/b"), "a/b"),
+        (("push", folder, str(recorded)), str(recorded)),
+        (("push", str(recorded), str(recorded)), str(recorded)),
+        (("push", str(recorded), "127.0.0.1:5"), "http://"),
+        (("store", str(tmp_path / "new"), "--name", "x:5"), "x:5"),
     ):
         failed = hocket("observe", *words)
         assert failed.returncode == 2

@@ -341,7 +341,10 @@ def _parse_percent(text: str) -> float:
 
 def _open(run: Path) -> ObservedRun:
     from hocket.observe import open_run
+    from hocket.observe.store.segments import STORE_FILE
 
+    if (run / STORE_FILE).exists():
+        raise InvalidArgument(f"{run} is a store: hocket observe query {run} --run NAME asks one of its runs")
     observed = open_run(run)
     for problem in (*observed.problems, *(problem for each in observed.processes for problem in each.problems)):
         print(f"hocket observe: {problem}", file=sys.stderr)

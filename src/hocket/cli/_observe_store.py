@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ import typer
 
 from hocket.cli._output import AsJson, json_text
 from hocket.errors import InvalidArgument
+from hocket.observe.store.segments import RUN_FILE, STORE_FILE
 
 if TYPE_CHECKING:
     from hocket.observe.store.client import StoreClient
@@ -90,9 +92,14 @@ def push(
 
     chosen = name or run.resolve().name
     with client_of(store) as client:
-        rows = client.push(open_run(run), chosen)
-    shown = f"{store}: run {chosen}, " + ", ".join(f"{table} {count} rows" for table, count in rows.items() if count)
-    print(json_text({"run": chosen, "rows": rows}) if as_json else shown)
+        sent = client.push(open_run(run), chosen)
+        stored = client.ask(f"/v1/runs/{chosen}")["num_rows"]
+    parts = [f"{table} {count} rows" for table, count in sent.items() if count]
+    shown = f"{store}: run {chosen}: " + (f"sent {', '.join(parts)}" if parts else "all rows had been sent before")
+    print(json_text({"run": chosen, "sent": sent, "stored": stored}) if as_json else shown)
+    missing = [table for table, count in sent.items() if not count and stored.get(table) == 0]
+    if missing:
+        print(f"hocket observe: the store has removed the rows of {', '.join(missing)} (--keep)", file=sys.stderr)
     return 0
 
 
@@ -112,10 +119,17 @@ def client_of(store: str) -> StoreClient:
         return StoreClient(store, os.environ[TOKEN_VARIABLE])
     folder = Path(store)
     if not (folder / "address").is_file():
-        raise InvalidArgument(
-            f"{store} is no address and no folder of a store that is served: hocket observe store {store}"
-        )
+        raise InvalidArgument(_no_store(store))
     return StoreClient((folder / "address").read_text().strip(), (folder / "token").read_text().strip())
+
+
+def _no_store(store: str) -> str:
+    folder = Path(store)
+    if (folder / STORE_FILE).is_file():
+        return f"nobody serves {store}: start hocket observe store {store}"
+    if (folder / RUN_FILE).is_file():
+        return f"{store} is a recorded run; name the run first, then the store"
+    return f"{store} is no folder of a store, and no address such as http://127.0.0.1:28080"
 
 
 def _amount(option: str, text: str, units: dict[str, float] | dict[str, int]) -> float | None:

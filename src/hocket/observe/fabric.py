@@ -282,8 +282,10 @@ def read_labels(path: str | Path) -> dict[str, str]:
     labels = {}
     try:
         text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecorderError(f"{path}: {error}") from None
+    except OSError as error:
+        raise RecorderError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise RecorderError(f"{path}: it is no text") from None
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip() and not line.lstrip().startswith("#"):
             match = _LABEL.fullmatch(line)

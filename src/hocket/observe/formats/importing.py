@@ -15,6 +15,7 @@ from hocket.observe.saved import empty_folder
 from hocket.observe.store.parquet import ENDINGS, save_tables
 
 _DARSHAN = ".darshan"
+_PICKLE = b"\x80"
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,9 @@ IMPORT_FORMATS = (
 """A file has the first one whose mark it has; others say the version of NCCL, too."""
 
 
-def import_records(paths: Iterable[str | Path], folder: str | Path, *, format: str | None = None) -> dict[str, int]:
+def import_records(
+    paths: str | Path | Iterable[str | Path], folder: str | Path, *, format: str | None = None
+) -> dict[str, int]:
     """Read records of other tools into a folder of Parquet tables, which `query_tables` and others read.
 
     | format | files | tables |
@@ -91,9 +94,13 @@ def import_records(paths: Iterable[str | Path], folder: str | Path, *, format: s
     known = {each.name: each for each in IMPORT_FORMATS}
     if format is not None and format not in known:
         raise InvalidArgument(f"the format must be one of {', '.join(known)}, not {format!r}")
-    files = [file for path in paths for file in _files_of(Path(path))]
+    given = [paths] if isinstance(paths, (str, Path)) else paths
+    files = [file for path in given for file in _files_of(Path(path))]
     if not files:
         raise InvalidArgument("no file to import was named")
+    for place, file in enumerate(files):
+        if file.resolve() in {each.resolve() for each in files[:place]}:
+            raise InvalidArgument(f"{file} was named twice")
     tables = ImportedTables()
     for file in files:
         (known[format] if format else import_format_of(file)).read(file, tables)
@@ -116,6 +123,10 @@ def import_format_of(path: Path) -> ImportFormat:
     if path.name.endswith(_DARSHAN):
         return IMPORT_FORMATS[0]
     head = next(pieces_of(path), b"")
+    if not head.strip():
+        raise RecorderError(f"{path}: it is empty")
+    if head.startswith(_PICKLE):
+        return next(each for each in IMPORT_FORMATS if each.name == "flight")
     for each in IMPORT_FORMATS:
         if each.mark and each.mark in head:
             return each
@@ -125,7 +136,10 @@ def import_format_of(path: Path) -> ImportFormat:
 
 def _files_of(path: Path) -> list[Path]:
     if path.is_dir():
-        return sorted(each for each in path.iterdir() if each.is_file())
+        found = sorted(each for each in path.iterdir() if each.is_file())
+        if not found:
+            raise InvalidArgument(f"{path} has no files; folders in it are not searched")
+        return found
     if not path.exists():
         raise InvalidArgument(f"{path} does not exist")
     return [path]

@@ -118,8 +118,15 @@ def read_inspector(path: Path, tables: ImportedTables) -> None:
         RecorderError: a line is no such record; names it.
     """
     version, num_records, num_left_out, is_partial = "", 0, 0, False
-    for number, line in lines_of(path):
-        record = ReadObject(parse_json(line, f"{path}, line {number}"), f"{path}, line {number}")
+    for number, line, is_whole in lines_of(path):
+        try:
+            content = parse_json(line, f"{path}, line {number}")
+        except RecorderError:
+            if is_whole or not num_records:
+                raise
+            is_partial = True  # its writer was killed while it wrote this line
+            break
+        record = ReadObject(content, f"{path}, line {number}")
         metadata = record.child("metadata")
         version = metadata.text("inspector_output_format_version")
         if not _READ_VERSION.fullmatch(version):
@@ -133,6 +140,8 @@ def read_inspector(path: Path, tables: ImportedTables) -> None:
             continue
         _add(tables, record, kind)
         num_records += 1
+    if not version:
+        raise RecorderError(f"{path}: it is empty")
     tables.add("sources", file=str(path), format="NCCL Inspector", version=version, num_records=num_records,
                num_left_out=num_left_out, is_partial=is_partial)  # fmt: skip
 

@@ -45,8 +45,8 @@ def pieces_of(path: Path) -> Iterator[bytes]:
         raise RecorderError(f"{path}: its compressed data is damaged: {error}") from None
 
 
-def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a file with their numbers, without empty ones.
+def lines_of(path: Path) -> Iterator[tuple[int, bytes, bool]]:
+    """Yield the lines of a file with their numbers, and whether they have an end; without empty ones.
 
     Raises:
         RecorderError: as of `pieces_of`, or a line is too long.
@@ -56,12 +56,12 @@ def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
         *lines, rest = (rest + piece).split(b"\n")
         for line in lines:
             if line.strip():
-                yield number, line
+                yield number, line, True
             number += 1
         if len(rest) > _MOST_LINE_NBYTES:
             raise RecorderError(f"{path}, line {number}: it is longer than {_MOST_LINE_NBYTES} bytes")
     if rest.strip():
-        yield number, rest
+        yield number, rest, False
 
 
 def parse_json(text: bytes, place: str) -> Any:
@@ -73,7 +73,7 @@ def parse_json(text: bytes, place: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise RecorderError(f"{place}: it is not JSON: {error.msg} at character {error.pos}") from None
+        raise RecorderError(f"{place}: it is not JSON: {error.msg} (character {error.pos})") from None
     except (ValueError, RecursionError) as error:  # no UTF-8, a number of thousands of digits, deep nesting
         raise RecorderError(f"{place}: {error}") from None
 

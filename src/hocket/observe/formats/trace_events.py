@@ -34,7 +34,7 @@ class _Timeline:
 
     def __init__(self, path: Path, tables: ImportedTables) -> None:
         self._path, self._tables = path, tables
-        self._head, self._events = _content(path)
+        self._head, self._events, self.is_partial = _content(path)
         self._base_ns = self._head.integer("baseTimeNanoseconds", 0)
         self._names: dict[tuple[Any, ...], str] = {}
         self._open: dict[tuple[Any, ...], list[tuple[ReadObject, int]]] = {}
@@ -166,20 +166,23 @@ def read_trace_events(path: Path, tables: ImportedTables) -> None:
     timeline = _Timeline(path, tables)
     timeline.read()
     tables.add("sources", file=str(path), format="trace events", version=timeline.version,
-               num_records=timeline.num_records, num_left_out=timeline.num_left_out)  # fmt: skip
+               num_records=timeline.num_records, num_left_out=timeline.num_left_out,
+               is_partial=timeline.is_partial)  # fmt: skip
 
 
-def _content(path: Path) -> tuple[ReadObject, list[Any]]:
+def _content(path: Path) -> tuple[ReadObject, list[Any], bool]:
+    """What a file says besides its events, its events, and whether its end is missing."""
     text = b"".join(pieces_of(path)).strip()
-    if text.startswith(b"[") and not text.endswith(b"]"):
-        text = text.rstrip(b",") + b"]"  # writers that were killed leave the list open, which the format allows
+    is_partial = text.startswith(b"[") and not text.endswith(b"]")
+    if is_partial:  # writers that were killed leave the list open, which the format allows
+        text = (text if text.endswith((b"},", b"}")) else text[: text.rfind(b"},") + 1]).rstrip(b",") + b"]"
     content = parse_json(text, str(path))
     if isinstance(content, list):
-        return ReadObject({}, str(path)), content
+        return ReadObject({}, str(path)), content, is_partial
     head = ReadObject(content, str(path))
     if "traceEvents" not in head:
         raise RecorderError(f'{path}: it has no "traceEvents"')
-    return head, head.sequence("traceEvents")
+    return head, head.sequence("traceEvents"), False
 
 
 def _track(event: ReadObject, phase: str) -> tuple[Any, ...]:

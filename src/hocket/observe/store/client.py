@@ -13,6 +13,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from hocket.errors import AuthenticationError, InvalidArgument, PeerFailure, ResourceExhausted
 from hocket.observe.store.arrow_batches import arrow_table, write_batch
 from hocket.observe.store.run_tables import run_tables
+from hocket.observe.store.segments import check_run_name
 
 if TYPE_CHECKING:
     from hocket.observe.saved import ObservedRun
@@ -21,6 +22,8 @@ BATCH_ROWS = 65_536
 _LATER = (429, 503)
 _FIRST_PAUSE_S, _MOST_PAUSE_S = 0.05, 2.0
 _LEAST_WAIT_S = 0.05
+_REFUSED_S = 3.0
+"""So long a store may take to start again."""
 
 
 class StoreClient:
@@ -108,12 +111,14 @@ class StoreClient:
             sender: who sends it.
 
         Returns:
-            The number of rows of each table.
+            The number of rows of each table that were sent now; 0: the store had been sent them before.
 
         Raises:
             InvalidArgument: the store refuses them; says why.
             PeerFailure, ResourceExhausted, AuthenticationError: as of `ask`.
         """
+        check_run_name(name)
+        check_run_name(sender)
         described = {"began_unix_s": run.description.began_s, "command": list(run.description.command)}
         place = f"/v1/runs/{quote(name, safe='')}"
         self.ask(place, method="PUT", body=json.dumps(described).encode())
@@ -124,11 +129,12 @@ class StoreClient:
             for first in range(next_row, rows.num_rows, BATCH_ROWS):
                 body = write_batch(rows.slice(first, BATCH_ROWS))
                 self.ask(f"{place}/tables/{table}/rows", method="POST", body=body, sender=sender, first_row=first)
-            counts[table] = rows.num_rows
+            counts[table] = max(rows.num_rows - next_row, 0)
         return counts
 
     def _asked(self, method: str, target: str, body: bytes) -> tuple[int, Any]:
-        deadline, pause = monotonic() + self._timeout, _FIRST_PAUSE_S
+        began_s, pause = monotonic(), _FIRST_PAUSE_S
+        deadline = began_s + self._timeout
         while True:
             with self._reconnecting() as failure:
                 self._connection.timeout = max(deadline - monotonic(), _LEAST_WAIT_S)
@@ -140,9 +146,12 @@ class StoreClient:
                 if response.status not in _LATER:
                     is_json = response.headers.get_content_type() == "application/json"
                     return response.status, json.loads(text) if is_json else {}
+            if failure and isinstance(failure[0], ConnectionRefusedError):  # nobody listens there
+                deadline = min(deadline, began_s + _REFUSED_S)
             if monotonic() + pause > deadline:
                 if failure:
-                    raise PeerFailure(f"{self._url} could not be reached for {self._timeout:g} s: {failure[0]}")
+                    waited_s = monotonic() - began_s
+                    raise PeerFailure(f"{self._url} could not be reached for {waited_s:.1f} s: {failure[0]}")
                 raise ResourceExhausted(f"{self._url} was busy for {self._timeout:g} s: {text[:200].decode()}")
             sleep(pause)
             pause = min(2 * pause, _MOST_PAUSE_S)

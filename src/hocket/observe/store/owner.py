@@ -21,7 +21,7 @@ from typing import Any
 
 from hocket.errors import HocketError, InvalidArgument, InvalidState, RecorderError, ResourceExhausted
 from hocket.observe.store.arrow_batches import arrow
-from hocket.observe.store.segments import RUN_FILE, RUN_NAME, STORE_FILE
+from hocket.observe.store.segments import RUN_FILE, RUN_NAME, STORE_FILE, check_run_name
 from hocket.observe.store.stored_run import SenderRows, StoredRun
 from hocket.versioned_json import Head
 from hocket.whole_file import write_text
@@ -358,19 +358,6 @@ def _answer(done: Future[IngestAnswer], result: IngestAnswer | Exception) -> Non
         done.set_exception(result)
     else:
         done.set_result(result)
-
-
-def check_run_name(name: str) -> None:
-    """Check the name of a run or of a sender.
-
-    Raises:
-        InvalidArgument: it is none.
-    """
-    if not RUN_NAME.fullmatch(name):
-        raise InvalidArgument(
-            "a name has 1 to 100 letters, digits, '.', '_' and '-', and begins with a letter or digit,"
-            f" not {name!r:.120}"
-        )
 
 
 def _make_store(folder: Path) -> None:

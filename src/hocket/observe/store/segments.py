@@ -16,7 +16,7 @@ from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING
 
-from hocket.errors import RecorderError
+from hocket.errors import InvalidArgument, RecorderError
 from hocket.observe.store.arrow_batches import arrow
 
 if TYPE_CHECKING:
@@ -124,6 +124,19 @@ def write_part(
         part.unlink(missing_ok=True)
         raise
     return SegmentPart(part, first, last, rows.num_rows, since_s, dict(ranges))
+
+
+def check_run_name(name: str) -> None:
+    """Check the name of a run or of a sender.
+
+    Raises:
+        InvalidArgument: it is none.
+    """
+    if not RUN_NAME.fullmatch(name):
+        raise InvalidArgument(
+            "a name has 1 to 100 letters, digits, '.', '_' and '-', and begins with a letter or digit,"
+            f" not {name!r:.120}"
+        )
 
 
 def find_segments(folder: Path) -> list[Segment]:

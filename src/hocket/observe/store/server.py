@@ -120,6 +120,7 @@ class StoreServer:
         """
         try:
             from starlette.applications import Starlette
+            from starlette.exceptions import HTTPException
             from starlette.routing import Route
         except ImportError:
             raise MissingPackage("the store needs Starlette and others: pip install 'hocket[store]'") from None
@@ -130,12 +131,17 @@ class StoreServer:
             Route(run, self._answered(self._run), methods=["GET"]),
             Route(run, self._answered(self._add_run), methods=["PUT"]),
             Route(run + "/tables/{table}/schema", self._answered(self._schema)),
-            Route(run + "/tables/{table}/rows", self._answered(self._rows), methods=["POST"]),
+            Route(run + "/tables/{table}/rows", self._answered(self._rows, "sender", "first_row"), methods=["POST"]),
             Route(run + "/senders/{sender}/{table}", self._answered(self._sender)),
-            Route(run + "/questions/{question}", self._answered(self._question)),
-            Route(run + "/query", self._answered(self._query), methods=["POST"]),
+            Route(run + "/questions/{question}", self._answered(self._question, "begin_s", "end_s", "spans")),
+            Route(run + "/query", self._answered(self._query, "timeout_s"), methods=["POST"]),
         ]
-        application = Starlette(routes=routes)
+
+        async def refuse(_: Any, error: Any) -> Any:
+            return _json_response({"error": f"{error.status_code} {error.detail}"}, error.status_code)
+
+        application = Starlette(routes=routes, exception_handlers={HTTPException: refuse})
+        application.router.redirect_slashes = False
 
         async def checked(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http" and (refusal := self._refusal(scope)) is not None:
@@ -153,17 +159,21 @@ class StoreServer:
 
     def _refusal(self, scope: Scope) -> _HttpError | None:
         headers = dict(scope["headers"])
-        host = headers.get(b"host", b"").decode("latin-1")
-        if _without_port(host) not in self._hosts:
+        host = _without_port(headers.get(b"host", b"").decode("latin-1"))
+        # A page can make a name of its own mean this host, and then ask as if it came from here; but not an address.
+        if host not in self._hosts and host.strip("[]") != (scope.get("server") or ("",))[0]:
             return _HttpError(421, f"this store is not called {host[:100]!r}: --name adds a name")
         found = headers.get(b"authorization", b"")
         if not hmac.compare_digest(found, b"Bearer " + self._token):
             return _HttpError(401, f"the token is missing or wrong: it is in the file {TOKEN_FILE} of the store")
         return None
 
-    def _answered(self, handle: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]:
+    def _answered(self, handle: Callable[[Any], Awaitable[Any]], *parameters: str) -> Callable[[Any], Awaitable[Any]]:
         async def answer(request: Any) -> Any:
             try:
+                if unknown := set(request.query_params) - {*parameters}:
+                    known = f"known are {', '.join(parameters)}" if parameters else "there are none"
+                    raise InvalidArgument(f"this request has no parameter {sorted(unknown)[0]!r:.60}: {known}")
                 content = await handle(request)
             except _HttpError as error:
                 # What is left of its body is not read.

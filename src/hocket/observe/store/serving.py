@@ -35,7 +35,7 @@ def serve_store(
         folder: of the store; made if it does not exist. Its file ``token`` is what requests must show.
         host: address to listen at.
         port: to listen at; 0: any free one.
-        names: further names that requests may use for this host.
+        names: further names that requests may use for this host, besides its address and host name.
         retention: what is removed when.
         on_ready: is called with the address, such as "http://127.0.0.1:28080", as soon as requests are answered.
         until: when it is set, this ends as by a signal; signals come to the main thread only.
@@ -62,11 +62,15 @@ def serve_store(
         import uvicorn
     except ImportError:
         raise MissingPackage("the store needs uvicorn and others: pip install 'hocket[store]'") from None
-    with StoreOwner(folder, retention=retention) as owner, _listener(host, port) as listener:
+    for name in names:
+        if ":" in name.strip("[]") and not name.startswith("["):
+            raise InvalidArgument(f"a name of this host has no port: {name!r:.80}")
+    with _listener(host, port) as listener, StoreOwner(folder, retention=retention) as owner:
         token = read_token(Path(folder))
         found_host, found_port = listener.getsockname()[:2]
         shown = f"[{found_host}]" if ":" in found_host else found_host
-        known = tuple({"localhost", "127.0.0.1", "[::1]", shown, host.lower(), *(name.lower() for name in names)})
+        own = {"localhost", "127.0.0.1", "[::1]", socket.gethostname(), shown, host}
+        known = tuple(name.lower() for name in {*own, *names})
 
         async def main() -> None:
             server = StoreServer(owner, token, known)

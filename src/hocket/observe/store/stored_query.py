@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from hocket.errors import InvalidArgument, RecorderError
 from hocket.observe.store.arrow_batches import schema_of
 from hocket.observe.store.columns import TABLE_COLUMNS
 from hocket.observe.store.connection import QueryResult, check_query, connect, run_query
-from hocket.observe.store.segments import RUN_FILE, RUN_NAME, find_segments
+from hocket.observe.store.segments import RUN_FILE, RUN_NAME, STORE_FILE, find_segments
 
 
 def query_stored(
@@ -38,6 +39,8 @@ def query_stored(
         >>> observe.query_stored("stored", "run-1", "SELECT count(*) FROM operations").rows
         ((0,),)
     """
+    if not (Path(store) / STORE_FILE).is_file():
+        raise InvalidArgument(f"{store} is no store: hocket observe store makes one")
     runs = Path(store) / "runs"
     folder = runs / run
     if not RUN_NAME.fullmatch(run) or not (folder / RUN_FILE).is_file():
@@ -45,7 +48,7 @@ def query_stored(
         listed = f"it has {', '.join(known[:20])}" if known else "it has none"
         wanted = f"has no run {run!r:.60}" if run else "is asked about one of its runs"
         raise InvalidArgument(f"store {store} {wanted}: {listed}")
-    segments = {table: [each.path for each in find_segments(folder / table)] for table in TABLE_COLUMNS}
+    segments = {table: [each.path for each in find_segments(folder / table)] for table in _named_tables(sql)}
     return query_segments(folder, segments, sql, timeout=timeout, most_rows=most_rows)
 
 
@@ -60,11 +63,12 @@ def query_segments(
         sql, timeout, most_rows: as of `query_run`.
     """
     check_query(sql)
+    named = _named_tables(sql)  # a damaged file of another table does no harm
     with connect() as connection:
         import duckdb
 
         for table in TABLE_COLUMNS:
-            if paths := segments.get(table):
+            if (paths := segments.get(table)) and table in named:
                 try:
                     connection.execute(f"CREATE VIEW {table} AS SELECT * FROM read_parquet([{_listed(paths)}])")
                 except duckdb.Error as error:
@@ -73,9 +77,13 @@ def query_segments(
                 connection.register("no_rows", schema_of(table).empty_table())
                 connection.execute(f"CREATE TABLE {table} AS SELECT * FROM no_rows")
                 connection.unregister("no_rows")
-        readable = [path for paths in segments.values() for path in paths]
+        readable = [path for table, paths in segments.items() if table in named for path in paths]
         connection.execute(f"SET allowed_paths = [{_listed(readable)}]")
         return run_query(connection, sql, timeout, most_rows)
+
+
+def _named_tables(sql: str) -> set[str]:
+    return set(re.findall(r"[a-z_]+", sql.lower())) & set(TABLE_COLUMNS)
 
 
 def _listed(paths: Iterable[Path]) -> str:
