@@ -133,7 +133,8 @@ class _Events:
         is_known = np.abs(began) < LATEST_S
         chosen: Any = slice(None) if is_known.all() else is_known
         self.began = began[chosen]
-        seconds = ended[chosen] - self.began
+        with np.errstate(invalid="ignore", over="ignore"):
+            seconds = ended[chosen] - self.began
         self.seconds = np.where((seconds >= 0) & (seconds < LATEST_S), seconds, 0.0)
         has_weight, has_nbytes = (name in rows.column_names for name in ("weight", "nbytes"))
         ones = np.ones(len(self.began), np.int64)

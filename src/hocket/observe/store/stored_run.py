@@ -12,7 +12,7 @@ from pathlib import Path
 from shutil import rmtree
 from threading import Lock
 from time import monotonic, time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hocket.errors import InvalidArgument, RecorderError
 from hocket.observe.store.arrow_batches import arrow
@@ -35,9 +35,6 @@ from hocket.observe.store.segments import (
 from hocket.observe.store.stored_query import query_segments
 from hocket.versioned_json import Head
 from hocket.whole_file import write_text
-
-if TYPE_CHECKING:
-    pass
 
 MOST_SENDERS = 10_000
 """Of one table of a run."""
