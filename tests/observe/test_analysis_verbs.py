@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -110,3 +111,11 @@ def test_a_run_of_a_few_operations_is_json_too(tmp_path: Path) -> None:
         assert _parsed(hocket("observe", verb, str(tmp_path / "run"), "--json").stdout)["run"]
     found = _parsed(hocket("observe", "diff", str(tmp_path / "run"), str(tmp_path / "run"), "--json").stdout)
     assert {row["low"] for row in found["rows"]} == {None}
+
+
+def test_looking_at_the_help_loads_nothing_of_the_room() -> None:
+    program = (
+        "import sys, hocket.cli.observe; print([name for name in sys.modules if name.startswith('hocket.observe')])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"

@@ -12,7 +12,6 @@ import typer
 
 from hocket.cli._output import AsJson, json_text
 from hocket.errors import InvalidArgument
-from hocket.observe.store.segments import RUN_FILE, STORE_FILE
 
 if TYPE_CHECKING:
     from hocket.observe.store.client import StoreClient
@@ -124,6 +123,8 @@ def client_of(store: str) -> StoreClient:
 
 
 def _no_store(store: str) -> str:
+    from hocket.observe.store.segments import RUN_FILE, STORE_FILE
+
     folder = Path(store)
     if (folder / STORE_FILE).is_file():
         return f"nobody serves {store}: start hocket observe store {store}"
