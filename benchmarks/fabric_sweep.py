@@ -22,6 +22,8 @@ from claim import Options, PartResults, option, run_claim
 
 from hocket.measure import Row
 
+DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL")
+"""Whoever is killed would leave a simulator that takes a whole core."""
 PRELOAD = "/usr/lib/x86_64-linux-gnu/umad2sim/libumad2sim.so"
 NUM_SPINES, NUM_LEAVES, HOSTS_OF_LEAF = 18, 24, 18
 NODES, LINKS_OF_NODE = 20_000, 3
@@ -52,7 +54,9 @@ def simulated(folder: Path) -> Iterator[dict[str, str]]:
     (folder / "net").write_text(topology())
     environment = {**os.environ, "IBSIM_SOCKNAME": f"sweep-{os.getpid()}", "SIM_HOST": "host0-0"}
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    simulator = subprocess.Popen(["ibsim", "-s", str(folder / "net")], stdin=subprocess.PIPE, env=environment, **quiet)
+    simulator = subprocess.Popen(
+        [*DIES_WITH_US, "ibsim", "-s", str(folder / "net")], stdin=subprocess.PIPE, env=environment, **quiet
+    )
     try:
         time.sleep(2)
         inside = {**environment, "LD_PRELOAD": PRELOAD}

@@ -18,6 +18,8 @@ import pytest
 from hocket.observe import parse_fabric
 
 pytestmark = pytest.mark.timeout(180)
+DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL")
+"""Whoever is killed would leave a simulator that takes a whole core."""
 PRELOAD = "/usr/lib/x86_64-linux-gnu/umad2sim/libumad2sim.so"
 NUM_LEAVES, NUM_SPINES, NUM_HOSTS = 3, 2, 3
 """Switches, and hosts of each leaf."""
@@ -65,8 +67,8 @@ class SimulatedFabric:
         self.environment = {**os.environ, "IBSIM_SOCKNAME": f"hocket-{os.getpid()}", "SIM_HOST": "host0-0"}
         self._log = (folder / "log").open("w+")
         self._simulator = subprocess.Popen(
-            ["ibsim", "-s", str(folder / "net")], stdin=subprocess.PIPE, stdout=self._log, stderr=subprocess.STDOUT,
-            text=True, env=self.environment,
+            [*DIES_WITH_US, "ibsim", "-s", str(folder / "net")], stdin=subprocess.PIPE, stdout=self._log,
+            stderr=subprocess.STDOUT, text=True, env=self.environment,
         )  # fmt: skip
         deadline = time.monotonic() + 30
         while not self._answers():
