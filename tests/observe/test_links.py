@@ -17,6 +17,7 @@ from hocket.observe import (
     findings,
     link_loads,
 )
+from hocket.observe.analysis import findings as findings_module
 from hocket.observe.tcp_sockets import TCP_NUMBERS
 
 from .fabricated_run import MS, FakeRank, Op, fabricate
@@ -92,3 +93,15 @@ def test_a_counter_that_was_reset_is_no_traffic() -> None:
 def test_operations_without_an_end() -> None:
     ranks = [FakeRank(rank, [Op("all_reduce", 1, MS, None)], host=host) for rank, host in enumerate("ab")]
     assert [each.kind for each in findings(fabricate(ranks))] != ["bottleneck"]
+
+
+def test_of_the_two_ends_of_a_link_the_full_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where acknowledgements wait in a full queue, the other direction waits, too, even longer."""
+    run = _two_hosts([(0, second, second * 1e6, second * 0.9) for second in range(10)], [1e6 * n for n in range(10)])
+    (link, *_) = (each for each in link_loads(run) if each.host == "a")
+    full = replace(link, host="a", peers=("eth0 of b",), limited_s=8.0, limited_nbytes_s=11e6, queue_nbytes_s=12e6,
+                   num_waits=5.0, sent_nbytes=1e8, rank_nbytes=5e7)  # fmt: skip
+    waiting = replace(full, host="b", peers=("eth0 of a",), limited_s=9.0, limited_nbytes_s=6e6)
+    for order in ((waiting, full), (full, waiting)):
+        monkeypatch.setattr(findings_module, "link_loads", lambda *_, order=order: order)
+        assert [each.evidence["host"] for each in findings(run) if each.kind == "bottleneck"] == ["a"]

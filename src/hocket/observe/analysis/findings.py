@@ -38,6 +38,8 @@ _USUAL_SHARE = 0.9
 _LEAST_FOREIGN_SHARE = 0.05
 _LEAST_HANG_S = 1.0
 _LEAST_LINK_SHARE = 0.05
+_LEAST_LIMIT_SHARE = 0.8
+"""Of what its queue lets through; a device that carries less, though its connections wait, is not the limit itself."""
 _LEAST_LINK_S = 0.1
 _LEAST_RTT_RATIO = 2.0
 """A link that is full lets packets wait: round trips are longer than over an idle one."""
@@ -223,7 +225,8 @@ def _of_links(run: ObservedRun, operations: RunOperations) -> Iterator[RunFindin
     first_s, last_s = float(begin.min()), float(np.fmax(begin, end).max())
     duration_s = last_s - first_s
     named: set[tuple[str, ...]] = set()
-    for link in link_loads(run, (first_s, last_s)):
+    # Of the two ends of a link the one that is full is named: acknowledgements that wait there slow the other one, too.
+    for link in sorted(link_loads(run, (first_s, last_s)), key=lambda each: not _is_at_its_limit(each)):
         name = f"{link.device} of {link.host}"
         is_worth_it = link.limited_s >= max(_LEAST_LINK_SHARE * duration_s, _LEAST_LINK_S)
         is_full = link.rtt_ratio >= _LEAST_RTT_RATIO or link.num_waits > 0 or link.resent_nbytes > 0
@@ -232,6 +235,10 @@ def _of_links(run: ObservedRun, operations: RunOperations) -> Iterator[RunFindin
         if link.peers and link.sent_nbytes > 0 and is_worth_it and is_full and not is_other_end:
             named.add(both_ends)
             yield _of_link(run, link, duration_s)
+
+
+def _is_at_its_limit(link: LinkLoad) -> bool:
+    return link.limited_nbytes_s >= _LEAST_LIMIT_SHARE * link.queue_nbytes_s
 
 
 def _of_link(run: ObservedRun, link: LinkLoad, duration_s: float) -> RunFinding:
