@@ -130,7 +130,7 @@ def _no_store(store: str) -> str:
         return f"nobody serves {store}: start hocket observe store {store}"
     if (folder / RUN_FILE).is_file():
         return f"{store} is a recorded run; name the run first, then the store"
-    return f"{store} is no folder of a store, and no address such as http://127.0.0.1:28080"
+    return f"{store} is not a store: name its folder, or its address as in http://127.0.0.1:28080"
 
 
 def _amount(option: str, text: str, units: dict[str, float] | dict[str, int]) -> float | None:

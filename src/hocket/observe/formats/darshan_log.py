@@ -149,7 +149,7 @@ def print_log(path: str) -> int:
         return _NO_PACKAGE
     log = library.log_open(path)
     if not log["handle"]:
-        print("it is no log of a version that the library knows", file=sys.stderr)
+        print("not a Darshan log, or its version is not supported", file=sys.stderr)
         return 1
     job, modules = library.log_get_job(log), library.log_get_modules(log)
     names = library.log_get_name_records(log)

@@ -118,7 +118,7 @@ def import_format_of(path: Path) -> ImportFormat:
     """Return the format of a file, from its content.
 
     Raises:
-        RecorderError: it is none of them, or cannot be read.
+        RecorderError: the format is unknown, or the file cannot be read.
     """
     if path.name.endswith(_DARSHAN):
         return IMPORT_FORMATS[0]
@@ -131,7 +131,7 @@ def import_format_of(path: Path) -> ImportFormat:
         if each.mark and each.mark in head:
             return each
     known = ", ".join(each.text for each in IMPORT_FORMATS)
-    raise RecorderError(f"{path}: it is none of {known}; --format says which one it is")
+    raise RecorderError(f"{path}: unknown format; supported are {known}. Use --format to choose one")
 
 
 def _files_of(path: Path) -> list[Path]:

@@ -35,7 +35,7 @@ class StoreClient:
         timeout: seconds until an answer must have come; a request is tried again while the store is busy.
 
     Raises:
-        InvalidArgument: the address is none.
+        InvalidArgument: the address is not valid.
 
     Examples:
         >>> from pathlib import Path

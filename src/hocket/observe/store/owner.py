@@ -169,7 +169,7 @@ class StoreOwner:
             description: JSON that says which run it is; {}: any.
 
         Raises:
-            InvalidArgument: the name is none, the store has another run of this name, or too many runs.
+            InvalidArgument: the name is not valid, the store has another run of this name, or too many runs.
         """
         check_run_name(name)
         with self._runs_lock:
@@ -185,10 +185,10 @@ class StoreOwner:
         return False
 
     def find_run(self, name: str) -> StoredRun | None:
-        """Return a run; None: there is none of this name.
+        """Return a run; None if the store has no run of this name.
 
         Raises:
-            InvalidArgument: the name is none.
+            InvalidArgument: the name is not valid.
             RecorderError: a file of it is damaged; names it.
         """
         check_run_name(name)
@@ -227,7 +227,7 @@ class StoreOwner:
             nbytes: about how much memory they take.
 
         Raises:
-            InvalidArgument: the name of the sender is none, or a number is negative.
+            InvalidArgument: the name of the sender is not valid, or a number is negative.
             ResourceExhausted: too much waits for being sealed: send it again later.
         """
         check_run_name(sender)

@@ -130,7 +130,7 @@ def check_run_name(name: str) -> None:
     """Check the name of a run or of a sender.
 
     Raises:
-        InvalidArgument: it is none.
+        InvalidArgument: it is not valid.
     """
     if not RUN_NAME.fullmatch(name):
         raise InvalidArgument(
