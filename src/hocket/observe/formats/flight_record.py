@@ -13,7 +13,6 @@ import pickle
 import pickletools
 import re
 from collections import Counter
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from hocket import _native
 from hocket.errors import RecorderError
 from hocket.observe.analysis.communicators import numbers_of_program
 from hocket.observe.analysis.operations import operations_of
-from hocket.observe.formats.imported import operation_of
+from hocket.observe.formats.imported import nbytes_of, operation_of
 from hocket.observe.formats.reading import ReadObject, parse_json, pieces_of
 from hocket.observe.jobs import ranks_of_largest_job
 from hocket.trace import EVENT_STATES, GroupRecords, Record, write_flight_record
@@ -54,10 +53,6 @@ _READ_VERSION = re.compile(r"2\.\d{1,3}")
 _RANK = re.compile(r"(\d{1,9})(?:\.json|\.pkl|\.pickle)?$")
 _PEER = re.compile(r":(?:send|recv) \d+(?:->|<-)(\d{1,9})$")
 _STATES = {"scheduled": "issued", "started": "started", "completed": "completed"}
-_ITEM_NBYTES = {
-    "double": 8, "long": 8, "float": 4, "int": 4, "half": 2, "bfloat16": 2, "short": 2, "char": 1, "byte": 1, "bool": 1,
-    "complexfloat": 8, "complexdouble": 16, "uint64": 8, "uint32": 4, "uint16": 2,
-}  # fmt: skip
 
 
 def write_flight_records(run: ObservedRun, folder: Path) -> None:
@@ -198,19 +193,6 @@ def _add(tables: ImportedTables, entry: ReadObject, process: int, groups: dict[A
 def _nbytes(entry: ReadObject) -> int:
     """Of what a rank passed, or of what it got if it passed nothing; -1 if a type is unknown."""
     for side in ("input", "output"):
-        shapes, dtypes = entry.sequence(f"{side}_sizes", ()), entry.sequence(f"{side}_dtypes", ())
-        if shapes:
-            sizes = [_ITEM_NBYTES.get(str(each).lower().removesuffix("_"), _native_nbytes(each)) for each in dtypes]
-            if len(sizes) != len(shapes) or None in sizes or not all(map(_is_shape, shapes)):
-                return -1
-            nbytes: int = sum(prod(shape) * (size or 0) for shape, size in zip(shapes, sizes, strict=True))
-            return nbytes if nbytes < 1 << 62 else -1
+        if shapes := entry.sequence(f"{side}_sizes", ()):
+            return nbytes_of(shapes, entry.sequence(f"{side}_dtypes", ()))
     return -1
-
-
-def _native_nbytes(dtype: object) -> int | None:
-    return _native.ITEM_NBYTES.get(dtype) if isinstance(dtype, str) else None
-
-
-def _is_shape(found: object) -> bool:
-    return isinstance(found, (list, tuple)) and all(type(each) is int and 0 <= each < 1 << 48 for each in found)

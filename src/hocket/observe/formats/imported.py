@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from math import nan
 from typing import TYPE_CHECKING, Any
 
+from hocket import _native
 from hocket.observe.store.columns import BOOLEAN, INTEGER, NUMBER, NUMPY_TYPES, OF_PROCESS, TABLE_COLUMNS, TEXT
 
 if TYPE_CHECKING:
@@ -58,6 +60,13 @@ _OPERATIONS = {
     "gatherv": "gatherv", "scatter": "scatter", "scatterv": "scatterv", "send": "send", "recv": "recv",
     "barrier": "barrier", "scan": "scan",
 }  # fmt: skip
+_ITEM_NBYTES = {
+    "double": 8, "long": 8, "long int": 8, "float": 4, "int": 4, "half": 2, "bfloat16": 2, "short": 2, "char": 1,
+    "signed char": 1, "byte": 1, "unsigned char": 1, "bool": 1, "complexfloat": 8, "complexdouble": 16, "uint64": 8,
+    "uint32": 4, "uint16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1,
+}  # fmt: skip
+"""Of torch's names of types; `hocket._native.ITEM_NBYTES` has ours."""
+_MOST_NBYTES = 1 << 62
 _COALESCED = re.compile(r"coalesced\d*$")
 
 
@@ -176,6 +185,27 @@ def operation_of(name: str) -> str:
     """
     plain = name.rsplit(":", 1)[-1].split(" ")[0].lower().replace("_", "")
     return _OPERATIONS.get(_COALESCED.sub("", plain), name)
+
+
+def item_nbytes(dtype: object) -> int | None:
+    """Return the bytes of an item of a type that torch or hocket has named; None: the type is unknown."""
+    name = str(dtype).lower().removeprefix("c10::")
+    return _ITEM_NBYTES.get(name, _native.ITEM_NBYTES.get(name))
+
+
+def nbytes_of(shapes: object, dtypes: object) -> int:
+    """Return the bytes of arrays together; -1: a shape or a type is unknown."""
+    if not isinstance(shapes, (list, tuple)) or not isinstance(dtypes, (list, tuple)) or len(shapes) != len(dtypes):
+        return -1
+    total = 0
+    for shape, dtype in zip(shapes, dtypes, strict=True):
+        item = item_nbytes(dtype)
+        if item is None or not isinstance(shape, (list, tuple)):
+            return -1
+        if not all(type(each) is int and 0 <= each < _MOST_NBYTES for each in shape):
+            return -1
+        total += math.prod(shape) * item
+    return total if total < _MOST_NBYTES else -1
 
 
 def _seconds(time_ns: int | None, origin_ns: int) -> float:

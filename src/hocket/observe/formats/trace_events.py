@@ -7,23 +7,17 @@ of gloo and MPI. Times that run backwards are unknown.
 
 from __future__ import annotations
 
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hocket.errors import RecorderError
-from hocket.observe.formats.imported import operation_of
+from hocket.observe.formats.imported import item_nbytes, nbytes_of, operation_of
 from hocket.observe.formats.reading import ReadObject, parse_json, pieces_of
 
 if TYPE_CHECKING:
     from hocket.observe.formats.imported import ImportedTables
 
 _CPU_LIBRARIES = ("gloo", "mpi")
-_ITEM_NBYTES = {
-    "double": 8, "long": 8, "long int": 8, "float": 4, "int": 4, "half": 2, "c10::half": 2, "bfloat16": 2,
-    "c10::bfloat16": 2, "short": 2, "char": 1, "signed char": 1, "byte": 1, "unsigned char": 1, "bool": 1,
-    "float8_e4m3fn": 1, "float8_e5m2": 1,
-}  # fmt: skip
 _MOST_ITEMS = 1 << 56
 _BEGINS, _ENDS = ("B", "b"), ("E", "e")
 _INSTANTS = ("i", "I", "R", "n")
@@ -102,15 +96,15 @@ class _Timeline:
         if self._has_kernels and category == "kernel" and "Collective name" in arguments:
             self._add_kernel(arguments, process, begin_ns, end_ns)
         elif category == "user_annotation" and library in _CPU_LIBRARIES and ":" in name:
-            self._tables.add("operations", process=process, op=operation_of(name), nbytes=_nbytes_of_inputs(arguments),
-                             began_s=begin_ns, ended_s=end_ns, state="completed", library=library,
-                             weight=1)  # fmt: skip
+            nbytes = nbytes_of(arguments.content.get("Input Dims"), arguments.content.get("Input type"))
+            self._tables.add("operations", process=process, op=operation_of(name), nbytes=nbytes, began_s=begin_ns,
+                             ended_s=end_ns, state="completed", library=library, weight=1)  # fmt: skip
 
     def _add_kernel(self, arguments: ReadObject, process: int, begin_ns: int, end_ns: int | None) -> None:
         name, size = arguments.text("Process Group Name", ""), arguments.integer("Group size", 0)
         ranks = arguments.content.get("Process Group Ranks")
         label = arguments.text("Process Group Description", "") or name
-        item = _ITEM_NBYTES.get(arguments.text("dtype", "").lower())
+        item = item_nbytes(arguments.text("dtype", ""))
         count = arguments.integer("In msg nelems", -1)
         op = operation_of(arguments.text("Collective name"))
         peer = arguments.integer("Dst Rank" if op == "send" else "Src Rank", -1) if op in ("send", "recv") else -1
@@ -190,16 +184,3 @@ def _track(event: ReadObject, phase: str) -> tuple[Any, ...]:
     if phase in ("b", "e"):
         return ("asynchronous", event.text("cat", ""), str(event.content.get("id")), place[0])
     return place
-
-
-def _nbytes_of_inputs(arguments: ReadObject) -> int:
-    shapes, kinds = arguments.content.get("Input Dims"), arguments.content.get("Input type")
-    if not isinstance(shapes, list) or not isinstance(kinds, list) or len(shapes) != len(kinds):
-        return -1
-    total = 0
-    for shape, kind in zip(shapes, kinds, strict=True):
-        item = _ITEM_NBYTES.get(str(kind).lower())
-        if item is None or not isinstance(shape, list) or not all(type(n) is int and 0 <= n < 1 << 40 for n in shape):
-            return -1
-        total += prod(shape) * item
-    return total if total < 1 << 62 else -1
