@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -88,6 +89,17 @@ def test_a_counter_that_was_reset_is_no_traffic() -> None:
     rows = [(0, second, second * 50e6, 0.9 * second) for second in range(1, 6)]
     (load,) = link_loads(_two_hosts(rows, [9e9, 9.05e9, 0.0, 5e7, 1e8, 1.5e8]))
     assert load.sent_nbytes == pytest.approx(2e8)
+
+
+def test_a_wait_now_and_then_makes_no_link_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [(0, second, second * 5e6, second * 0.3) for second in range(1, 10)]
+    run = _two_hosts(rows, [each * 5.1e6 for each in range(10)])
+    (load,) = link_loads(run)
+    assert load.limited_s > 2 and math.isnan(load.limited_nbytes_s)
+    for rate, kinds in ((load.limited_nbytes_s, []), (5e6, ["bottleneck"])):
+        queued = replace(load, num_waits=5.0, limited_nbytes_s=rate)
+        monkeypatch.setattr(findings_module, "link_loads", lambda *_, queued=queued: (queued,))
+        assert [each.kind for each in findings(run)] == kinds
 
 
 def test_operations_without_an_end() -> None:

@@ -61,6 +61,21 @@ def test_a_wait_ends_with_the_operation() -> None:
     assert _waits(run).rows["wait"].tolist() == pytest.approx([0.004, 0.0])
 
 
+def test_a_moment_of_waits_in_several_collectives_counts_once() -> None:
+    """The buckets of DDP are under way at the same time: 120 % of the time of a rank were no waits."""
+    begins = [(0, 10, 12), (30, 40, 41)]
+    run = fabricate(
+        FakeRank(
+            rank, [Op("all_reduce", number, begin * MS, 90 * MS, is_async=True) for number, begin in enumerate(own)]
+        )
+        for rank, own in enumerate(begins)
+    )
+    states = wait_states(run, operations_of(run))
+    waits = {int(row["group"]): float(row["wait"]) for row in states.rows if row["process"] == 0}
+    assert waits == pytest.approx({0: 0.030, 1: 0.010, 2: 0.001})
+    assert all(row["wait"] == 0 for row in states.rows if row["process"] == 1)
+
+
 def test_what_cannot_be_compared_is_counted() -> None:
     first = [Op("barrier", 1, 0, MS), Op("all_reduce", 2, 2 * MS, 3 * MS), Op("barrier", 3, 4 * MS, None)]
     second = [Op("barrier", 1, 0, MS), Op("all_gather", 2, 2 * MS, 3 * MS)]

@@ -228,7 +228,9 @@ def _of_links(run: ObservedRun, operations: RunOperations) -> Iterator[RunFindin
     # Of the two ends of a link the one that is full is named: acknowledgements that wait there slow the other one, too.
     for link in sorted(link_loads(run, (first_s, last_s)), key=lambda each: not _is_at_its_limit(each)):
         name = f"{link.device} of {link.host}"
-        is_worth_it = link.limited_s >= max(_LEAST_LINK_SHARE * duration_s, _LEAST_LINK_S)
+        # Short waits now and then, none of them for a whole sample, have other causes.
+        was_limit = math.isfinite(link.limited_nbytes_s)
+        is_worth_it = was_limit and link.limited_s >= max(_LEAST_LINK_SHARE * duration_s, _LEAST_LINK_S)
         is_full = link.rtt_ratio >= _LEAST_RTT_RATIO or link.num_waits > 0 or link.resent_nbytes > 0
         both_ends = tuple(sorted((name, *link.peers)))
         is_other_end = len(both_ends) == 2 and both_ends in named

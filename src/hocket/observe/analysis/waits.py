@@ -41,7 +41,8 @@ class WaitStates:
         rows: structured array with `WAIT_FIELDS`, one row for each rank of each collective, and one for the send and
             for the receive of each message: "row" is the operation's place in `RunOperations.rows`; "group" numbers the
             collectives and messages; "late_process" is the last to arrive, as a place in `ObservedRun.processes`;
-            "wait" how many seconds this rank was in the operation before that one arrived, of a sender always 0;
+            "wait" how many seconds this rank was in the operation before that one arrived, of a sender always 0, and
+            of collectives under way at the same time each moment once, for the first of them;
             "lateness" how many seconds after the first rank it arrived itself. Differences smaller than the error of
             the clocks count as 0.
         num_collectives: how many collectives were compared.
@@ -148,12 +149,32 @@ def _waits(
     until = np.fmin(begin[late], np.where(np.isnan(rows["end"]), np.inf, rows["end"]))
     wait = np.maximum(until - begin, 0.0)
     wait[root_waits & (np.arange(len(places)) != root)] = 0.0
+    wait = _counted_once(rows["process"], begin, wait)
     mine, theirs = rows["process"], rows["process"][late]
     error = _clock_errors(run, mine, theirs)
     lateness = begin - np.minimum.reduceat(begin, starts)[group]
     found["row"], found["group"], found["process"], found["late_process"] = places, group, mine, theirs
     found["wait"], found["lateness"] = np.maximum(wait - error, 0.0), np.maximum(lateness - error, 0.0)
     return found
+
+
+def _counted_once(
+    process: NDArray[np.int64], begin: NDArray[np.float64], wait: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Waits in which each moment of a process counts once, for the operation that it began first.
+
+    Asynchronous operations, such as those of the buckets of DDP, wait at the same time.
+    """
+    import numpy as np
+
+    order = np.lexsort((begin, process))
+    starts = np.flatnonzero(np.diff(process[order], prepend=-1))
+    found = wait.copy()
+    for own in np.split(order, starts[1:]):
+        latest = np.maximum.accumulate(begin[own] + wait[own])
+        begun = np.maximum(begin[own], np.append(begin[own[:1]], latest[:-1]))
+        found[own] = np.clip(begin[own] + wait[own] - begun, 0.0, None)
+    return np.asarray(found)
 
 
 def _message_waits(
