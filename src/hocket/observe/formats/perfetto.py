@@ -10,7 +10,7 @@ import math
 import struct
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -46,6 +46,7 @@ _LANES = 1 << 32
 """Numbers of tracks: a process's own is its place plus 1, in units of this; its lanes come behind it."""
 _COUNTERS = 1 << 31
 _NS_PER_US = 1e3
+_Ends = tuple[list[bytes], list[bytes]]
 
 
 def write_perfetto(run: ObservedRun, path: Path) -> None:
@@ -58,26 +59,26 @@ def write_perfetto(run: ObservedRun, path: Path) -> None:
     write_stream(path, (_bytes(_PACKET, packet) for packet in _packets(run, _flows(run))))
 
 
-def _flows(run: ObservedRun) -> dict[tuple[int, int, float], list[bytes]]:
-    """The flows of each slice that sends or receives, by process, lane and begin."""
-    found: dict[tuple[int, int, float], list[bytes]] = defaultdict(list)
+def _flows(run: ObservedRun) -> dict[tuple[int, int, float], _Ends]:
+    """The flows that begin and that end with a slice, by its process, lane and begin."""
+    found: dict[tuple[int, int, float], _Ends] = defaultdict(lambda: ([], []))
     begins: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
     for event in trace_events(run):
         if event["ph"] == "X":
             begins[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
         elif event["ph"] == "s":
-            found[event["pid"], event["tid"], event["ts"]].append(_fixed64(_FLOW, event["id"] + 1))
+            found[event["pid"], event["tid"], event["ts"]][0].append(_fixed64(_FLOW, event["id"] + 1))
         elif event["ph"] == "f":
             lane = begins[event["pid"], event["tid"]]
             place = bisect_right(lane, (event["ts"], math.inf)) - 1
             while lane[place][1] < event["ts"]:  # it is over: the slice lies in one that began before
                 place -= 1
-            found[event["pid"], event["tid"], lane[place][0]].append(_fixed64(_LAST_FLOW, event["id"] + 1))
+            found[event["pid"], event["tid"], lane[place][0]][1].append(_fixed64(_LAST_FLOW, event["id"] + 1))
     return found
 
 
-def _packets(run: ObservedRun, flows: dict[tuple[int, int, float], list[bytes]]) -> Iterator[bytes]:
-    open_ends: dict[tuple[int, int], list[float]] = defaultdict(list)
+def _packets(run: ObservedRun, flows: Mapping[tuple[int, int, float], _Ends]) -> Iterator[bytes]:
+    open_ends: dict[tuple[int, int], list[tuple[float, list[bytes]]]] = defaultdict(list)
     labels: dict[int, str] = {}
     counters: dict[tuple[int, str], int] = {}
     for event in trace_events(run):
@@ -86,11 +87,11 @@ def _packets(run: ObservedRun, flows: dict[tuple[int, int, float], list[bytes]])
             yield from _described(event, labels)
         elif event["ph"] == "X":
             stack = open_ends[place, lane]
-            while stack and stack[-1] <= event["ts"]:
-                yield _event(stack.pop(), _track_of(place, lane), _END)
-            stack.append(event["ts"] + event["dur"])
-            of_slice = flows.get((place, lane, event["ts"]), ())
-            parts = [_text(_CATEGORY, event["cat"]), _text(_EVENT_NAME, event["name"]), *of_slice]
+            while stack and stack[-1][0] <= event["ts"]:
+                yield _ended(stack, _track_of(place, lane))
+            sent, received = flows.get((place, lane, event["ts"]), ([], []))
+            stack.append((event["ts"] + event["dur"], received))
+            parts = [_text(_CATEGORY, event["cat"]), _text(_EVENT_NAME, event["name"]), *sent]
             parts += [_bytes(_ANNOTATION, _annotation(name, value)) for name, value in event["args"].items()]
             yield _event(event["ts"], _track_of(place, lane), _BEGIN, *parts)
         elif event["ph"] == "C":
@@ -102,7 +103,13 @@ def _packets(run: ObservedRun, flows: dict[tuple[int, int, float], list[bytes]])
             yield _event(event["ts"], counters[key], _VALUE, value)
     for (place, lane), stack in open_ends.items():
         while stack:
-            yield _event(stack.pop(), _track_of(place, lane), _END)
+            yield _ended(stack, _track_of(place, lane))
+
+
+def _ended(stack: list[tuple[float, list[bytes]]], track: int) -> bytes:
+    """The end of a slice, and of its flows: a receive may have begun before its send, but does not end before it."""
+    us, received = stack.pop()
+    return _event(us, track, _END, *received)
 
 
 def _described(event: dict[str, Any], labels: dict[int, str]) -> Iterator[bytes]:

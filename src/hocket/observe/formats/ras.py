@@ -6,6 +6,7 @@ whose count is less than that of the others is the one they wait for.
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ from hocket.observe.formats.reading import ReadObject, parse_json, pieces_of
 if TYPE_CHECKING:
     from hocket.observe.formats.imported import ImportedTables
 
+_NO_COMMA = re.compile(rb'("nvml_dev": -?[0-9]+)(\s+"status":)')
+"""NCCL 2.28 writes no comma there for ranks that are missing, which is when reports are read."""
 _FLAGS = (
     ("abort_flag", "aborted"), ("destroy_flag", "destroyed"), ("finalize_called", "finalizing"),
     ("considered_dead", "dead"), ("unresponsive", "does not answer"),
@@ -33,7 +36,8 @@ def read_ras(path: Path, tables: ImportedTables) -> None:
     Raises:
         RecorderError: it is no such report; names what is wrong.
     """
-    report = ReadObject(parse_json(b"".join(pieces_of(path)), str(path)), str(path))
+    text = _NO_COMMA.sub(rb"\1,\2", b"".join(pieces_of(path)))
+    report = ReadObject(parse_json(text, str(path)), str(path))
     version = report.text("nccl_version")
     try:
         datetime.fromisoformat(report.text("timestamp"))
