@@ -87,6 +87,19 @@ def test_the_late_rank_and_its_cause(
     assert sum(each.imposed_s for each in others) == 0 and worst.share == 1.0
 
 
+def test_what_a_process_computed_while_it_began_is_not_of_its_ways() -> None:
+    """Rank 1 sleeps 8 ms before each collective; a sample before the first one has its start-up, at full speed."""
+    begin, period, work = 100 * MS, 10 * MS, 2 * MS
+    samples = [(at * MS, "sleeping", cpu_s, 0.0) for at, cpu_s in ((0, 0.0), (170, 0.17), (270, 0.19), (310, 0.22))]
+    ranks = []
+    for rank in range(2):
+        arrivals = [begin + step * period + (period if rank else work) for step in range(20)]
+        ends = [begin + (step + 1) * period + 1000 for step in range(20)]
+        ranks.append(FakeRank(rank, _ops(arrivals, ends), samples=samples if rank else ()))
+    (worst,) = _stragglers(fabricate(ranks))
+    assert (worst.process, worst.layer) == (1, "not running")
+
+
 def test_a_rank_that_waits_for_messages() -> None:
     ranks = []
     for rank, process in enumerate(_run(1, {}, []).processes):

@@ -72,7 +72,7 @@ def record_run(
         folder: where to save the run; a new or an empty folder.
         layers: what to record of programs that do not import hocket: "comm", "io" or both.
         interval_s: seconds between two samples of the processes and of this host, such as their CPU and memory; at
-            least 0.01. With many processes they are rarer, so that sampling takes at most 2 % of a CPU.
+            least 0.01. With many processes they are rarer, so that sampling takes at most 3 % of a CPU.
         environment: of the command; None: that of this process.
         listen: address by which other hosts reach this one, such as ``"10.0.0.1:29777"``: their agents (see `join_run`)
             send what they record into this run. Without a port any free one is used; `HOCKET_OBSERVE_JOIN` tells it to

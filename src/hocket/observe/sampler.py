@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from time import monotonic, monotonic_ns, thread_time
@@ -20,8 +21,12 @@ from hocket.observe.series import DEVICE_FILES, PROCESS_NUMBERS, SERIES_SUFFIX, 
 
 _LEAST_INTERVAL_S = 0.01
 _MOST_INTERVAL_S = 3600.0
-_MOST_COST_SHARE = 50
-"""Sampling takes at most one part in so many of the time of a CPU; with many processes it becomes rarer."""
+_PROCESSES_SHARE, _HOST_SHARE = 0.01, 0.02
+"""Of the time of a CPU that sampling takes at most; with many processes or devices it becomes rarer.
+
+What processes used of the CPUs tells why a rank was late, and costs less than to ask the whole host: it has its own
+share.
+"""
 _NEIGHBORS_S = 60.0
 """Between two questions about what devices are connected to: that changes when somebody pulls a cable."""
 _MOST_DEVICES = 1024
@@ -36,6 +41,25 @@ def check_interval(interval_s: float) -> None:
     """
     if not _LEAST_INTERVAL_S <= interval_s <= _MOST_INTERVAL_S:
         raise InvalidArgument(f"interval_s must be {_LEAST_INTERVAL_S} to {_MOST_INTERVAL_S:.0f}, not {interval_s}")
+
+
+class _Pace:
+    """When to do something again: after an interval, or later if it takes more than its share of a CPU."""
+
+    def __init__(self, interval_s: float, most_share: float) -> None:
+        self._interval_s, self._most_share = interval_s, most_share
+        self._due_s = self._cost_s = 0.0
+
+    def do(self, work: Callable[[], object]) -> None:
+        """Do it, if it is time."""
+        began_s, began_cpu_s = monotonic(), thread_time()
+        if began_s < self._due_s:
+            return
+        work()
+        cost_s = thread_time() - began_cpu_s
+        # The cheaper of two counts: a sample now and then makes files and loads modules.
+        self._due_s = began_s + max(self._interval_s, min(cost_s, self._cost_s) / self._most_share)
+        self._cost_s = cost_s
 
 
 class RunSampler:
@@ -55,8 +79,7 @@ class RunSampler:
         self.tasks: dict[str, BatchTask] = {}
         """Of processes in a job of Slurm or PBS."""
         self._neighbors_due_s = 0.0
-        self._due_s = 0.0
-        self._cost_s = 0.0
+        self._paces = _Pace(interval_s, _PROCESSES_SHARE), _Pace(interval_s, _HOST_SHARE)
         self._running: dict[str, tuple[Drain, SeriesWriter]] = {}
         self._ended: set[str] = set()
         self._devices: dict[tuple[str, str], SeriesWriter] = {}
@@ -80,20 +103,13 @@ class RunSampler:
             self._close(drain)
 
     def sample_if_due(self) -> None:
-        """Sample everything, if an interval has passed."""
-        began_s, began_cpu_s = monotonic(), thread_time()
-        if began_s >= self._due_s:
-            self.sample()
-            cost_s = thread_time() - began_cpu_s
-            # The cheaper of two counts: a sample now and then makes files and loads modules.
-            self._due_s = began_s + max(self.interval_s, min(cost_s, self._cost_s) * _MOST_COST_SHARE)
-            self._cost_s = cost_s
+        """Sample the processes that were seen and run, and the host, if it is time for each."""
+        for pace, work in zip(self._paces, (self._sample_processes, self.sample_host), strict=True):
+            pace.do(work)
 
-    def sample(self) -> None:
-        """Sample all processes that were seen and run, and the host."""
+    def _sample_processes(self) -> None:
         for drain, _ in self._running.values():
             self._sample_process(drain)
-        self.sample_host()
 
     def sample_host(self) -> None:
         """Sample the host, its devices, its connections and its shared file systems."""

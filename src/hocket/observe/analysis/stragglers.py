@@ -32,6 +32,8 @@ _LEAST_PARTS = 15
 """Fewer have no interval with this confidence."""
 _NUM_PARTS = 30
 """Parts of a run, each of as many consecutive operations; their means are less alike than neighbouring operations."""
+_WHOLE_SHARE, _LEAST_WHOLE_SHARE = 0.8, 0.25
+"""Of the time between two samples that lies in ways; and of all ways, how much lies in such times."""
 _LEAST_ON_CPU = 0.5
 """A process that had or wanted a CPU for more than this share of its time outside of collectives did nothing else."""
 
@@ -271,14 +273,18 @@ def io_of(process: SavedProcess) -> IntervalSet:
 def _cpu_shares(process: SavedProcess, ways: IntervalSet) -> tuple[float, float]:
     """Return the shares of its ways in which a process computed, and in which it waited for a CPU.
 
-    The kernel's counts are known at samples only, and between two of them the process was in collectives, too. So each
-    is the most that it can be; together they are at most 1.
+    The kernel's counts are known at samples only, and between two of them the process was in collectives, too, or began
+    or ended. So each is the most that it can be; together they are at most 1. Where samples lie whole in ways, as those
+    of a late rank do, these say it well, and no others count.
     """
     import numpy as np
 
     rows = process.series[~np.isnan(process.series["cpu_s"])]
     times = process.clock.seconds_at_ns(rows["time_ns"])
     outside = ways.covered(times[:-1], times[1:])
+    is_whole = outside >= _WHOLE_SHARE * np.diff(times)
+    if outside[is_whole].sum() >= _LEAST_WHOLE_SHARE * outside.sum():
+        outside = np.where(is_whole, outside, 0.0)
     total = float(outside.sum())
     if not total:
         return 1.0, 0.0
