@@ -6,7 +6,7 @@ NATIVE_SOURCES := CMakeLists.txt pyproject.toml $(shell find native -name '*.[ch
 
 PART ?= 1/1
 
-.PHONY: install demo test test-full test-loaded test-thread test-native test-system test-gpu test-mutations test-coverage docs lint format bench soak wheel check-aarch64 clean
+.PHONY: install page demo test test-full test-loaded test-thread test-native test-system test-gpu test-mutations test-coverage docs lint format bench soak wheel check-aarch64 clean
 .DEFAULT_GOAL := install
 
 install: $(VENV)/.native
@@ -52,8 +52,14 @@ test-thread: install
 test-native: install
 	$(BIN)/python -m pytest tests/native
 
+# The page of `hocket observe serve`, built into the package; needs npm's registry.
+PAGE := src/hocket/observe/serve/assets/index.html
+page: $(PAGE)
+$(PAGE): $(VENV)/.native ui/package-lock.json $(shell find ui/src ui/*.ts ui/*.html ui/package.json src/hocket/observe/serve -name '*.py' -o -path 'ui/*' -type f)
+	$(BIN)/python tools/page.py
+
 # What needs root and Debian packages; CONTRIBUTING.md lists them.
-test-system: install
+test-system: install page
 	$(BIN)/python -m pytest tests/system $(BUDGETS)
 
 # What needs an NVIDIA GPU; with the torch that is there, CuPy, Numba and JAX.
@@ -109,7 +115,7 @@ soak: install
 # The source archive and manylinux wheels in dist/, each tried out in an environment of its own: for PYTHON, and for FURTHER, versions
 # of Debian's newer suites that are unpacked into build/. Without apt: make wheel FURTHER=
 FURTHER ?= 3.13 3.14
-wheel: install
+wheel: install page
 	rm -rf dist
 	for version in $(FURTHER); do \
 	  test -x build/python$$version/usr/bin/python$$version || $(BIN)/python tools/debian_python.py $$version build/python$$version || exit; \

@@ -82,7 +82,7 @@ class Events:
 @contextmanager
 def owner_of(folder: Path) -> Iterator[tuple[str, str]]:
     """Start the owner of a new store; yield its address and token."""
-    command = [sys.executable, "-m", "hocket.cli", "observe", "store", str(folder), "--port", "0", "--json"]
+    command = [sys.executable, "-m", "hocket.cli", "observe", "serve", "--store", str(folder), "--port", "0", "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

@@ -47,6 +47,7 @@ ALLOWED = {
     "ibis": {"observe"},
     "pyarrow": {"observe"},
     "starlette": {"observe"},
+    "fastapi": {"observe"},
     "uvicorn": {"observe"},
     "fsspec": {"observe"},
     "matplotlib": {"measure/pictures.py", "tune/draw.py", "collectives/draw.py", "pipeline/draw.py", "bench/draw.py"},

@@ -34,7 +34,8 @@ def columns_of(table: str, num_rows: int, seed: int = 0, seconds: float = 3.0) -
             result[name] = draw.random(num_rows) < 0.5
         else:
             result[name] = draw.random(num_rows) * seconds
-    result["rank"] = result.get("process", 0)
+    if "process" in result:
+        result["rank"] = result["process"]
     if "ended_s" in result:
         result["ended_s"] = result["began_s"] + 10 ** draw.uniform(-6, 2, num_rows)
         result["seconds"] = result["ended_s"] - result["began_s"]
@@ -48,7 +49,19 @@ def rows_of(table: str, num_rows: int, seed: int = 0) -> Any:
 @contextmanager
 def served(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], StoreClient]]:
     """A process that owns a store, and a client."""
-    command = [sys.executable, "-m", "hocket.cli", "observe", "store", str(folder), "--port", "0", "--json", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "hocket.cli",
+        "observe",
+        "serve",
+        "--store",
+        str(folder),
+        "--port",
+        "0",
+        "--json",
+        *options,
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

@@ -19,6 +19,7 @@ import pytest
 
 from hocket.errors import InvalidArgument
 from hocket.observe import SERIES_STATES, SavedProcess, open_run, record_run
+from hocket.observe.series import PROCESS_NUMBERS, SeriesWriter, read_process_rows
 
 from ..load import scaled
 from ..naming import raises
@@ -117,6 +118,16 @@ for _ in range(3):
     # What the program read of the monotonic clock just before each event has the same place on the axis.
     said_s = process.clock.seconds_at_ns(says_ns)
     assert np.all(said_s <= at_s + 1e-4) and np.all(said_s[1:] > at_s[:-1])
+
+
+def test_what_is_seen_of_a_process_after_it_said_how_it_ends_is_left_out(tmp_path: Path) -> None:
+    writer = SeriesWriter(tmp_path / "p.series", "process", "p", PROCESS_NUMBERS, has_state=True)
+    for at, state, cpu_s in ((1, "running", 0.1), (3, "running", 0.3), (2, "ended", 0.2)):  # it is written last
+        writer.append(at, {"cpu_s": cpu_s}, state)
+    problems: list[str] = []
+    rows = read_process_rows(tmp_path / "p.series", problems)
+    assert [SERIES_STATES[row["state"]] for row in rows] == ["running", "ended"]
+    assert rows["cpu_s"].tolist() == [0.1, 0.2] and problems == []
 
 
 def test_the_shortest_processes_have_a_row(tmp_path: Path) -> None:

@@ -19,12 +19,13 @@ import pytest
 
 from hocket.errors import InvalidArgument, RecorderError
 from hocket.observe import Retention, StoreClient, serve_store
+from hocket.observe.serve import running
+from hocket.observe.serve.shared_answers import SharedAnswers
 from hocket.observe.store import segments as segments_module
-from hocket.observe.store import serving, stored_run
+from hocket.observe.store import stored_run
 from hocket.observe.store.arrow_batches import arrow_table, read_batch, schema_of, write_batch
 from hocket.observe.store.owner import StoreOwner
 from hocket.observe.store.rollups import merged, rollup_of
-from hocket.observe.store.server import SharedAnswers
 
 from ..naming import raises
 from .fabricated_run import MS, FakeRank, Op, fabricate
@@ -284,7 +285,7 @@ def test_a_terminated_owner_seals_and_leaves_no_address(tmp_path: Path) -> None:
 
 
 def test_who_holds_connections_loses_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "_NEXT_REQUEST_S", 1.0)
+    monkeypatch.setattr(running, "_NEXT_REQUEST_S", 1.0)
     end, urls = Event(), Queue[str]()
     thread = Thread(target=serve_store, args=(tmp_path / "store",),
                     kwargs={"port": 0, "on_ready": urls.put, "until": end})  # fmt: skip

@@ -81,7 +81,7 @@ def test_a_window_has_only_its_spans(store: StoreClient) -> None:
         ("/v1/runs/", "GET", b"", "404"),
         ("/v1/runs/none/questions/totals", "GET", b"", "none"),
         ("/v1/runs/run-1/questions/other", "GET", b"", ("other", "over-time")),
-        ("/v1/runs/run-1/tables/other/rows", "POST", b"", ("other", "operations")),
+        ("/v1/runs/run-1/tables/other/rows?first_row=0", "POST", b"", ("other", "operations")),
         ("/v1/runs/run-1/senders/a/other", "GET", b"", ("other", "operations")),
         ("/v1/runs/..%2Fx", "PUT", b"", "404"),
         ("/v1/runs/-x", "PUT", b"", "-x"),
@@ -223,8 +223,8 @@ def test_the_commands(tmp_path: Path, store: StoreClient) -> None:
     for words, names in (
         (("push", str(recorded), str(tmp_path)), "address"),
         (("push", str(recorded), "http://127.0.0.1:5"), "HOCKET_STORE_TOKEN"),
-        (("store", str(tmp_path / "new"), "--keep", "5 years"), "5 years"),
-        (("store", str(tmp_path / "new"), "--host", "203.0.113.7"), "203.0.113.7"),
+        (("serve", "--store", str(tmp_path / "new"), "--keep", "5 years"), "5 years"),
+        (("serve", "--store", str(tmp_path / "new"), "--host", "203.0.113.7"), "203.0.113.7"),
         (("query", folder, "SELECT 1", "--run", "none"), "by-command"),
         (("query", folder, "SELECT 1"), "by-command"),
         (("findings", folder), "--run"),
@@ -232,7 +232,7 @@ def test_the_commands(tmp_path: Path, store: StoreClient) -> None:
         (("push", folder, str(recorded)), str(recorded)),
         (("push", str(recorded), str(recorded)), str(recorded)),
         (("push", str(recorded), "127.0.0.1:5"), "http://"),
-        (("store", str(tmp_path / "new"), "--name", "x:5"), "x:5"),
+        (("serve", "--store", str(tmp_path / "new"), "--name", "x:5"), "x:5"),
     ):
         failed = hocket("observe", *words)
         assert failed.returncode == 2

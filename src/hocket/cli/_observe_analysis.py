@@ -13,7 +13,7 @@ from hocket.cli._observe_fabric import FABRIC_EXAMPLES, FABRIC_HELP, fabric
 from hocket.cli._observe_import import IMPORT_EXAMPLES, IMPORT_HELP, import_files
 from hocket.cli._observe_network import print_network
 from hocket.cli._observe_primitives import PRIMITIVES_EXAMPLES, PRIMITIVES_HELP, primitives
-from hocket.cli._observe_store import PUSH_EXAMPLES, PUSH_HELP, STORE_EXAMPLES, STORE_HELP, push, store
+from hocket.cli._observe_store import PUSH_EXAMPLES, PUSH_HELP, SERVE_EXAMPLES, SERVE_HELP, push, serve
 from hocket.cli._output import AsJson, json_text
 from hocket.errors import InvalidArgument
 
@@ -112,7 +112,7 @@ def register(verbs: typer.Typer) -> None:
     verbs.command("report", help=_REPORT_HELP, epilog=_REPORT_EXAMPLES)(report)
     verbs.command("export", help=_EXPORT_HELP, epilog=_EXPORT_EXAMPLES)(export)
     verbs.command("fabric", help=FABRIC_HELP, epilog=FABRIC_EXAMPLES)(fabric)
-    verbs.command("store", help=STORE_HELP, epilog=STORE_EXAMPLES)(store)
+    verbs.command("serve", help=SERVE_HELP, epilog=SERVE_EXAMPLES)(serve)
     verbs.command("push", help=PUSH_HELP, epilog=PUSH_EXAMPLES)(push)
     verbs.command("import", help=IMPORT_HELP, epilog=IMPORT_EXAMPLES)(import_files)
 

@@ -1,11 +1,17 @@
-"""`hocket observe store`, which owns a store of runs, and `hocket observe push`, which sends runs to one."""
+"""`hocket observe serve`, which shows runs on a page, and `hocket observe push`, which sends runs to it."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
+import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,68 +22,132 @@ from hocket.errors import InvalidArgument
 if TYPE_CHECKING:
     from hocket.observe.store.client import StoreClient
 
-STORE_HELP = """Keep the tables of many runs, and answer questions about them over HTTP, until Ctrl-C.
+SERVE_HELP = """Show recorded runs on a page in the browser, and runs that go on, until Ctrl-C.
 
-STORE is a folder: events are Parquet files there, which DuckDB, pandas and `hocket observe query STORE --run NAME` read
-without this process. Roll-ups of all times from a sixteenth of a second to days answer at once. The file "token" in
-the folder is what requests must show; others are refused."""
-STORE_EXAMPLES = """\b
+RUN is the folder of a run that `hocket observe run` has saved, or is saving now. The page is at the address that is
+printed, with the token that it needs. With --store the page shows all runs of a folder: `hocket observe push` adds
+runs to it, from other hosts, too. Events are Parquet files there, which DuckDB, pandas and `hocket observe query STORE
+--run NAME` read without this process. Roll-ups of all times from a sixteenth of a second to days answer at once. The
+file "token" in the folder is what requests must show; others are refused."""
+SERVE_EXAMPLES = """\b
 Examples:
-  hocket observe store runs
-  hocket observe store runs --port 28080 --keep 30d --keep-bytes 100G
+  hocket observe serve hocket-run-20261129-101500
+  hocket observe serve --store runs --keep 30d --keep-bytes 100G
   hocket observe push run-1 runs
-  hocket observe query runs "SELECT op, sum(seconds) FROM operations GROUP BY op" --run run-1"""
+  ssh -L 28080:localhost:28080 head        then open the printed address here"""
 PUSH_HELP = """Send a recorded run to a store. What the store has is not sent again, so it can be repeated.
 
-STORE is the folder of a store that `hocket observe store` serves on this host, or its address; then the environment
-variable HOCKET_STORE_TOKEN has the token."""
+STORE is the folder of a store that `hocket observe serve --store` serves on this host, or its address; then the
+environment variable HOCKET_STORE_TOKEN has the token."""
 PUSH_EXAMPLES = """\b
 Examples:
   hocket observe push run-1 runs
   HOCKET_STORE_TOKEN=$(cat token) hocket observe push run-1 http://head:28080 --name train-12"""
+_STORE_OF_RUN = "store"
 TOKEN_VARIABLE = "HOCKET_STORE_TOKEN"
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _UNITS_NBYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
-def store(
-    folder: Annotated[Path, typer.Argument(metavar="STORE", help="Folder of the store; made if it does not exist.")],
+def serve(
+    runs: Annotated[list[Path] | None, typer.Argument(metavar="[RUN]...", help="Folders of runs.")] = None,
+    store: Annotated[
+        Path | None,
+        typer.Option("--store", metavar="FOLDER", help="Of many runs; made if it does not exist."),
+    ] = None,
     host: Annotated[str, typer.Option("--host", help="Address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="To listen at; 0: any free one.")] = 28080,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port", min=0, max=65535, help="To listen at; 0: any free one.", show_default="28080 or the next"
+        ),
+    ] = None,
     name: Annotated[
         list[str] | None, typer.Option("--name", help="A further name of this host in addresses; may be repeated.")
     ] = None,
+    base_path: Annotated[
+        str, typer.Option("--base-path", metavar="PATH", help="Of addresses behind a proxy that does not take it away.")
+    ] = "",
     keep: Annotated[str, typer.Option("--keep", help="How long events are kept, such as 12h or 30d.")] = "",
     keep_bytes: Annotated[
         str, typer.Option("--keep-bytes", help="Most bytes of events, such as 100G; the oldest go first.")
     ] = "",
     keep_rollups: Annotated[str, typer.Option("--keep-rollups", help="How long roll-ups are kept, such as 365d.")] = "",
+    beside: Annotated[bool, typer.Option("--beside", hidden=True)] = False,
+    opens: Annotated[bool, typer.Option("--open", help="Open the page in this host's browser.")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Own a store."""
+    """Show runs."""
+    from hocket.observe.serve.running import DEFAULT_PORT, free_port, serve_store
     from hocket.observe.store.owner import Retention
-    from hocket.observe.store.serving import serve_store
 
     retention = Retention(
         _amount("--keep", keep, _UNITS_S), _whole(_amount("--keep-bytes", keep_bytes, _UNITS_NBYTES)),
         _amount("--keep-rollups", keep_rollups, _UNITS_S),
     )  # fmt: skip
+    wanted = runs or []
+    until = Event() if beside else None
+    if until is not None:
+        Thread(target=_end_with_input, args=(until,), daemon=True).start()
+    for run in wanted if not beside else ():
+        _check_run(run)
+    with _folder_of_store(store, wanted) as folder:
+        has_address = False
 
-    has_address = False
+        def say(url: str) -> None:
+            nonlocal has_address
+            has_address = True
+            (folder / "address").write_text(url + "\n")
+            page = f"{url}{base_path}/#token={(folder / 'token').read_text().strip()}"
+            if opens:
+                webbrowser.open(page)
+            shown = f"the page is at {page}\nCtrl-C ends it"
+            print(json_text({"url": url, "page": page, "store": str(folder)}) if as_json else shown, flush=True)
 
-    def say(url: str) -> None:
-        nonlocal has_address
-        has_address = True
-        (folder / "address").write_text(url + "\n")
-        shown = f"{folder} answers at {url}; the token is in {folder / 'token'}; Ctrl-C ends it"
-        print(json_text({"url": url, "store": str(folder)}) if as_json else shown, flush=True)
-
-    try:
-        serve_store(folder, host=host, port=port, names=tuple(name or ()), retention=retention, on_ready=say)
-    finally:
-        if has_address:  # whoever has that port later is not to be told the token
-            (folder / "address").unlink(missing_ok=True)
+        chosen = free_port(host, DEFAULT_PORT) if port is None else port
+        if port is None and chosen != DEFAULT_PORT:
+            print(f"hocket observe: port {DEFAULT_PORT} is taken; {chosen} is used", file=sys.stderr)
+        try:
+            serve_store(folder, runs=wanted, host=host, port=chosen, names=tuple(name or ()), retention=retention,
+                        base_path=base_path.rstrip("/"), on_ready=say, until=until)  # fmt: skip
+        finally:
+            if has_address:  # whoever has that port later is not to be told the token
+                (folder / "address").unlink(missing_ok=True)
     return 0
+
+
+def _end_with_input(until: Event) -> None:
+    """Whoever started this process holds its input while it runs."""
+    while sys.stdin.read(4096):
+        pass
+    until.set()
+
+
+def _check_run(folder: Path) -> None:
+    from hocket.observe.saved import load_description
+    from hocket.observe.store.segments import STORE_FILE
+
+    if (folder / STORE_FILE).is_file():
+        raise InvalidArgument(f"{folder} is a store of runs: hocket observe serve --store {folder}")
+    load_description(folder)
+
+
+@contextmanager
+def _folder_of_store(store: Path | None, runs: list[Path]) -> Iterator[Path]:
+    """The folder that is named; else one in the folder of the only run; else one that is removed at the end."""
+    if store is not None:
+        yield store
+        return
+    if not runs:
+        raise InvalidArgument("name a run, or a store of runs with --store")
+    if len(runs) == 1 and os.access(runs[0], os.W_OK):
+        yield runs[0] / _STORE_OF_RUN
+        return
+    folder = Path(mkdtemp(prefix="hocket-store-"))
+    try:
+        yield folder
+    finally:
+        rmtree(folder, ignore_errors=True)
 
 
 def push(
@@ -127,7 +197,7 @@ def _no_store(store: str) -> str:
 
     folder = Path(store)
     if (folder / STORE_FILE).is_file():
-        return f"nobody serves {store}: start hocket observe store {store}"
+        return f"nobody serves {store}: start hocket observe serve --store {store}"
     if (folder / RUN_FILE).is_file():
         return f"{store} is a recorded run; name the run first, then the store"
     return f"{store} is not a store: name its folder, or its address as in http://127.0.0.1:28080"

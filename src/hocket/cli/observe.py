@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from time import monotonic, sleep, strftime
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hocket.cli import _observe_analysis
+from hocket.cli._observe_page import page_beside
 from hocket.cli._output import AsJson
 
 if TYPE_CHECKING:
@@ -110,11 +112,14 @@ def run(
             help="Send what this host records there, to a host that listens within 60 s.",
         ),
     ] = None,
+    page: Annotated[
+        bool, typer.Option("--page", help="Show the run in the browser while it goes on; the address is printed.")
+    ] = False,
     as_json: AsJson = False,
 ) -> int:
     """Run a command and record it."""
     wanted = [each.strip() for each in layers.split(",") if each.strip()]
-    recording = _recorded(command, output, wanted, interval, listen, join)
+    recording = _recorded(command, output, wanted, interval, listen, join, page)
     if recording.num_hosts == 0:
         pass  # the agent that records this process reports
     elif as_json:
@@ -133,14 +138,15 @@ def run(
 
 
 def _recorded(
-    command: list[str], output: Path | None, layers: list[str], interval_s: float, listen: str | None, join: str | None
-) -> RunRecording:
+    command: list[str], output: Path | None, layers: list[str], interval_s: float, listen: str | None, join: str | None,
+    has_page: bool,
+) -> RunRecording:  # fmt: skip
     from hocket.errors import InvalidArgument
     from hocket.observe import follow_run, join_run, record_run
     from hocket.observe.batch import task_in
 
-    if join is not None and (listen is not None or output is not None):
-        raise InvalidArgument("--join sends the run to the host that listens: leave out --output and --listen")
+    if join is not None and (listen is not None or output is not None or has_page):
+        raise InvalidArgument("--join sends the run to the host that listens: leave out --output, --listen and --page")
     if output is None and listen is None and join is None:
         followed = follow_run(command)
         if followed is not None:
@@ -151,7 +157,8 @@ def _recorded(
     task = task_in(os.environ)
     end = "" if task is None or task.step is None or task.rank is None else f"-task-{task.rank}"
     folder = output or _new_folder(strftime("hocket-run-%Y%m%d-%H%M%S") + end)
-    return record_run(command, folder, layers=layers, interval_s=interval_s, listen=listen)
+    with page_beside(folder, stays=sys.stdin.isatty()) if has_page else nullcontext():
+        return record_run(command, folder, layers=layers, interval_s=interval_s, listen=listen)
 
 
 def _new_folder(name: str) -> Path:

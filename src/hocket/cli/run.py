@@ -66,6 +66,9 @@ def run(
     learn: Annotated[
         bool, typer.Option("--learn", help="Correct the tuning table while the program runs (HOCKET_LEARN=1).")
     ] = False,
+    observe: Annotated[
+        bool, typer.Option("--observe", help="Record the run, and show it in the browser; the address is printed.")
+    ] = False,
     num_nodes: NumNodes = 1,
     node_rank: NodeRank = 0,
     master_addr: MasterAddr = "127.0.0.1",
@@ -86,6 +89,7 @@ def run(
       hocket run -n 2 --tag-output -m my_package.train
       hocket run -n 2 -- train.py --help
       hocket run -n 2 --learn train.py
+      hocket run -n 2 --observe train.py
       hocket run -n 4 --nnodes 2 --node-rank 0 --master-addr node0 --master-port 29500 train.py   (on node0)
       hocket run -n 4 --nnodes 2 --node-rank 1 --master-addr node0 --master-port 29500 train.py   (on node1)
     """
@@ -100,6 +104,8 @@ def run(
         _check_script(script[0])
     if not oversubscribe:
         check_room(num_ranks)
+    if observe:
+        return _observed()
     command = runner_command([*(["-m"] if module else []), *script])
     if learn:
         os.environ["HOCKET_LEARN"] = "1"  # for the ranks
@@ -115,6 +121,14 @@ def run(
     if as_json:
         print(json.dumps(_as_json(script, result)))
     return result.exit_code
+
+
+def _observed() -> int:
+    """Run the same command below `hocket observe run --page`."""
+    own = sys.argv[1:]
+    own.remove("--observe")
+    hocket = [sys.executable, "-m", "hocket.cli"]
+    os.execv(sys.executable, [*hocket, "observe", "run", "--page", "--", *hocket, *own])
 
 
 def _check_isa() -> None:

@@ -55,13 +55,13 @@ from hocket.observe.report.page import write_report
 from hocket.observe.run_clock import RunClock
 from hocket.observe.saved import ObservedRun, RunDescription, SavedProcess, open_run
 from hocket.observe.series import SERIES_STATES, SavedSeries
+from hocket.observe.serve.running import serve_store
 from hocket.observe.sources import SourceStatus, find_sources
 from hocket.observe.store.client import StoreClient
 from hocket.observe.store.connection import QueryResult
 from hocket.observe.store.owner import Retention
 from hocket.observe.store.parquet import query_tables
 from hocket.observe.store.query import query_run
-from hocket.observe.store.serving import serve_store
 from hocket.observe.store.stored_query import query_stored
 
 __all__ = [

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from time import time
+from time import monotonic, time
 
 from hocket.errors import RecorderError
-from hocket.observe.drain import FILE_PREFIX, Drain, name_of
+from hocket.observe.drain import Drain
 from hocket.observe.hook_watch import HookWatch
 from hocket.observe.one_agent import locked, remove_abandoned_locks
 from hocket.observe.run import is_in_memory, memory_folder
 from hocket.observe.run_clock import AnchorSeries
 from hocket.observe.sampler import RunSampler
+from hocket.observe.saved import RECORDER_FILES, RunDescription, is_followed, name_of, save_progress
 from hocket.trace import RecorderPlace, read_recorder
 
 FOLDER_PREFIX = "hocket-observe-"
 """Of the folders in memory in which the processes of recorded runs leave their recorders."""
 _LOCK = "agent"
 _BEGINNING_S = 10.0
-_FILES = FILE_PREFIX + "*"
+_FILES = RECORDER_FILES + "*"
 _LONGEST_WAIT_S = 0.25
 _SHORTEST_WAIT_S = 0.01
+_FOLLOWED_WAIT_S = 0.04
+"""While a page follows the run."""
+_DESCRIBED_S = 1.0
 _FULL_SHARE = 0.25
 """Where more of a ring was written since the last look, the next look comes in half the time."""
 _DEADLINE_S = 60.0
@@ -77,6 +82,9 @@ class Agent:
         self.anchors = AnchorSeries()
         self.watch: HookWatch | None = None
         """Looks at the libraries of the processes, if set before the start."""
+        self.describe: Callable[[], RunDescription] | None = None
+        """Says what is known of the run, for those who follow it, if set before the start."""
+        self._described_s = -math.inf
         self._drains: dict[str, Drain] = {}
         self._unreadable: dict[Path, str] = {}
         self._stops = threading.Event()
@@ -123,7 +131,9 @@ class Agent:
             while not self._stops.wait(wait_s):
                 share = self._look()
                 self.anchors.take()
-                wait_s = min(wait_s * (0.5 if share > _FULL_SHARE else 1.5), longest_wait_s)
+                self._describe()
+                longest_s = min(longest_wait_s, _FOLLOWED_WAIT_S) if is_followed(self.target) else longest_wait_s
+                wait_s = min(wait_s * (0.5 if share > _FULL_SHARE else 1.5), longest_s)
                 wait_s = max(wait_s, _SHORTEST_WAIT_S)
             self._look()
             self.anchors.take(at_once=True)
@@ -134,6 +144,14 @@ class Agent:
             self.sampler.save()
         except BaseException as error:
             self._error = error
+
+    def _describe(self) -> None:
+        """Keep what is known of the run beside what was saved, for those who follow it."""
+        if self.describe is None or monotonic() - self._described_s < _DESCRIBED_S:
+            return
+        self._described_s = monotonic()
+        self.anchors.take(at_once=len(self.anchors.anchors) < 2)
+        save_progress(self.target, self.describe(), self.memory)
 
     def _look(self) -> float:
         """Look at every recorder; return the largest share of a ring that was new."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 _COMPLETED = [EVENT_STATES.index(state) for state in ("completed", "failed")]
-FILE_PREFIX = "hocket-recorder-"
-"""Of the names of recorders' files."""
 _REACH = 64
 """Events that are read again at every look, since one that is being written is left out."""
 _PROGRAM_LENGTH = 100
@@ -159,12 +157,3 @@ class Drain:
         with events_path(self.target, self.name, ring).open("ab") as file:
             file.write(rows.tobytes())
         self.num_saved[ring] = self.num_saved.get(ring, 0) + len(places)
-
-
-def name_of(path: Path, owner: Owner) -> str:
-    """Return the name of a process's files in a saved run.
-
-    It has the number of the process's program, because `os.exec` gives a process a new recorder with the old name.
-    """
-    name, end = path.name.removeprefix(FILE_PREFIX), f"-{owner.image}"
-    return name if name.endswith(end) else name + end

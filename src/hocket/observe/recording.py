@@ -209,6 +209,7 @@ def _record(
     with running(command, variables) as process:
         if "comm" in layers:
             agent.watch = HookWatch(process.pid)
+        agent.describe = lambda: _description(agent, command, began_s, None, joiner)
         agent.start()
         try:
             exit_code = process.wait()
@@ -218,21 +219,8 @@ def _record(
             agent.stop()
     if joiner is not None:
         joiner.stop_comparing()
-    drains, ended_s = agent.drains, time()
-    description = RunDescription(
-        command=tuple(command),
-        host=socket.gethostname(),
-        began_s=began_s,
-        ended_s=ended_s,
-        exit_code=exit_code,
-        lost={drain.name: drain.lost for drain in drains if drain.lost},
-        num_events={drain.name: drain.num_saved for drain in drains if drain.has_copy},
-        anchors=tuple(agent.anchors.anchors),
-        tasks=agent.sampler.tasks,
-        queued=agent.sampler.queued_jobs(),
-        readings=tuple((each.asked, each.theirs, each.answered) for each in joiner.readings) if joiner else (),
-        io_looks={drain.name: account_numbers(drain.io) for drain in drains if drain.io.as_of == "now"},
-    )
+    drains = agent.drains
+    description = _description(agent, command, began_s, exit_code, joiner)
     problems = [*([plugin] if plugin else []), *agent.problems]
     try:
         save_run(agent.target, description)
@@ -247,4 +235,25 @@ def _record(
         io=total_of((drain.label or drain.name, drain.io) for drain in drains),
         problems=tuple(problems),
         num_hosts=1,
+    )
+
+
+def _description(
+    agent: Agent, command: Sequence[str], began_s: float, exit_code: int | None, joiner: HostJoiner | None
+) -> RunDescription:
+    """What is known of the run now; `exit_code` is None while it goes on."""
+    drains = agent.drains
+    return RunDescription(
+        command=tuple(command),
+        host=socket.gethostname(),
+        began_s=began_s,
+        ended_s=time(),
+        exit_code=exit_code,
+        lost={drain.name: dict(drain.lost) for drain in drains if drain.lost},
+        num_events={drain.name: dict(drain.num_saved) for drain in drains if drain.has_copy},
+        anchors=tuple(agent.anchors.anchors),
+        tasks=dict(agent.sampler.tasks),
+        queued={} if exit_code is None else agent.sampler.queued_jobs(),
+        readings=tuple((each.asked, each.theirs, each.answered) for each in joiner.readings) if joiner else (),
+        io_looks={drain.name: account_numbers(drain.io) for drain in drains if drain.io.as_of == "now"},
     )

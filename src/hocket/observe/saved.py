@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from math import isfinite
 from pathlib import Path
+from time import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hocket.clock import ClockReading
@@ -16,7 +18,7 @@ from hocket.observe.completeness import IoCompleteness, completeness_of, parse_a
 from hocket.observe.connections import HostConnections, read_connections
 from hocket.observe.run_clock import Anchor, RunClock
 from hocket.observe.series import DEVICE_FILES, SERIES_SUFFIX, SavedSeries, read_process_rows, read_series
-from hocket.trace import EVENT_FIELDS, RecorderSnapshot, are_events, read_recorder
+from hocket.trace import EVENT_FIELDS, Owner, RecorderSnapshot, are_events, read_recorder
 from hocket.typed_json import record_from
 from hocket.versioned_json import Head
 from hocket.whole_file import write_text
@@ -29,7 +31,13 @@ _T = TypeVar("_T", BatchTask, QueuedJob)
 
 RUN_FILE = "run.json"
 CLAIM_FILE = "recording"
-"""In the folder of a run while it is being recorded."""
+"""In the folder of a run while it is being recorded: what is known of it so far."""
+RECORDER_FILES = "hocket-recorder-"
+"""Begin of the names of recorders of processes that run."""
+_FOLLOWED_FILE = "followed"
+_FOLLOWED_S = 5.0
+_LATEST_EVENTS = 256
+"""Of each ring of a process that runs: enough for what is in flight."""
 RECORDER_SUFFIX = ".recorder"
 HOST_FOLDERS = "host-*"
 """In the folder of a run: those of other hosts."""
@@ -55,8 +63,8 @@ class RunDescription:
     Args:
         command: program and arguments.
         host: name of the host.
-        began_s, ended_s: seconds since 1970.
-        exit_code: of the command; negative: minus the number of the signal that ended it.
+        began_s, ended_s: seconds since 1970; of a run that goes on, when this was said.
+        exit_code: of the command; negative: minus the number of the signal that ended it; None: it goes on.
         lost: of each process and ring, how many events were overwritten before they could be saved.
         num_events: of each process and ring, how many events were saved.
         anchors: pairs of ticks and nanoseconds of the host's monotonic clock, oldest first.
@@ -78,7 +86,7 @@ class RunDescription:
     host: str
     began_s: float
     ended_s: float
-    exit_code: int
+    exit_code: int | None
     lost: dict[str, dict[str, int]]
     num_events: dict[str, dict[str, int]]
     anchors: tuple[Anchor, ...]
@@ -177,8 +185,34 @@ def save_run(folder: Path, description: RunDescription) -> None:
     write_text(folder / RUN_FILE, text)
 
 
+def save_progress(folder: Path, description: RunDescription, memory: Path) -> None:
+    """Write what is known of a run that goes on.
+
+    Args:
+        folder: of the run.
+        description: as of now.
+        memory: folder with the recorders of processes that run.
+    """
+    write_text(folder / CLAIM_FILE, json.dumps({HEAD.key: HEAD.text, "memory": str(memory), **asdict(description)}))
+
+
+def follow(folder: Path) -> None:
+    """Ask the agent of a run that goes on to save events sooner, for the next seconds."""
+    (folder / _FOLLOWED_FILE).touch()
+
+
+def is_followed(folder: Path) -> bool:
+    """Return whether somebody has asked for that."""
+    try:
+        return time() - (folder / _FOLLOWED_FILE).stat().st_mtime < _FOLLOWED_S
+    except OSError:
+        return False
+
+
 def open_run(folder: str | Path) -> ObservedRun:
-    """Read a run that `hocket observe run` or `record_run` has saved.
+    """Read a run that `hocket observe run` or `record_run` has saved, or saves now.
+
+    Of a run that goes on, `description.exit_code` is None, and what has happened in the last second may be missing.
 
     Args:
         folder: of the run.
@@ -193,20 +227,21 @@ def open_run(folder: str | Path) -> ObservedRun:
         1
     """
     path = Path(folder)
-    descriptions = {each: _load(each) for each in (path, *sorted(path.glob(HOST_FOLDERS)))}
+    loaded = {each: load_description(each) for each in (path, *sorted(path.glob(HOST_FOLDERS)))}
+    descriptions = {each: description for each, (description, _) in loaded.items()}
     origin_ns = descriptions[path].anchors[0][1]
     processes = [
-        _process(each, file.name.removesuffix(RECORDER_SUFFIX), description, clock)
-        for each, description in descriptions.items()
+        _process(each, name, snapshot, description, clock)
+        for each, (description, memory) in loaded.items()
         for clock in (_clock(description, origin_ns),)
-        for file in sorted(each.glob("*" + RECORDER_SUFFIX))
+        for name, snapshot in recorders_of(each, memory)
     ]
     problems = [
         f"{each / (name + RECORDER_SUFFIX)}: it is missing"
         for each, description in descriptions.items()
         for name in sorted(set(description.num_events) - {process.name for process in processes})
     ]
-    processes.sort(key=_order)
+    processes.sort(key=process_order)
     series = [
         found
         for each, description in descriptions.items()
@@ -223,18 +258,58 @@ def open_run(folder: str | Path) -> ObservedRun:
     return ObservedRun(path, first, tuple(processes), tuple(others), tuple(series), tuple(connections), tuple(problems))
 
 
-def _load(folder: Path) -> RunDescription:
-    if not (folder / RUN_FILE).exists():
+def recorders_of(
+    folder: Path, memory: Path | None, latest: int | None = None
+) -> Iterator[tuple[str, RecorderSnapshot]]:
+    """Yield the names and the recorders of a run's processes.
+
+    Args:
+        folder: of the run on one host, with those of processes that have ended.
+        memory: folder with those of processes that run; None: none does.
+        latest: so many events of each ring; None: all that recorders of processes that have ended have.
+    """
+    ended = set()
+    for file in sorted(folder.glob("*" + RECORDER_SUFFIX)):
+        name = file.name.removesuffix(RECORDER_SUFFIX)
+        ended.add(name)
+        yield name, read_recorder(file, latest)
+    for file in sorted(memory.glob(RECORDER_FILES + "*")) if memory else ():
+        try:
+            snapshot = read_recorder(file, _LATEST_EVENTS if latest is None else latest)
+        except RecorderError:
+            continue  # it is being made, or has just ended
+        if (name := name_of(file, snapshot.owner)) not in ended:
+            yield name, snapshot
+
+
+def name_of(path: Path, owner: Owner) -> str:
+    """Return the name of a process's files in a saved run.
+
+    It has the number of the process's program, because `os.exec` gives a process a new recorder with the old name.
+    """
+    name, end = path.name.removeprefix(RECORDER_FILES), f"-{owner.image}"
+    return name if name.endswith(end) else name + end
+
+
+def load_description(folder: Path) -> tuple[RunDescription, Path | None]:
+    """Return what was run, and the folder with the recorders of processes that run; None: the run is over.
+
+    Raises:
+        RecorderError: the folder has no run; names the file.
+    """
+    is_over = (folder / RUN_FILE).exists()
+    path = folder / (RUN_FILE if is_over else CLAIM_FILE)
+    if not is_over and not (path.is_file() and path.stat().st_size):
         raise RecorderError(f"{folder / RUN_FILE}: {_why_no_run(folder)}")
-    _, content = HEAD.load(folder / RUN_FILE)
-    return _description(content, str(folder / RUN_FILE))
+    _, content = HEAD.load(path)
+    return _description(content, str(path)), None if is_over else Path(str(content.get("memory")))
 
 
 def _why_no_run(folder: Path) -> str:
     if not folder.is_dir():
         return f"{folder} is no folder; a recorded run is one"
     if (folder / CLAIM_FILE).exists():
-        return "the run is not finished: it is still being recorded, or its agent was killed"
+        return "the run begins just now, or its agent was killed: try again in a second"
     if any(folder.glob("*" + RECORDER_SUFFIX)):
         return "this is no recorded run; read copies of recorders with hocket.trace.read_recorder"
     return "this is no recorded run; name the folder that `hocket observe run` has printed"
@@ -244,17 +319,21 @@ def _clock(description: RunDescription, origin_ns: int) -> RunClock:
     return RunClock(description.anchors, [ClockReading(*each) for each in description.readings], origin_ns)
 
 
-def _order(process: SavedProcess) -> tuple[bool, int, float]:
+def process_order(process: SavedProcess) -> tuple[bool, int, float]:
+    """The order of the processes of a run: by rank, those without one last, by their start."""
     owner = process.snapshot.owner
     return owner.rank is None, owner.rank or 0, float(process.clock.seconds(process.snapshot.anchor[0]))
 
 
-def _process(folder: Path, name: str, description: RunDescription, clock: RunClock) -> SavedProcess:
-    snapshot = read_recorder(folder / (name + RECORDER_SUFFIX))
+def _process(
+    folder: Path, name: str, snapshot: RecorderSnapshot, description: RunDescription, clock: RunClock
+) -> SavedProcess:
     problems = list(snapshot.problems)
+    goes_on = description.exit_code is None and name not in description.num_events
     counts = description.num_events.get(name, {})
     events = {
-        ring: _events(events_path(folder, name, ring), ring, counts.get(ring, 0), problems) for ring in snapshot.rings
+        ring: _events(events_path(folder, name, ring), ring, None if goes_on else counts.get(ring, 0), problems)
+        for ring in snapshot.rings
     }
     look = description.io_looks.get(name)
     io = completeness_of(snapshot, last=parse_accounts(look, str(folder / RUN_FILE)) if look is not None else None)
@@ -263,7 +342,7 @@ def _process(folder: Path, name: str, description: RunDescription, clock: RunClo
     return SavedProcess(name, snapshot, events, lost, io, series, tuple(problems), description.host, clock)
 
 
-def _events(path: Path, ring: str, num_saved: int, problems: list[str]) -> NDArray[np.void]:
+def _events(path: Path, ring: str, num_saved: int | None, problems: list[str]) -> NDArray[np.void]:
     import numpy as np
 
     layout = saved_layout()
@@ -275,10 +354,10 @@ def _events(path: Path, ring: str, num_saved: int, problems: list[str]) -> NDArr
         problems.append(f"{path}: {error.strerror}")
         return np.zeros(0, layout)
     whole = len(content) // layout.itemsize * layout.itemsize
-    if whole < len(content):
+    if whole < len(content) and num_saved is not None:
         problems.append(f"{path}, offset {whole}: it ends in the middle of an event")
     events = np.frombuffer(content[:whole], layout)
-    if len(events) != num_saved:
+    if num_saved is not None and len(events) != num_saved:
         problems.append(f"{path}: it has {len(events)} events, but {num_saved} were saved")
     is_valid = are_events(ring, events)
     if not is_valid.all():
@@ -298,7 +377,7 @@ def _description(content: dict[str, Any], place: str) -> RunDescription:
             host=str(content["host"]),
             began_s=float(content["began_s"]),
             ended_s=float(content["ended_s"]),
-            exit_code=int(content["exit_code"]),
+            exit_code=None if content["exit_code"] is None else int(content["exit_code"]),
             lost=_counts(lost),
             num_events=_counts(content["num_events"]),
             anchors=_anchors(content["anchors"]),

@@ -119,7 +119,12 @@ def no_process_rows() -> NDArray[np.void]:
 
 
 def read_process_rows(path: Path, problems: list[str]) -> NDArray[np.void]:
-    """Return the rows of a process by time; appends what is wrong with the file to `problems`."""
+    """Return the rows of a process by time; appends what is wrong with the file to `problems`.
+
+    A process that has said how it ends may still be seen while it does so: its own last row is the last one.
+    """
+    import numpy as np
+
     try:
         source, _, rows = _read(path, problems)
     except FileNotFoundError:
@@ -133,7 +138,9 @@ def read_process_rows(path: Path, problems: list[str]) -> NDArray[np.void]:
     is_known = rows["state"] < len(SERIES_STATES)
     if not is_known.all():
         problems.append(f"{path}: {int((~is_known).sum())} rows have an unknown state and are left out")
-    return _with_process_layout(rows[is_known])
+    rows = rows[is_known]
+    is_end = rows["state"] == SERIES_STATES.index("ended")
+    return _with_process_layout(rows[is_end | (np.cumsum(is_end) == 0)])
 
 
 def read_series(path: Path, host: str, clock: RunClock, problems: list[str]) -> SavedSeries | None:

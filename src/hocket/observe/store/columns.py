@@ -76,5 +76,23 @@ TABLE_COLUMNS: dict[str, dict[str, str]] = {
     "findings": {
         "kind": TEXT, "seconds": NUMBER, "layer": TEXT, "process": INTEGER, "rank": INTEGER, "text": TEXT,
     },
+    "matrix": {
+        "job": INTEGER, "rank": INTEGER, "peer_rank": INTEGER, "sent_nbytes": INTEGER, "num_messages": INTEGER,
+        "modelled_nbytes": NUMBER,
+    },
+    "breakdown": {
+        "op": TEXT, "least_nbytes": INTEGER, "most_nbytes": INTEGER, "algorithm": TEXT, "library": TEXT,
+        "is_foreign": BOOLEAN, "num_ranks": INTEGER, "count": INTEGER, "failed": INTEGER, "nbytes": INTEGER,
+        **_numbers("seconds median_s p99_s bus_bandwidth"),
+    },
+    "conserved": {
+        "edge": TEXT, "what": TEXT, "expected_nbytes": NUMBER, "found_nbytes": NUMBER, "is_modelled": BOOLEAN,
+    },
+    "efficiencies": {
+        "job": INTEGER, "num_ranks": INTEGER,
+        **_numbers("runtime_s load_balance communication parallel wait_share transfer_share"),
+        "is_upper_bound": BOOLEAN,
+    },
+    "hosts": {"host": TEXT, "num_processes": INTEGER, "clock_error_s": NUMBER, "num_lost": INTEGER},
 }  # fmt: skip
 """The type of each column of each table of a run."""

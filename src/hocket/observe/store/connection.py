@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Timer
@@ -88,7 +88,9 @@ def check_query(sql: str) -> None:
         raise InvalidArgument(f"one query that reads is needed, such as SELECT or DESCRIBE, not {found}")
 
 
-def run_query(connection: Any, sql: str, timeout: float, most_rows: int) -> QueryResult:
+def run_query(
+    connection: Any, sql: str, timeout: float, most_rows: int, parameters: Mapping[str, object] | None = None
+) -> QueryResult:
     """Return the answer of a database to a query that was checked; it has no other data from here on.
 
     Raises:
@@ -102,7 +104,7 @@ def run_query(connection: Any, sql: str, timeout: float, most_rows: int) -> Quer
         for setting in _SANDBOX:
             connection.execute(setting)
         timer.start()
-        cursor = connection.execute(sql)
+        cursor = connection.execute(sql, parameters)
         columns = tuple(column[0] for column in cursor.description or ())
         rows: list[tuple[Any, ...]] = []
         nbytes = 0

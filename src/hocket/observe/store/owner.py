@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import rmtree
 from threading import Condition, Event, Lock, Thread
 from time import monotonic, time
 from typing import Any
@@ -35,7 +36,8 @@ _GATHER_S = 0.05
 """Fewer rows than that wait so long for others: each segment costs some milliseconds."""
 _TIDY_S = 5.0
 _CLOSE_S = 60.0
-_MOST_PROBLEMS = 100
+_MOST_PROBLEMS, _MOST_PROBLEM = 100, 500
+"""How many are shown, and of each so many characters."""
 _FOR_EVER = float("inf")
 
 
@@ -207,6 +209,30 @@ class StoreOwner:
                 self._loading.pop(name, None)
                 return self._runs.setdefault(name, run)
 
+    def remove_run(self, name: str) -> None:
+        """Remove a run and all its files; whoever asks it just now may fail.
+
+        Raises:
+            InvalidArgument: the name is not valid.
+            OSError: a file cannot be removed.
+        """
+        check_run_name(name)
+        with self._runs_lock:
+            run = self._runs.pop(name, None)
+            folder = self.folder / _RUNS / name
+            if folder.exists():
+                # First it is no run any more, then its files go.
+                gone = folder.with_name(f".{name}.{os.urandom(8).hex()}")
+                folder.rename(gone)
+                rmtree(gone)
+        if run is not None:
+            run.close()
+
+    def report(self, place: str, problem: str) -> None:
+        """Show a problem of something that goes on beside the store."""
+        with self._runs_lock:
+            self._problems[place] = problem[:_MOST_PROBLEM]
+
     @property
     def problems(self) -> dict[str, str]:
         """What went wrong while nobody asked, by place: it is tried again."""
@@ -323,7 +349,7 @@ class StoreOwner:
         except Exception as error:  # the thread must go on for all other runs
             with self._runs_lock:
                 if len(self._problems) < _MOST_PROBLEMS or place in self._problems:
-                    self._problems[place] = f"{type(error).__name__}: {error}"[:500]
+                    self._problems[place] = f"{type(error).__name__}: {error}"[:_MOST_PROBLEM]
         else:
             with self._runs_lock:
                 self._problems.pop(place, None)

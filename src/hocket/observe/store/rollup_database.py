@@ -64,6 +64,13 @@ class RollupDatabase:
             self.insert(merged(rollups))
             self._num_partial_rows = 0
 
+    @property
+    def extent(self) -> tuple[float, float]:
+        """The begin of the first and the end of the last event, to a span; (0, 0): there are none."""
+        if self._least_s > self._most_s:
+            return 0.0, 0.0
+        return max(self._least_s, -LATEST_S), min(self._most_s, LATEST_S)
+
     def insert(self, rollups: pa.Table) -> None:
         """Add rows."""
         self._widen(rollups)
@@ -96,8 +103,7 @@ class RollupDatabase:
             timer = Timer(_TIMEOUT_S, cursor.interrupt)
             timer.start()
             try:
-                is_empty = self._least_s > self._most_s
-                least, most = (0.0, 0.0) if is_empty else (max(self._least_s, -LATEST_S), min(self._most_s, LATEST_S))
+                least, most = self.extent
                 begin = least if begin_s is None else begin_s
                 end = max(most, begin) if end_s is None else end_s
                 if not (abs(begin) <= LATEST_S and abs(end) <= LATEST_S and begin <= end):

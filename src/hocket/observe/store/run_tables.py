@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from hocket import _native
 from hocket.observe.activity import operation_name, target_of
+from hocket.observe.analysis.breakdown import breakdown
 from hocket.observe.analysis.communicators import numbers_of_program
 from hocket.observe.analysis.connections import RunConnection, connections_of
+from hocket.observe.analysis.conservation import conservation
+from hocket.observe.analysis.efficiency import efficiencies
 from hocket.observe.analysis.findings import findings_in
 from hocket.observe.analysis.hangs import state_of
 from hocket.observe.analysis.links import LinkLoad, link_loads
+from hocket.observe.analysis.matrix import communication_matrix
 from hocket.observe.analysis.operations import kind_names, operations_of
 from hocket.observe.analysis.regions import regions_of
-from hocket.observe.analysis.totals import COMMUNICATION, totals_of
+from hocket.observe.analysis.totals import COMMUNICATION, RunTotals, totals_of
 from hocket.observe.analysis.waits import wait_states
 from hocket.observe.saved import saved_layout
 from hocket.observe.series import PROCESS_NUMBERS, SERIES_STATES
-from hocket.observe.store.columns import NUMPY_TYPES, TABLE_COLUMNS
+from hocket.observe.store.columns import BOOLEAN, INTEGER, NUMBER, NUMPY_TYPES, TABLE_COLUMNS, TEXT
 from hocket.trace import EVENT_STATES
 
 if TYPE_CHECKING:
@@ -40,22 +45,41 @@ def run_tables(run: ObservedRun) -> dict[str, Columns]:
         run: from `open_run`.
     """
     operations = operations_of(run)
-    waits = wait_states(run, operations)
-    found = {
-        "processes": _processes(run),
-        "communicators": _communicators(operations),
+    return {**derived_tables(run, operations), **event_tables(run, operations)}
+
+
+def event_tables(run: ObservedRun, operations: RunOperations) -> dict[str, Columns]:
+    """Return the tables whose rows are events with a begin and an end."""
+    return _typed({
         "operations": _operations(run, operations),
-        "waits": _waits(run, operations, waits),
-        "totals": _totals(run),
         "transfers": _events(run, "transfers"),
         "io": _events(run, "io"),
         "regions": _regions(run),
+    })  # fmt: skip
+
+
+def derived_tables(run: ObservedRun, operations: RunOperations) -> dict[str, Columns]:
+    """Return all other tables: they change as a whole while a run goes on."""
+    waits, totals = wait_states(run, operations), totals_of(run)
+    return _typed({
+        "processes": _processes(run),
+        "communicators": _communicators(operations),
+        "waits": _waits(run, operations, waits),
+        "totals": _totals(run, totals),
         "samples": _samples(run),
         "host_samples": _host_samples(run),
         "connections": _connections(run),
         "links": _links(run),
         "findings": _findings(run, operations, waits),
-    }
+        "matrix": _matrix(totals),
+        "breakdown": _records("breakdown", breakdown(totals)),
+        "conserved": _records("conserved", conservation(run)),
+        "efficiencies": _records("efficiencies", efficiencies(operations, waits)),
+        "hosts": _hosts(run),
+    })  # fmt: skip
+
+
+def _typed(found: dict[str, Columns]) -> dict[str, Columns]:
     return {
         table: {
             name: columns[name].astype(NUMPY_TYPES[kind], copy=False) for name, kind in TABLE_COLUMNS[table].items()
@@ -127,10 +151,9 @@ def _waits(run: ObservedRun, operations: RunOperations, waits: WaitStates) -> Co
     }
 
 
-def _totals(run: ObservedRun) -> Columns:
+def _totals(run: ObservedRun, found: RunTotals) -> Columns:
     import numpy as np
 
-    found = totals_of(run)
     rows = found.rows
     transfers = [*_native.TRANSFER_NAMES, *[""] * 256]
     is_operation = rows["layer"] == COMMUNICATION
@@ -278,6 +301,50 @@ def _findings(run: ObservedRun, operations: RunOperations, waits: WaitStates) ->
         "process": _integers(-1 if each.process is None else each.process for each in found),
         "rank": _integers(-1 if each.process is None else int(ranks[each.process]) for each in found),
         "text": _texts(each.text for each in found),
+    }
+
+
+def _matrix(totals: RunTotals) -> Columns:
+    """The cells of the matrices of all jobs in which something was sent."""
+    import numpy as np
+
+    parts = []
+    for job in sorted({each.job for each in totals.communicators}):
+        found = communication_matrix(totals, job)
+        ranks, peers = np.nonzero((found.sent_nbytes > 0) | (found.modelled_nbytes > 0) | (found.num_messages > 0))
+        cells = (each[ranks, peers] for each in (found.sent_nbytes, found.num_messages, found.modelled_nbytes))
+        parts.append((np.full(len(ranks), job), ranks, peers, *cells))
+    columns = zip(*parts, strict=True) if parts else [()] * 6
+    return {
+        name: np.concatenate([np.zeros(0, NUMPY_TYPES[kind]), *column])
+        for (name, kind), column in zip(TABLE_COLUMNS["matrix"].items(), columns, strict=True)
+    }
+
+
+def _hosts(run: ObservedRun) -> Columns:
+    found: dict[str, list[SavedProcess]] = {}
+    for process in run.processes:
+        found.setdefault(process.host, []).append(process)
+    return {
+        "host": _texts(found),
+        "num_processes": _integers(map(len, found.values())),
+        "clock_error_s": _numbers(max(each.clock.error_s for each in own) for own in found.values()),
+        "num_lost": _integers(sum(sum(each.lost.values()) for each in own) for own in found.values()),
+    }
+
+
+def _records(table: str, rows: Sequence[object]) -> Columns:
+    """Rows that have the columns of a table as attributes; None is an unknown number."""
+    makers: dict[str, Callable[[Iterable[Any]], NDArray[Any]]] = {
+        TEXT: _texts,
+        INTEGER: _integers,
+        NUMBER: _numbers,
+        BOOLEAN: _booleans,
+    }
+    values: dict[str, list[Any]] = {name: [getattr(each, name) for each in rows] for name in TABLE_COLUMNS[table]}
+    return {
+        name: makers[kind](math.nan if value is None else value for value in values[name])
+        for name, kind in TABLE_COLUMNS[table].items()
     }
 
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 Ranges = Mapping[str, tuple[int, int]]
 """Of each sender, the first of its rows and the one after the last."""
-RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+MOST_RUN_NAME = 100
+RUN_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MOST_RUN_NAME - 1}}}")
 RUN_FILE, STORE_FILE = "run.json", "store.json"
 """The folder of a run has its name and the first one, that of a store the other one."""
 SEGMENT_ROWS = 1 << 20

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from hocket.errors import InvalidArgument, RecorderError
@@ -19,7 +19,7 @@ def query_stored(
     """Ask a run of a store in SQL, as `query_run` asks a recorded run; no owner need run.
 
     Args:
-        store: folder that an owner (`hocket observe store`) has written.
+        store: folder that an owner (`hocket observe serve --store`) has written.
         run: name of the run.
         sql, timeout, most_rows: as of `query_run`.
 
@@ -40,7 +40,7 @@ def query_stored(
         ((0,),)
     """
     if not (Path(store) / STORE_FILE).is_file():
-        raise InvalidArgument(f"{store} is no store: hocket observe store makes one")
+        raise InvalidArgument(f"{store} is no store: hocket observe serve --store makes one")
     runs = Path(store) / "runs"
     folder = runs / run
     if not RUN_NAME.fullmatch(run) or not (folder / RUN_FILE).is_file():
@@ -53,14 +53,16 @@ def query_stored(
 
 
 def query_segments(
-    folder: Path, segments: dict[str, list[Path]], sql: str, *, timeout: float, most_rows: int
-) -> QueryResult:
+    folder: Path, segments: dict[str, list[Path]], sql: str, *, timeout: float, most_rows: int,
+    parameters: Mapping[str, object] | None = None,
+) -> QueryResult:  # fmt: skip
     """Ask the tables of a run in SQL.
 
     Args:
         folder: of the run.
         segments: files of each table; the query can read no others.
         sql, timeout, most_rows: as of `query_run`.
+        parameters: of the query, by name.
     """
     check_query(sql)
     named = _named_tables(sql)  # a damaged file of another table does no harm
@@ -79,7 +81,7 @@ def query_segments(
                 connection.unregister("no_rows")
         readable = [path for table, paths in segments.items() if table in named for path in paths]
         connection.execute(f"SET allowed_paths = [{_listed(readable)}]")
-        return run_query(connection, sql, timeout, most_rows)
+        return run_query(connection, sql, timeout, most_rows, parameters)
 
 
 def _named_tables(sql: str) -> set[str]:

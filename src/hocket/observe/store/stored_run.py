@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
@@ -33,6 +33,7 @@ from hocket.observe.store.segments import (
     write_part,
 )
 from hocket.observe.store.stored_query import query_segments
+from hocket.observe.store.table_questions import TableQuestion, table_sql
 from hocket.versioned_json import Head
 from hocket.whole_file import write_text
 
@@ -95,6 +96,8 @@ class StoredRun:
         self._numbers: dict[str, int] = {}
         self._forgotten: dict[str, int] = {}
         self._doomed: list[tuple[float, Path]] = []
+        self.on_rollup: Callable[[Any], object] | None = None
+        """Is called with the roll-up of each segment after it was sealed."""
         self._database: RollupDatabase | None = None
         self._load()
 
@@ -200,6 +203,8 @@ class StoredRun:
                     self._database.insert(rollup)
                 except Exception:  # the rows are stored: the next question reads all roll-ups again
                     self._database = None
+        if rollup is not None and self.on_rollup is not None:
+            self.on_rollup(rollup)
 
     def ask(
         self, question: str, begin_s: float | None = None, end_s: float | None = None, num_spans: int = 600
@@ -222,6 +227,30 @@ class StoredRun:
         with self._lock:
             segments = {table: [each.path for each in found] for table, found in self._segments.items()}
         return query_segments(self.folder, segments, sql, timeout=timeout, most_rows=most_rows)
+
+    def ask_tables(
+        self, question: TableQuestion, begin_s: float, end_s: float, *, timeout: float, most_rows: int
+    ) -> QueryResult:
+        """Answer a question of tables.
+
+        Args:
+            question: see `table_sql`.
+            begin_s, end_s: its window, if it has one.
+            timeout, most_rows: as of `query_stored`.
+        """
+        sql, names = table_sql(question, "duckdb")
+        with self._lock:
+            segments = {table: [each.path for each in found] for table, found in self._segments.items()}
+        window = {"begin_s": begin_s, "end_s": end_s}
+        parameters = {name: window[name] for name in names} or None
+        return query_segments(
+            self.folder, segments, sql, timeout=timeout, most_rows=most_rows, parameters=parameters
+        )  # fmt: skip
+
+    def extent(self) -> tuple[float, float]:
+        """Return the begin of the first and the end of the last event; (0, 0): there are none."""
+        self._asked_s = monotonic()
+        return self._opened().extent
 
     def num_rows(self) -> dict[str, int]:
         """Return the number of rows of each table."""

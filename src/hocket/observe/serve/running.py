@@ -7,25 +7,32 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 from hocket.errors import InvalidArgument, MissingPackage
+from hocket.observe.serve.access import Access, read_token
+from hocket.observe.serve.page_files import PageFiles
+from hocket.observe.serve.run_loader import RunLoader, name_in_store
+from hocket.observe.serve.state import ServerState
+from hocket.observe.store.overview import QUESTIONS, sql_of
 from hocket.observe.store.owner import Retention, StoreOwner
-from hocket.observe.store.server import StoreServer, read_token
 
 DEFAULT_PORT = 28080
 _MOST_CONNECTIONS = 1000
 _NEXT_REQUEST_S = 75.0
 _END_S = 10
 _LOOK_S = 0.2
+_TRIED_PORTS = 100
 
 
 def serve_store(
-    folder: str | Path, *, host: str = "127.0.0.1", port: int = DEFAULT_PORT, names: Sequence[str] = (),
-    retention: Retention | None = None, on_ready: Callable[[str], object] | None = None, until: Event | None = None,
+    folder: str | Path, *, runs: Sequence[str | Path] = (), host: str = "127.0.0.1", port: int = DEFAULT_PORT,
+    names: Sequence[str] = (),
+    retention: Retention | None = None, base_path: str = "", on_ready: Callable[[str], object] | None = None,
+    until: Event | None = None,
 ) -> None:  # fmt: skip
     """Own a store of runs and answer requests until SIGINT or SIGTERM; then what waits is sealed.
 
@@ -33,10 +40,12 @@ def serve_store(
 
     Args:
         folder: of the store; made if it does not exist. Its file ``token`` is what requests must show.
+        runs: folders of recorded runs to bring into it; those that go on are followed.
         host: address to listen at.
         port: to listen at; 0: any free one.
         names: further names that requests may use for this host, besides its address and host name.
         retention: what is removed when.
+        base_path: of all requests, if a proxy in front of this does not take it away, as in "/user/me/proxy/28080".
         on_ready: is called with the address, such as "http://127.0.0.1:28080", as soon as requests are answered.
         until: when it is set, this ends as by a signal; signals come to the main thread only.
 
@@ -60,8 +69,10 @@ def serve_store(
     """
     try:
         import uvicorn
-    except ImportError:
-        raise MissingPackage("the store needs uvicorn and others: pip install 'hocket[store]'") from None
+
+        from hocket.observe.serve.application import make_application
+    except ImportError as error:
+        raise MissingPackage(f"{error.name} is missing, which the store needs: pip install 'hocket[store]'") from None
     for name in names:
         if ":" in name.strip("[]") and not name.startswith("["):
             raise InvalidArgument(f"a name of this host has no port: {name!r:.80}")
@@ -72,11 +83,16 @@ def serve_store(
         own = {"localhost", "127.0.0.1", "[::1]", socket.gethostname(), shown, host}
         known = tuple(name.lower() for name in {*own, *names})
 
+        threading.Thread(target=_compile_questions, name="questions", daemon=True).start()
+
         async def main() -> None:
-            server = StoreServer(owner, token, known)
+            state = ServerState(owner, Access(token, known), base_path)
+            loaders = [RunLoader(owner, state.live, Path(run), name_in_store(Path(run))) for run in runs]
+            for loader in loaders:
+                loader.start()
             config = uvicorn.Config(
-                server.application(), http=_impatient_protocol(), loop="asyncio", lifespan="off", log_level="warning",
-                access_log=False, server_header=False, limit_concurrency=_MOST_CONNECTIONS,
+                make_application(state, PageFiles()), http=_impatient_protocol(), loop="asyncio", lifespan="off",
+                log_level="warning", access_log=False, server_header=False, limit_concurrency=_MOST_CONNECTIONS,
                 timeout_keep_alive=int(_NEXT_REQUEST_S), timeout_graceful_shutdown=_END_S,
             )  # fmt: skip
             running = uvicorn.Server(config)
@@ -94,12 +110,35 @@ def serve_store(
                 while not task.done():
                     await asyncio.wait([task], timeout=_LOOK_S)
                     running.should_exit |= until is not None and until.is_set()
+                    if running.should_exit:
+                        state.end_streams()
                 await task
             finally:
                 running.should_exit = True
-                server.close()
+                for loader in loaders:
+                    loader.stop()
+                state.close()
 
         asyncio.run(main())
+
+
+def free_port(host: str, first: int) -> int:
+    """Return the first port from one on that is free, of the next hundred.
+
+    Raises:
+        InvalidArgument: none is, or this host has no such address.
+    """
+    for port in range(first, first + _TRIED_PORTS - 1):
+        with suppress(InvalidArgument), _listener(host, port):
+            return port
+    with _listener(host, first + _TRIED_PORTS - 1):
+        return first + _TRIED_PORTS - 1
+
+
+def _compile_questions() -> None:
+    """Have the SQL of all questions before somebody asks."""
+    for question in QUESTIONS:
+        sql_of(question, "duckdb")
 
 
 def _listener(host: str, port: int) -> socket.socket:

@@ -1,0 +1,1 @@
+"""The HTTP interface of a store of runs, and the page that shows them."""

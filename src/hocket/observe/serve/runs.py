@@ -1,0 +1,108 @@
+"""Which runs there are, and what each of them is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from fastapi import APIRouter
+
+from hocket.observe.serve.requests import json_bytes, json_response
+from hocket.observe.serve.routes import new_routes
+from hocket.observe.serve.state import ServerState
+from hocket.observe.serve.view import ViewSource
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+
+    from hocket.observe.store.stored_run import StoredRun
+    from hocket.observe.store.table_questions import Tables
+
+_MOST_COMMAND = 2000
+
+
+@dataclass(frozen=True)
+class RunList:
+    """The names of all runs, the one that was made last first."""
+
+    runs: list[str]
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A run.
+
+    Args:
+        run: its name in the store.
+        description: what its sender has said of it.
+        command: what was run.
+        began_unix_s: when, in seconds since 1970; None: unknown.
+        begin_s, end_s: of all its events, in seconds since it began.
+        is_live: whether it goes on.
+        num_processes, num_hosts: of it.
+        num_lost: events that were overwritten before they could be saved; totals have them.
+        num_rows: rows of each table.
+    """
+
+    run: str
+    description: dict[str, Any]
+    command: str
+    began_unix_s: float | None
+    begin_s: float
+    end_s: float
+    is_live: bool
+    num_processes: int
+    num_hosts: int
+    num_lost: int
+    num_rows: dict[str, int]
+
+
+def run_routes(state: ServerState) -> APIRouter:
+    """Return the routes."""
+    routes = new_routes("runs")
+
+    @routes.get("/runs", response_model=RunList)
+    async def runs() -> Any:
+        """The runs."""
+        return json_response({"runs": await state.in_thread(state.owner.run_names)})
+
+    @routes.get("/runs/{run}", response_model=RunSummary)
+    async def summary(run: str) -> Any:
+        """What a run is."""
+        found = await state.found(run)
+
+        async def compute() -> bytes:
+            return json_bytes(vars(await state.in_thread(_summary, found, state.live.is_live(found))))
+
+        return json_response(await state.shared.get((found.folder.name, "summary"), compute))
+
+    return routes
+
+
+def _processes(table: Tables) -> ir.Table:
+    rows = table("processes")
+    return rows.aggregate(
+        num_processes=rows.process.nunique(), num_hosts=rows.host.nunique(), num_lost=rows.num_lost.sum().fill_null(0)
+    )
+
+
+def _summary(run: StoredRun, is_live: bool) -> RunSummary:
+    (counts,) = ViewSource(run).rows(_processes)
+    begin_s, end_s = run.extent()
+    description = run.description if isinstance(run.description, dict) else {}
+    command, began = description.get("command"), description.get("began_unix_s")
+    words = [str(word) for word in command] if isinstance(command, list) else []
+    return RunSummary(
+        run=run.folder.name,
+        description=description,
+        command=" ".join(words)[:_MOST_COMMAND],
+        began_unix_s=float(began) if isinstance(began, (int, float)) and isfinite(began) else None,
+        begin_s=begin_s,
+        end_s=end_s,
+        is_live=is_live,
+        num_processes=int(counts["num_processes"]),
+        num_hosts=int(counts["num_hosts"]),
+        num_lost=int(counts["num_lost"]),
+        num_rows=run.num_rows(),
+    )

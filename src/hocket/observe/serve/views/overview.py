@@ -1,0 +1,112 @@
+"""What cost the most time, and what the layers of the program did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hocket.observe.serve.view import View, ViewSource, ViewWindow
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+
+    from hocket.observe.store.table_questions import Tables
+
+_MOST_NAMES = 50
+
+
+@dataclass(frozen=True)
+class FindingRow:
+    """A finding; "process" and "rank" are -1 if it is about no single one."""
+
+    kind: str
+    seconds: float
+    layer: str
+    process: int
+    rank: int
+    text: str
+
+
+@dataclass(frozen=True)
+class LayerTotal:
+    """All events of a layer in the window."""
+
+    layer: str
+    num_events: int
+    busy_s: float
+    nbytes: int
+    most_s: float
+
+
+@dataclass(frozen=True)
+class NameTotal:
+    """All events of a name in the window."""
+
+    layer: str
+    name: str
+    num_events: int
+    busy_s: float
+    nbytes: int
+    most_s: float
+
+
+@dataclass(frozen=True)
+class BusyLayer:
+    """How many processes were in a layer, on the average of each span."""
+
+    layer: str
+    busy: list[float]
+
+
+@dataclass(frozen=True)
+class LayerSeries:
+    """Layers over time: "at_s" is the middle of each span."""
+
+    width_s: float
+    at_s: list[float]
+    layers: list[BusyLayer]
+
+
+@dataclass(frozen=True)
+class OverviewView:
+    """The answer."""
+
+    begin_s: float
+    end_s: float
+    findings: list[FindingRow]
+    totals: list[LayerTotal]
+    over_time: LayerSeries
+    names: list[NameTotal]
+
+
+def _findings(table: Tables) -> ir.Table:
+    import ibis
+
+    return table("findings").order_by(ibis.desc("seconds"), "text")
+
+
+def _make(source: ViewSource, window: ViewWindow) -> OverviewView:
+    totals, _, begin_s, end_s = source.ask("totals", window)
+    names, *_ = source.ask("names", window)
+    over_time, width_s, first_s, last_s = source.ask("over-time", window)
+    return OverviewView(
+        begin_s=begin_s,
+        end_s=end_s,
+        findings=[FindingRow(**row) for row in source.rows(_findings)],
+        totals=[LayerTotal(**row) for row in totals],
+        over_time=_series(over_time, width_s, first_s, last_s),
+        names=[NameTotal(**row) for row in names[:_MOST_NAMES]],
+    )
+
+
+def _series(rows: list[dict[str, Any]], width_s: float, begin_s: float, end_s: float) -> LayerSeries:
+    first, after = round(begin_s / width_s), round(end_s / width_s)
+    layers: dict[str, list[float]] = {}
+    for row in rows:
+        spans = layers.setdefault(row["layer"], [0.0] * (after - first))
+        spans[row["bin"] - first] = row["busy_s"] / width_s
+    middles = [(span + 0.5) * width_s for span in range(first, after)]
+    return LayerSeries(width_s, middles, [BusyLayer(layer, busy) for layer, busy in layers.items()])
+
+
+VIEW = View("overview", OverviewView, _make, "What cost the most time, and what the layers of the program did.")

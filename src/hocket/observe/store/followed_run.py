@@ -1,0 +1,140 @@
+"""What a run that goes on has saved since the last look, as rows of its tables of events."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+from hocket.clock import ClockReading
+from hocket.observe.analysis.operations import operations_of
+from hocket.observe.completeness import unavailable
+from hocket.observe.run_clock import RunClock
+from hocket.observe.saved import (
+    HOST_FOLDERS,
+    ObservedRun,
+    RunDescription,
+    SavedProcess,
+    follow,
+    load_description,
+    process_order,
+    recorders_of,
+    saved_layout,
+)
+from hocket.observe.series import no_process_rows
+from hocket.observe.store.run_tables import event_tables
+from hocket.trace import RINGS, are_events
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from hocket.observe.store.run_tables import Columns
+
+_MOST_NBYTES = 64 << 20
+"""Of one file that are read at once; the rest comes at the next look."""
+_IO = unavailable("the run goes on")
+
+
+@dataclass(frozen=True)
+class FollowedRows:
+    """What is new.
+
+    Args:
+        tables: rows of tables of events.
+        now_s: how far the run has come, in seconds since it began.
+        is_over: whether the run has ended, and nothing more comes.
+    """
+
+    tables: dict[str, Columns]
+    now_s: float
+    is_over: bool
+
+
+class RunFollower:
+    """Reads the folder of a run again and again; for one thread.
+
+    Args:
+        folder: of a run that goes on, or has ended.
+
+    Attributes:
+        places: numbers of processes by host folder and name, in the order in which they were seen.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._offsets: dict[Path, int] = {}
+        self.places: dict[tuple[str, str], int] = {}
+        self._processes: dict[tuple[str, str], SavedProcess] = {}
+
+    def look(self) -> FollowedRows:
+        """Return what is new.
+
+        Raises:
+            RecorderError: the folder has no run; names the file.
+        """
+        follow(self._folder)
+        found = {each: load_description(each) for each in (self._folder, *sorted(self._folder.glob(HOST_FOLDERS)))}
+        first, memory = found[self._folder]
+        origin_ns = first.anchors[0][1]
+        fresh: dict[tuple[str, str], dict[str, NDArray[np.void]]] = {}
+        for folder, (description, host_memory) in found.items():
+            if names := {name for name, _, _ in self._grown(folder)}:
+                clock = RunClock(description.anchors, [ClockReading(*each) for each in description.readings], origin_ns)
+                self._read_heads(folder, host_memory, description, clock, names)
+                for name, ring, path in self._grown(folder):
+                    if (folder.name, name) in self._processes:
+                        fresh.setdefault((folder.name, name), {})[ring] = self._read(path, ring)
+        own = RunClock(first.anchors, [], origin_ns)
+        now_s = float(own.seconds_at_ns(monotonic_ns())) if memory else 0.0
+        return FollowedRows(self._tables(first, fresh) if fresh else {}, now_s, memory is None and not fresh)
+
+    def _grown(self, folder: Path) -> Iterator[tuple[str, str, Path]]:
+        """The process, ring and path of each file that has become longer."""
+        record_nbytes = saved_layout().itemsize
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                name, _, ring = entry.name.rpartition(".")
+                if ring not in RINGS or not name:
+                    continue
+                path = Path(entry.path)
+                if entry.stat().st_size >= self._offsets.get(path, 0) + record_nbytes:
+                    yield name, ring, path
+
+    def _read_heads(
+        self, folder: Path, memory: Path | None, description: RunDescription, clock: RunClock, names: set[str]
+    ) -> None:
+        """Read the names of communicators and files anew, of processes with new events."""
+        new = []
+        for name, snapshot in recorders_of(folder, memory, 0):
+            if name in names:
+                new.append(SavedProcess(name, snapshot, {}, {}, _IO, no_process_rows(), (), description.host, clock))
+        for process in sorted(new, key=process_order):
+            self.places.setdefault((folder.name, process.name), len(self.places))
+            self._processes[folder.name, process.name] = process
+
+    def _read(self, path: Path, ring: str) -> NDArray[np.void]:
+        import numpy as np
+
+        layout, offset = saved_layout(), self._offsets.get(path, 0)
+        with path.open("rb") as file:
+            file.seek(offset)
+            content = file.read(_MOST_NBYTES // layout.itemsize * layout.itemsize)
+        whole = len(content) // layout.itemsize * layout.itemsize
+        self._offsets[path] = offset + whole
+        events = np.frombuffer(content[:whole], layout)
+        return events[are_events(ring, events)]
+
+    def _tables(
+        self, description: RunDescription, fresh: dict[tuple[str, str], dict[str, NDArray[np.void]]]
+    ) -> dict[str, Columns]:
+        processes = tuple(
+            replace(self._processes[key], events=fresh.get(key, {}))
+            for key in sorted(self.places, key=self.places.get)  # type: ignore[arg-type]
+        )
+        run = ObservedRun(self._folder, description, processes)
+        tables = event_tables(run, operations_of(run))
+        return {table: columns for table, columns in tables.items() if len(next(iter(columns.values())))}

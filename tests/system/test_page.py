@@ -1,0 +1,218 @@
+"""The page in a browser: every view of a recorded run and of a training that goes on, and what it says against the
+store."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hocket.observe import StoreClient, record_run
+
+from ..load import scaled
+from ..observe.stored_rows import served
+
+playwright = pytest.importorskip("playwright.sync_api")
+pytestmark = pytest.mark.timeout(300)
+_ABORTED = "net::ERR_ABORTED"
+"""By the page itself, when something else is to be shown."""
+_CHROMIUM = "/usr/bin/chromium"
+_AXE = Path(__file__).parents[2] / "ui/node_modules/axe-core/axe.min.js"
+_TRAINING = """
+import sys, time
+import numpy as np
+import hocket as hk
+from hocket import observe
+with hk.init(backends="shm") as comm:
+    gradients = np.ones(100_000, np.float32)
+    end = time.monotonic() + float(sys.argv[1])
+    step = 0
+    while True:
+        with observe.region("forward", step=step):
+            time.sleep(0.01 + 0.01 * comm.rank)
+        with observe.region("backward", step=step):
+            comm.all_reduce(gradients)
+        if step % 20 == 0:
+            open(f"{sys.argv[2]}-{comm.rank}", "wb").write(gradients.tobytes())
+        step += 1
+        is_over = np.array([time.monotonic() > end], np.float32)
+        comm.all_reduce(is_over)
+        if is_over[0]:
+            break
+"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        chromium = started.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+def _launch(folder: Path, seconds: float) -> list[str]:
+    (folder / "train.py").write_text(_TRAINING)
+    hocket = [sys.executable, "-m", "hocket.cli"]
+    return [*hocket, "run", "-n", "2", str(folder / "train.py"), str(seconds), str(folder / "checkpoint")]
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StoreClient, str]]:
+    """A store with a recorded training, and the address of its page."""
+    folder = tmp_path_factory.mktemp("page")
+    assert record_run(_launch(folder, 3.0), folder / "training", interval_s=0.2).exit_code == 0
+    with served(folder / "store", str(folder / "training")) as (_, client):
+        deadline = time.monotonic() + scaled(60)
+        while not (folder / "store" / "loaded.json").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        yield client, f"{client._url}/#token={client._headers['authorization'].partition(' ')[2]}"
+
+
+class _Page:
+    """A page of the browser, and all that it complained of."""
+
+    def __init__(self, browser: Any, address: str, **options: Any) -> None:
+        self.context = browser.new_context(**options)
+        self.page = self.context.new_page()
+        self.problems: list[str] = []
+        self.page.on("console", lambda message: self.problems.append(message.text) if message.type == "error" else None)
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on(
+            "requestfailed", lambda request: self.problems.append(request.url) if request.failure != _ABORTED else None
+        )
+        self.page.on("request", lambda request: self.problems.append(request.url) if not request.url.startswith(
+            (address.partition("#")[0], "data:", "blob:")) else None)  # fmt: skip
+        self.page.goto(address)
+        self.page.wait_for_selector("nav a")
+
+    def __enter__(self) -> _Page:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.context.close()
+
+    def until(self, expression: str, seconds: float = 10.0) -> None:
+        """Wait until an expression is true; the page's policy allows no script to do so."""
+        deadline = time.monotonic() + scaled(seconds)
+        while not self.page.evaluate(expression):
+            assert time.monotonic() < deadline, expression
+            self.page.wait_for_timeout(30)
+
+    def show(self, view: str) -> None:
+        """Show a view, and wait until it is there."""
+        self.page.click(f"nav a[href$='/{view}']")
+        self.page.wait_for_selector("main h2")
+        self.until("!document.querySelector('main [aria-live]')?.textContent.includes('asking')")
+
+    @property
+    def views(self) -> list[str]:
+        """The names of all views."""
+        return [each.get_attribute("href").rpartition("/")[2] for each in self.page.query_selector_all("nav a")]
+
+    def accessibility(self) -> list[str]:
+        """What axe-core finds."""
+        self.page.evaluate(_AXE.read_text())
+        found = self.page.evaluate("async () => (await axe.run(document)).violations")
+        return [f"{each['id']}: {each['nodes'][0]['html'][:200]}" for each in found]
+
+
+def test_every_view_of_a_recorded_run(browser: Any, recorded: tuple[StoreClient, str]) -> None:
+    client, address = recorded
+    known = {path.rpartition("/")[2] for path in client.ask("/v1/openapi.json")["paths"] if "/views/" in path}
+    for scheme in ("light", "dark"):
+        with _Page(browser, address, color_scheme=scheme) as shown:
+            assert "token" not in shown.page.url
+            assert known == {*shown.views}
+            for view in shown.views:
+                shown.show(view)
+                assert shown.page.query_selector("main [role=alert]") is None, view
+                assert shown.accessibility() == [], view
+            assert shown.problems == []
+
+
+def test_what_the_page_says_is_what_the_store_has(browser: Any, recorded: tuple[StoreClient, str]) -> None:
+    client, address = recorded
+    with _Page(browser, address) as shown:
+        shown.show("overview")
+        for layer in ("operations", "io", "regions"):
+            shown.page.wait_for_selector(f"tr[data-layer={layer}]")
+            cells = shown.page.query_selector_all(f"tr[data-layer={layer}] td")
+            count, busy_s, _, most_s = (float(cell.get_attribute("data-value")) for cell in cells)
+            sql = f"SELECT count(*), sum(ended_s - began_s), max(ended_s - began_s) FROM {layer}"
+            expected = client.ask("/v1/runs/training/query", method="POST", body=sql.encode())["rows"][0]
+            assert count == expected[0]
+            assert (busy_s, most_s) == pytest.approx(tuple(expected[1:]), rel=1e-6)
+        shown.show("matrix")
+        total = sum(float(each.get_attribute("data-value")) for each in shown.page.query_selector_all("[data-total]"))
+        sql = "SELECT sum(sent_nbytes + modelled_nbytes) FROM matrix"
+        assert total == pytest.approx(
+            client.ask("/v1/runs/training/query", method="POST", body=sql.encode())["rows"][0][0]
+        )
+
+
+def test_the_keyboard_zooms_and_the_address_has_the_window(browser: Any, recorded: tuple[StoreClient, str]) -> None:
+    with _Page(browser, recorded[1], viewport={"width": 400, "height": 700}) as shown:
+        shown.show("timeline")
+        shown.page.wait_for_selector("canvas")
+        shown.page.focus("canvas")
+        for _ in range(3):
+            shown.page.keyboard.press("+")
+            shown.page.wait_for_timeout(100)
+        assert "from=" in shown.page.url and "to=" in shown.page.url
+        shown.page.go_back()
+        shown.page.reload()
+        shown.page.wait_for_selector("canvas")
+        assert shown.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert shown.problems == []
+
+
+def test_a_wrong_token_and_an_unknown_run_are_said(browser: Any, recorded: tuple[StoreClient, str]) -> None:
+    url = recorded[0]._url
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(f"{url}/#token={'x' * 43}")
+    page.wait_for_selector("form input[type=password]")
+    page.fill("form input", recorded[1].partition("token=")[2])
+    page.click("form button")
+    page.wait_for_selector("nav a")
+    page.goto(f"{url}/#/nowhere/overview")
+    page.wait_for_selector("[role=alert]")
+    assert "nowhere" in page.inner_text("[role=alert]")
+    context.close()
+
+
+def test_a_training_that_goes_on(browser: Any, tmp_path: Path) -> None:
+    record = [sys.executable, "-m", "hocket.cli", "observe", "run", "--output", str(tmp_path / "run"), "--"]
+    recording = subprocess.Popen([*record, *_launch(tmp_path, scaled(15))], stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + scaled(30)
+        while not ((claim := tmp_path / "run" / "recording").exists() and claim.stat().st_size):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        with served(tmp_path / "store", str(tmp_path / "run")) as (_, client):
+            token = client._headers["authorization"].partition(" ")[2]
+            with _Page(browser, f"{client._url}/#token={token}") as shown:
+                page = shown.page
+                page.wait_for_selector("[data-state=live]", timeout=scaled(20) * 1000)
+                for view in shown.views:
+                    shown.show(view)
+                    assert shown.accessibility() == [], view
+                shown.show("timeline")
+                label = "(document.querySelector('canvas')?.ariaLabel ?? '')"
+                shown.until(f"{label}.includes('lanes')")
+                before = page.evaluate(label)
+                page.wait_for_timeout(500)
+                assert page.evaluate(label) != before
+                # When it is over, the page goes on to the whole run.
+                shown.until("location.hash.startsWith('#/run/')", 60)
+                shown.until("!document.querySelector('[data-state]')")
+                assert shown.problems == []
+    finally:
+        recording.communicate(timeout=scaled(60))
+    assert recording.returncode == 0

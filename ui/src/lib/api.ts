@@ -1,0 +1,63 @@
+// Requests to the server of this page. Paths are relative to the page, so that they pass any proxy.
+import type { components } from "./schema";
+
+export type Schemas = components["schemas"];
+export type RunList = Schemas["RunList"];
+export type RunSummary = Schemas["RunSummary"];
+export type Overview = Schemas["OverviewView"];
+export type Timeline = Schemas["TimelineView"];
+
+/** A request that the server refuses, or that did not reach it (status 0). */
+export class RequestError extends Error {
+  constructor(
+    readonly status: number,
+    message: string,
+  ) {
+    super(message);
+  }
+}
+
+/** The part of a run that views show: null is "from its begin" or "to its end". */
+export interface TimeWindow {
+  begin_s: number | null;
+  end_s: number | null;
+}
+
+export function address(path: string, parameters: Record<string, string | number | null | undefined> = {}): string {
+  const chosen = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined);
+  const query = new URLSearchParams(chosen.map(([name, value]) => [name, String(value)])).toString();
+  return `./v1/${path}${query ? "?" + query : ""}`;
+}
+
+export async function get<T>(
+  path: string,
+  parameters: Record<string, string | number | null | undefined> = {},
+  signal?: AbortSignal,
+): Promise<T> {
+  return (await asked(address(path, parameters), signal ? { signal } : {})) as T;
+}
+
+/** Exchanges the token of the address for a cookie that scripts cannot read. */
+export async function openSession(token: string): Promise<void> {
+  await asked(address("session"), { method: "POST", headers: { authorization: `Bearer ${token}` } });
+}
+
+export function runPath(run: string, rest = ""): string {
+  return `runs/${encodeURIComponent(run)}${rest}`;
+}
+
+async function asked(url: string, options: RequestInit): Promise<unknown> {
+  let response: Response;
+  try {
+    response = await fetch(url, { ...options, credentials: "same-origin", cache: "no-store" });
+  } catch (error) {
+    if (error instanceof DOMException && error.name === "AbortError") throw error;
+    throw new RequestError(0, "the server does not answer");
+  }
+  const content: unknown = await response.json().catch(() => null);
+  if (!response.ok) {
+    const text = content && typeof content === "object" && "error" in content ? String(content.error) : response.statusText;
+    throw new RequestError(response.status, text);
+  }
+  return content;
+}

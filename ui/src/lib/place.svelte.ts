@@ -1,0 +1,54 @@
+// The part of the address after "#": which run, which view, which window. Links and "back" of the browser work with it.
+import type { TimeWindow } from "./api";
+
+export class Place {
+  run = $state("");
+  view = $state("");
+  window = $state<TimeWindow>({ begin_s: null, end_s: null });
+
+  constructor() {
+    this.read();
+    addEventListener("hashchange", () => this.read());
+  }
+
+  go(change: { run?: string; view?: string; window?: TimeWindow }): void {
+    const run = change.run ?? this.run;
+    const view = change.view ?? this.view;
+    const window = change.window ?? (change.run === undefined ? this.window : { begin_s: null, end_s: null });
+    const parts = new URLSearchParams();
+    if (window.begin_s !== null) parts.set("from", String(window.begin_s));
+    if (window.end_s !== null) parts.set("to", String(window.end_s));
+    const query = parts.toString();
+    location.hash = `/${encodeURIComponent(run)}/${encodeURIComponent(view)}${query ? "?" + query : ""}`;
+  }
+
+  read(): void {
+    const [path = "", query = ""] = location.hash.replace(/^#\/?/, "").split("?", 2);
+    const [run = "", view = ""] = path.split("/", 2);
+    const parts = new URLSearchParams(query);
+    this.run = decoded(run);
+    this.view = decoded(view);
+    this.window = { begin_s: numberOf(parts.get("from")), end_s: numberOf(parts.get("to")) };
+  }
+}
+
+/** The token that the address has when the page is opened first; it is taken out of the address. */
+export function takeToken(): string | null {
+  const found = /^#token=([A-Za-z0-9_-]+)(.*)$/.exec(location.hash);
+  if (!found) return null;
+  history.replaceState(null, "", location.pathname + location.search + (found[2] ? `#${found[2].replace(/^&/, "")}` : ""));
+  return found[1] ?? null;
+}
+
+function decoded(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+function numberOf(text: string | null): number | null {
+  const value = text === null ? NaN : Number(text);
+  return Number.isFinite(value) ? value : null;
+}
