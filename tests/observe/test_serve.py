@@ -17,8 +17,10 @@ import numpy as np
 import pytest
 
 from hocket.errors import InvalidArgument
-from hocket.observe import StoreClient, open_run, query_run
+from hocket.observe import StoreClient, compare_runs, open_run, query_run
 from hocket.observe.store.arrow_batches import arrow_table, write_batch
+from hocket.observe.store.columns import TABLE_COLUMNS
+from hocket.pipeline import build, simulate
 
 from ..load import scaled
 from ..naming import raises
@@ -26,6 +28,7 @@ from .fabricated_run import MS, FakeRank, Op, fabricate
 from .stored_rows import columns_of, served
 
 pytest.importorskip("fastapi")
+pq = pytest.importorskip("pyarrow.parquet")
 pytestmark = pytest.mark.timeout(180)
 _PROGRAM = """
 import sys, time
@@ -125,6 +128,73 @@ def test_the_overview_and_the_timeline_have_what_sql_says(store: StoreClient, ru
     assert sum(whole["count"]) == sum(total["num_events"] for total in overview["totals"])
 
 
+def test_a_comparison_is_that_of_the_command(store: StoreClient) -> None:
+    def training(seed: int, factor: float) -> Any:
+        draw = np.random.default_rng(seed)
+        lengths = draw.uniform(1, 2, (2, 137)) * factor * MS
+        return fabricate(
+            FakeRank(rank, [Op("all_reduce", step, step * 10 * MS, step * 10 * MS + int(lengths[rank, step]), nbytes=64)
+                            for step in range(137)], regions={"work": [(step * 10 * MS, step * 10 * MS + 5 * MS)
+                                                                       for step in range(50 + 7 * rank)]})
+            for rank in range(2)
+        )  # fmt: skip
+
+    before, after = training(1, 1.0), training(2, 1.5)
+    store.push(before, "before")
+    store.push(after, "after")
+    found = store.ask("/v1/runs/after/views/comparison", other="before")["rows"]
+    expected = {each.what: each for each in compare_runs(before, after)}
+    assert {row["what"] for row in found} == {*expected}
+    for row in found:
+        wanted = expected[row["what"]]
+        assert (row["before_s"], row["after_s"], row["ratio"]) == pytest.approx(
+            (wanted.before_s, wanted.after_s, wanted.ratio)
+        )
+        assert (row["low"], row["high"]) == pytest.approx((wanted.low, wanted.high))
+        assert row["verdict"] == wanted.verdict
+    with raises(InvalidArgument, names="nowhere"):
+        store.ask("/v1/runs/after/views/comparison", other="nowhere")
+    history = store.ask("/v1/runs/after/views/history")
+    assert {"before", "after"} <= {row["run"] for row in history["runs"]}
+
+
+def test_a_step_of_a_pipeline_is_simulated_with_its_own_times(store: StoreClient) -> None:
+    schedule = build("1f1b", 4, 8)
+    timeline = simulate(schedule)
+    spans: list[dict[str, list[tuple[int, int]]]] = [{} for _ in range(4)]
+    flat = [(rank, action) for rank, actions in enumerate(schedule.actions) for action in actions]
+    for (rank, action), begin, end in zip(flat, timeline.begin_s, timeline.end_s, strict=True):
+        spans[rank][f"some pass {action}"] = [(int(begin * MS), int(end * MS))]
+    for each in spans:
+        each["training step"] = [(0, 40 * MS)]
+    store.push(fabricate(FakeRank(rank, regions=each) for rank, each in enumerate(spans)), "pipeline")
+    step = store.ask("/v1/runs/pipeline/views/pipelines")["step"]
+    assert step["problem"] == ""
+    assert step["measured_s"] == pytest.approx(timeline.makespan_s * 1e-3)
+    assert step["simulated_s"] == pytest.approx(timeline.makespan_s * 1e-3)
+    assert (step["measured_bubble"], step["simulated_bubble"]) == pytest.approx((timeline.bubble(), timeline.bubble()))
+    key = lambda each: (each["rank"], each["action"])  # noqa: E731
+    for measured, simulated in zip(sorted(step["measured"], key=key), sorted(step["simulated"], key=key), strict=True):
+        assert key(measured) == key(simulated)
+        assert (measured["began_s"], measured["ended_s"]) == pytest.approx((simulated["began_s"], simulated["ended_s"]))
+
+
+def test_what_a_page_offers_to_keep(store: StoreClient, run: Any, tmp_path: Path) -> None:
+    token = store._headers["authorization"]
+    status, headers, content = _asked(store, "GET", "/v1/runs/run-1/tables/operations/parquet", authorization=token)
+    assert status == 200 and "run-1-operations.parquet" in headers["content-disposition"]
+    (tmp_path / "kept.parquet").write_bytes(content)
+    kept = pq.read_table(tmp_path / "kept.parquet")
+    assert kept.num_rows == 1200 and set(kept.column_names) == {*TABLE_COLUMNS["operations"]}
+    status, _, content = _asked(store, "GET", "/v1/runs/run-1/trace?begin_s=0.1&end_s=0.2", authorization=token)
+    events = [event for event in json.loads(content)["traceEvents"] if event["ph"] == "X"]
+    sql = "SELECT count(*) FROM operations WHERE began_s < 0.2 AND NOT ended_s < 0.1"
+    assert sum(event["cat"] == "operations" for event in events) == query_run(run, sql).rows[0][0]
+    for path in ("tables/none/parquet", "trace?begin_s=nan"):
+        assert _asked(store, "GET", f"/v1/runs/run-1/{path}", authorization=token)[0] == 400
+    assert _asked(store, "GET", "/v1/runs/run-1/tables/operations/parquet")[0] == 401
+
+
 def test_many_processes_are_shown_by_host(store: StoreClient) -> None:
     ranks = [FakeRank(rank, [Op("all_reduce", 0, 0, 50 * MS)], host=f"host-{rank % 4}") for rank in range(100)]
     store.push(fabricate(ranks), "many")
@@ -185,7 +255,7 @@ class _Follower:
 
     def __init__(self, client: StoreClient, run: str) -> None:
         self._client, self._run = client, run
-        self.counts: dict[tuple[int, str, int], int] = {}
+        self.counts: dict[tuple[str, str, int], int] = {}
         self.last = ""
         self.is_over = False
         self.whole = ""
@@ -219,7 +289,7 @@ class _Follower:
             self.counts.clear()
         for lane in tick["lanes"]:
             for span, count in zip(lane["spans"], lane["count"], strict=True):
-                self.counts[lane["process"], lane["layer"], span] = count
+                self.counts[lane["label"], lane["layer"], span] = count
 
 
 def test_a_connection_that_is_killed_again_and_again_doubles_and_loses_nothing(store: StoreClient) -> None:

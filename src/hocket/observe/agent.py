@@ -25,6 +25,7 @@ from hocket.trace import RecorderPlace, read_recorder
 FOLDER_PREFIX = "hocket-observe-"
 """Of the folders in memory in which the processes of recorded runs leave their recorders."""
 _LOCK = "agent"
+"""In that folder: locked as long as the agent lives."""
 _BEGINNING_S = 10.0
 _FILES = RECORDER_FILES + "*"
 _LONGEST_WAIT_S = 0.25
@@ -64,6 +65,19 @@ def remove_abandoned(folder: Path) -> None:
                 rmtree(each, ignore_errors=True)
         except (OSError, RecorderError):
             continue  # its agent runs, or it belongs to another user
+
+
+def is_alive(memory: Path) -> bool:
+    """Return whether the agent lives whose processes leave their recorders in a folder."""
+    if not memory.is_dir():
+        return False
+    try:
+        with locked(memory / _LOCK):
+            return False
+    except BlockingIOError:
+        return True
+    except RecorderError:
+        return True  # it belongs to another user
 
 
 class Agent:

@@ -6,9 +6,10 @@ import { address, runPath, type Schemas } from "./api";
 type LiveTick = Schemas["LiveTick"];
 
 export interface LiveLane {
-  process: number;
-  rank: number;
+  label: string;
+  place: number;
   layer: string;
+  num_processes: number;
   /** By span modulo their number. */
   spans: Int32Array;
   busy: Float32Array;
@@ -17,7 +18,7 @@ export interface LiveLane {
 
 export type LiveState = "off" | "connecting" | "live" | "stale" | "over" | "unsupported";
 
-const NUM_SPANS = 4096;
+const NUM_SPANS = 1024;
 const STALE_MS = 3000;
 const LOOK_MS = 500;
 
@@ -92,19 +93,21 @@ export class LiveFeed {
     if (tick.is_whole) this.lanes = new Map();
     this.width_s = tick.width_s;
     tick.lanes.forEach((lane) => {
-      const key = `${lane.process} ${lane.layer}`;
+      const key = `${lane.label} ${lane.layer}`;
       let own = this.lanes.get(key);
       if (!own) {
         own = {
-          process: lane.process,
-          rank: lane.rank,
+          label: lane.label,
+          place: lane.place,
           layer: lane.layer,
+          num_processes: lane.num_processes,
           spans: new Int32Array(NUM_SPANS).fill(-1),
           busy: new Float32Array(NUM_SPANS),
           count: new Float64Array(NUM_SPANS),
         };
         this.lanes.set(key, own);
       }
+      own.num_processes = lane.num_processes;
       for (let place = 0; place < lane.spans.length; place += 1) {
         const span = lane.spans[place] ?? 0;
         const at = ((span % NUM_SPANS) + NUM_SPANS) % NUM_SPANS;

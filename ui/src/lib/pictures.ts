@@ -49,12 +49,11 @@ export function followed(feed: LiveFeed, _numTicks: number, seconds: number): Ti
   const first_span = Math.floor(begin_s / feed.width_s);
   const num_spans = Math.ceil((end_s - begin_s) / feed.width_s) + 1;
   const sorted = [...feed.lanes.values()].sort(
-    (one, other) => (one.rank < 0 ? 1 : 0) - (other.rank < 0 ? 1 : 0) || one.rank - other.rank || one.process - other.process ||
-      orderOf(one.layer) - orderOf(other.layer),
+    (one, other) => one.place - other.place || orderOf(one.layer) - orderOf(other.layer),
   );
   const lanes = sorted.map((own) => {
     const lane: Lane = {
-      label: own.rank >= 0 ? `rank ${own.rank}` : `process ${own.process}`,
+      label: own.label,
       isFirst: false,
       layer: own.layer,
       busy: new Float32Array(num_spans),
@@ -64,7 +63,7 @@ export function followed(feed: LiveFeed, _numTicks: number, seconds: number): Ti
     for (let place = 0; place < num_spans; place += 1) {
       const at = (((first_span + place) % own.spans.length) + own.spans.length) % own.spans.length;
       if (own.spans[at] === first_span + place) {
-        lane.busy[place] = own.busy[at] ?? 0;
+        lane.busy[place] = (own.busy[at] ?? 0) / own.num_processes;
         lane.count[place] = own.count[at] ?? 0;
       }
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from hocket.observe.saved import ObservedRun
 
-_MOST_BLOCKS = 30
+MOST_BLOCKS = 30
 
 
 @dataclass(frozen=True)
@@ -116,20 +116,24 @@ def _durations(run: ObservedRun) -> dict[str, list[NDArray[np.float64]]]:
 def _difference(
     what: str, before: list[NDArray[np.float64]], after: list[NDArray[np.float64]], duration_s: float
 ) -> RunDifference:
+    seconds = float(sum(each.sum() for each in after))
+    return difference_of_blocks(what, _block_means(before), _block_means(after), seconds / duration_s)
+
+
+def difference_of_blocks(what: str, before: Sequence[float], after: Sequence[float], share: float) -> RunDifference:
+    """Return the difference of something that both runs did.
+
+    Args:
+        what: it is.
+        before, after: seconds of one of them, in the order of time: of each block of consecutive ones the mean of the
+            processes' medians, at most `MOST_BLOCKS`.
+        share: of the time of the second run's processes.
+    """
     import numpy as np
 
-    blocks = [_block_means(each) for each in (before, after)]
-    before_s, after_s = (float(np.median(each)) for each in blocks)
-    low, high = ratio_interval(blocks[1], blocks[0]) or (None, None)
-    return RunDifference(
-        what=what,
-        before_s=before_s,
-        after_s=after_s,
-        ratio=after_s / before_s if before_s else float("nan"),
-        low=low,
-        high=high,
-        share=float(sum(each.sum() for each in after)) / duration_s,
-    )
+    before_s, after_s = (float(np.median(each)) for each in (before, after))
+    low, high = ratio_interval(after, before) or (None, None)
+    return RunDifference(what, before_s, after_s, after_s / before_s if before_s else float("nan"), low, high, share)
 
 
 def _block_means(of_processes: list[NDArray[np.float64]]) -> list[float]:
@@ -137,7 +141,7 @@ def _block_means(of_processes: list[NDArray[np.float64]]) -> list[float]:
     processes' medians, so that it shows when one process becomes slower."""
     import numpy as np
 
-    num_blocks = min(_MOST_BLOCKS, max(map(len, of_processes)))
+    num_blocks = min(MOST_BLOCKS, max(map(len, of_processes)))
     blocks = zip(*(np.array_split(durations, num_blocks) for durations in of_processes), strict=True)
     return [float(np.mean([np.median(part) for part in block if len(part)])) for block in blocks]
 

@@ -15,6 +15,7 @@ from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 
 from hocket.observe.serve.access import Access
+from hocket.observe.serve.downloads import download_routes
 from hocket.observe.serve.ingest import ingest_routes
 from hocket.observe.serve.live_routes import live_routes
 from hocket.observe.serve.page_files import PageFiles
@@ -48,7 +49,7 @@ def make_api(state: ServerState) -> FastAPI:
 
     api.add_exception_handler(HTTPException, no_route)
     api.include_router(_session_routes(state), prefix=API)
-    for routes in (run_routes, ingest_routes, question_routes, view_routes, live_routes):
+    for routes in (run_routes, ingest_routes, question_routes, view_routes, live_routes, download_routes):
         api.include_router(routes(state), prefix=API)
     return api
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections import deque
+from collections import Counter, deque
 from dataclasses import asdict, dataclass
 from threading import Lock
 from time import monotonic
@@ -19,15 +19,22 @@ from hocket.observe.store.arrow_batches import arrow
 from hocket.observe.store.rollups import LATEST_S, LONG, WIDTHS_S
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from hocket.observe.store.stored_run import StoredRun
 
-KEPT_SPANS = 4096
-"""Pages show the last ones of a run that goes on."""
+KEPT_SPANS = 1024
+"""Pages show the last minute of a run that goes on."""
 _MOST_TICKS = 100
 _SILENT_S = 15.0
 """A sender that says nothing for so long has gone."""
+MOST_SINGLE = 64
+"""More processes are shown by host."""
+_NO_RANK = 1 << 40
+_Key = tuple[int, str, str]
+"""The place of a lane, its label and its layer."""
 _LEVEL = 0
 _MOST_OVER = 5
 """Of so many runs that are over it is known what pages that were cut off have missed."""
@@ -35,11 +42,20 @@ _MOST_OVER = 5
 
 @dataclass(frozen=True)
 class LiveLane:
-    """The spans of a process and layer that have changed: columns of equal length."""
+    """The spans that have changed of a layer of a process or, with many processes, of a host.
 
-    process: int
-    rank: int
+    Args:
+        label: such as "rank 3", or the name of the host.
+        place: lanes are shown in the order of these.
+        layer: of the program.
+        num_processes: how many it stands for.
+        spans, count, busy_s, nbytes: columns of equal length.
+    """
+
+    label: str
+    place: int
     layer: str
+    num_processes: int
     spans: list[int]
     count: list[int]
     busy_s: list[float]
@@ -73,6 +89,45 @@ class NumberedTick:
     content: bytes
 
 
+class _LatestSpans:
+    """The last spans of a process and layer, each in the place of its number modulo their number."""
+
+    def __init__(self) -> None:
+        import numpy as np
+
+        self.span = np.full(KEPT_SPANS, np.iinfo(np.int64).min)
+        self.count, self.nbytes = (np.zeros(KEPT_SPANS, np.int64) for _ in range(2))
+        self.busy_s = np.zeros(KEPT_SPANS)
+
+    def add(self, span: int, count: int, busy_s: float, nbytes: int) -> bool:
+        """Add to a span; return whether it is still one of the last."""
+        place = span % KEPT_SPANS
+        if self.span[place] > span:
+            return False
+        if self.span[place] < span:
+            self.span[place] = span
+            self.count[place] = self.nbytes[place] = self.busy_s[place] = 0
+        self.count[place] += count
+        self.busy_s[place] += busy_s
+        self.nbytes[place] += nbytes
+        return True
+
+    def written(self, key: _Key, num_processes: int, spans: NDArray[np.int64]) -> LiveLane:
+        """Return some of the spans, as far as they are still among the last ones."""
+        spans = spans[self.span[spans % KEPT_SPANS] == spans]
+        places = spans % KEPT_SPANS
+        place, label, layer = key
+        return LiveLane(label, place, layer, num_processes, spans.tolist(), self.count[places].tolist(),
+                        self.busy_s[places].round(9).tolist(), self.nbytes[places].tolist())  # fmt: skip
+
+    @property
+    def known(self) -> NDArray[np.int64]:
+        """All spans, in the order of time."""
+        import numpy as np
+
+        return np.sort(self.span[self.span > np.iinfo(np.int64).min])
+
+
 class LiveRun:
     """What pages that follow a run are sent; for all threads."""
 
@@ -85,8 +140,14 @@ class LiveRun:
         self.whole = ""
         """Name of the whole run in the store, when it is over and there is one."""
         self._lock = Lock()
-        self._cells: dict[tuple[int, int, str], dict[int, list[Any]]] = {}
-        self._changed: set[tuple[tuple[int, int, str], int]] = set()
+        self._hosts: dict[int, str] = {}
+        """Of each process."""
+        self._sizes: Counter[str] = Counter()
+        """How many processes each host has."""
+        self._first_of_rank: dict[int, int] = {}
+        self._lanes: dict[_Key, _LatestSpans] = {}
+        self._is_renewed = False
+        self._changed: dict[_Key, set[int]] = {}
         self._latest_s = -math.inf
         self._heard_s = monotonic()
         self._is_over = False
@@ -101,12 +162,18 @@ class LiveRun:
     @property
     def has_changed(self) -> bool:
         """Whether the next tick has spans."""
-        return bool(self._changed)
+        return bool(self._changed) or self._is_renewed
 
     def end(self, whole: str) -> None:
         """Note that nothing more comes, and under which name the store has the whole run."""
         with self._lock:
             self.whole, self._is_over = whole, True
+
+    def change(self) -> None:
+        """Note that tables without times have changed."""
+        with self._lock:
+            self.version += 1
+            self._is_renewed = True
 
     def hear(self, now_s: float | None, *, is_over: bool = False) -> None:
         """Note that its sender is there.
@@ -121,9 +188,12 @@ class LiveRun:
             if now_s is not None and abs(now_s) <= LATEST_S:
                 self._latest_s = max(self._latest_s, now_s)
 
-    def add(self, rollup: pa.Table) -> None:
-        """Add the roll-up of new rows."""
+    def add(self, rollup: pa.Table, rows: pa.Table) -> None:
+        """Add the roll-up of new rows, and the rows."""
         compute = arrow().compute
+        found = compute.unique(rows["process"]).to_pylist() if "host" in rows.column_names else []
+        if not self._hosts.keys() >= {*found}:
+            self._meet(rows.select(["process", "host"]).group_by(["process", "host"]).aggregate([]).to_pylist())
         lowest = rollup.filter(compute.equal(rollup["level"], _LEVEL))
         sums = lowest.group_by(["process", "rank", "layer", "bin"], use_threads=False).aggregate(
             [("count", "sum"), ("busy_s", "sum"), ("nbytes", "sum")]
@@ -131,22 +201,24 @@ class LiveRun:
         long_rows = rollup.filter(compute.equal(rollup["level"], LONG)).to_pylist()
         with self._lock:
             for row in sums.to_pylist():
-                key = row["process"], row["rank"], row["layer"]
-                self._change(key, row["bin"], row["count_sum"], row["busy_s_sum"], row["nbytes_sum"])
+                self._change(self._key_of(row), row["bin"], row["count_sum"], row["busy_s_sum"], row["nbytes_sum"])
                 self._latest_s = max(self._latest_s, (row["bin"] + 1) * WIDTHS_S[_LEVEL])
             for row in long_rows:
                 self._spread(row)
 
     def tick(self) -> NumberedTick:
         """Return what has changed since the last tick."""
+        import numpy as np
+
         with self._lock:
-            changed: dict[tuple[int, int, str], list[int]] = {}
-            for key, span in self._changed:
-                changed.setdefault(key, []).append(span)
+            lanes = [
+                self._lanes[key].written(key, self._num_processes(key), np.array(sorted(spans), np.int64))
+                for key, spans in self._changed.items()
+            ]
             self._changed.clear()
-            self._forget()
+            self._is_renewed = False
             self._number += 1
-            tick = NumberedTick(self._number, json_bytes(asdict(self._written(changed, is_whole=False))))
+            tick = NumberedTick(self._number, self._written(lanes, is_whole=False))
             self._ticks.append(tick)
             return tick
 
@@ -155,44 +227,56 @@ class LiveRun:
         with self._lock:
             if self._ticks and self._ticks[0].number <= number + 1 <= self._number + 1 and number:
                 return [each for each in self._ticks if each.number > number]
-            every = {key: sorted(cells) for key, cells in self._cells.items()}
-            return [NumberedTick(self._number, json_bytes(asdict(self._written(every, is_whole=True))))]
+            lanes = [spans.written(key, self._num_processes(key), spans.known) for key, spans in self._lanes.items()]
+            return [NumberedTick(self._number, self._written(lanes, is_whole=True))]
 
-    def _written(self, spans: dict[tuple[int, int, str], list[int]], *, is_whole: bool) -> LiveTick:
-        lanes = []
-        for key, own in spans.items():
-            cells = [(span, self._cells[key][span]) for span in own if span in self._cells[key]]
-            process, rank, layer = key
-            lanes.append(
-                LiveLane(process, rank, layer, [span for span, _ in cells], [cell[0] for _, cell in cells],
-                         [round(cell[1], 9) for _, cell in cells], [cell[2] for _, cell in cells])
-            )  # fmt: skip
-        return LiveTick(is_whole, max(self._latest_s, 0.0), WIDTHS_S[_LEVEL], self.version, lanes)
+    def _written(self, lanes: list[LiveLane], *, is_whole: bool) -> bytes:
+        tick = LiveTick(is_whole, max(self._latest_s, 0.0), WIDTHS_S[_LEVEL], self.version, lanes)
+        return json_bytes(asdict(tick))
 
-    def _change(self, key: tuple[int, int, str], span: int, count: int, busy_s: float, nbytes: int) -> None:
-        cell = self._cells.setdefault(key, {}).setdefault(span, [0, 0.0, 0])
-        cell[0] += count
-        cell[1] += busy_s
-        cell[2] += nbytes
-        self._changed.add((key, span))
+    def _meet(self, rows: list[dict[str, Any]]) -> None:
+        """Note the hosts of processes; as soon as there are many, lanes are those of hosts."""
+        with self._lock:
+            was_by_host = self._is_by_host
+            self._hosts |= {row["process"]: str(row["host"]) for row in rows}
+            self._sizes = Counter(self._hosts.values())
+            if self._is_by_host and not was_by_host:
+                self._lanes.clear()
+                self._changed.clear()
+                self._ticks.clear()  # whoever follows gets all that is known from here on
+
+    @property
+    def _is_by_host(self) -> bool:
+        return len(self._hosts) > MOST_SINGLE
+
+    def _key_of(self, row: dict[str, Any]) -> _Key:
+        process, rank, layer = row["process"], row["rank"], row["layer"]
+        if self._is_by_host:
+            host = self._hosts.get(process, "")
+            return [*self._sizes].index(host) if host in self._sizes else len(self._sizes), host, layer
+        if rank < 0:
+            return _NO_RANK + process, f"process {process}", layer
+        # Ranks of two jobs may have the same number.
+        is_first = self._first_of_rank.setdefault(rank, process) == process
+        return rank, f"rank {rank}" if is_first else f"rank {rank} (process {process})", layer
+
+    def _num_processes(self, key: _Key) -> int:
+        return max(self._sizes[key[1]], 1) if self._is_by_host else 1
+
+    def _change(self, key: _Key, span: int, count: int, busy_s: float, nbytes: int) -> None:
+        if self._lanes.setdefault(key, _LatestSpans()).add(span, count, busy_s, nbytes):
+            self._changed.setdefault(key, set()).add(span)
 
     def _spread(self, row: dict[str, Any]) -> None:
         """Divide a long event among the spans that it was in."""
         width_s, weight = WIDTHS_S[_LEVEL], row["count"]
-        key = row["process"], row["rank"], row["layer"]
+        key = self._key_of(row)
         self._latest_s = max(self._latest_s, row["ended_s"])
         first, last = int(row["began_s"] // width_s), int(row["ended_s"] // width_s)
         for span in range(max(first, last - KEPT_SPANS), last + 1):
             own_s = min(row["ended_s"], (span + 1) * width_s) - max(row["began_s"], span * width_s)
             is_first = span == first
             self._change(key, span, weight if is_first else 0, weight * own_s, row["nbytes"] if is_first else 0)
-
-    def _forget(self) -> None:
-        least = int(self._latest_s // WIDTHS_S[_LEVEL]) - KEPT_SPANS if math.isfinite(self._latest_s) else 0
-        for cells in self._cells.values():
-            # In the order in which they came, which is about that of time.
-            while cells and (first := next(iter(cells))) < least:
-                del cells[first]
 
 
 class LiveRuns:

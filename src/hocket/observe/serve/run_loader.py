@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from hocket.errors import HocketError, RecorderError
 from hocket.observe.saved import load_description, open_run
 from hocket.observe.serve.live import LiveRuns
+from hocket.observe.serve.run_analyst import RunAnalyst
 from hocket.observe.store.arrow_batches import arrow_table
 from hocket.observe.store.followed_run import RunFollower
 from hocket.observe.store.owner import IngestAnswer, StoreOwner
@@ -86,14 +87,19 @@ class RunLoader:
         live.is_local = True
         try:
             follower, next_rows = RunFollower(self._folder), dict[str, int]()
-            while not self._stops.wait(_LOOK_S):
-                found = follower.look()
-                live.hear(found.now_s)
-                self._submit(run, found.tables, next_rows)
-                if found.is_over:
-                    self._load()
-                    live.end(self._name)
-                    return
+            with RunAnalyst(self._folder) as analyst:
+                while not self._stops.wait(_LOOK_S):
+                    found = follower.look()
+                    live.hear(found.now_s)
+                    self._submit(run, found.tables, next_rows)
+                    if (tables := analyst.look(follower.places)) is not None:
+                        run.replace_tables(tables)
+                        live.change()
+                    if found.is_over:
+                        break
+            if not self._stops.is_set():
+                self._load()
+                live.end(self._name)
         finally:
             if not live.is_over:
                 live.end("")

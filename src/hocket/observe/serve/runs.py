@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter
@@ -16,10 +15,9 @@ from hocket.observe.serve.view import ViewSource
 if TYPE_CHECKING:
     import ibis.expr.types as ir
 
+    from hocket.observe.store.owner import StoreOwner
     from hocket.observe.store.stored_run import StoredRun
     from hocket.observe.store.table_questions import Tables
-
-_MOST_COMMAND = 2000
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ def run_routes(state: ServerState) -> APIRouter:
         found = await state.found(run)
 
         async def compute() -> bytes:
-            return json_bytes(vars(await state.in_thread(_summary, found, state.live.is_live(found))))
+            return json_bytes(vars(await state.in_thread(_summary, found, state.owner, state.live.is_live(found))))
 
         return json_response(await state.shared.get((found.folder.name, "summary"), compute))
 
@@ -87,17 +85,15 @@ def _processes(table: Tables) -> ir.Table:
     )
 
 
-def _summary(run: StoredRun, is_live: bool) -> RunSummary:
-    (counts,) = ViewSource(run).rows(_processes)
+def _summary(run: StoredRun, owner: StoreOwner, is_live: bool) -> RunSummary:
+    source = ViewSource(run, owner)
+    (counts,) = source.rows(_processes)
     begin_s, end_s = run.extent()
-    description = run.description if isinstance(run.description, dict) else {}
-    command, began = description.get("command"), description.get("began_unix_s")
-    words = [str(word) for word in command] if isinstance(command, list) else []
     return RunSummary(
         run=run.folder.name,
-        description=description,
-        command=" ".join(words)[:_MOST_COMMAND],
-        began_unix_s=float(began) if isinstance(began, (int, float)) and isfinite(began) else None,
+        description=run.description if isinstance(run.description, dict) else {},
+        command=source.command,
+        began_unix_s=source.began_unix_s,
         begin_s=begin_s,
         end_s=end_s,
         is_live=is_live,

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
+from hocket.errors import InvalidArgument
+from hocket.observe.store.owner import StoreOwner
 from hocket.observe.store.rollups import LATEST_S
 from hocket.observe.store.stored_run import StoredRun
 from hocket.observe.store.table_questions import TableQuestion
@@ -13,6 +16,7 @@ from hocket.observe.store.table_questions import TableQuestion
 DEFAULT_SPANS, MOST_SPANS = 600, 4000
 _TIMEOUT_S = 30.0
 _MOST_ROWS = 100_000
+_MOST_COMMAND = 2000
 
 
 @dataclass(frozen=True)
@@ -22,11 +26,13 @@ class ViewWindow:
     Args:
         begin_s, end_s: seconds since the run began; None: from the first or to the last event.
         spans: at most so many spans of time.
+        other: name of another run, for views that compare; "": none.
     """
 
     begin_s: float | None = None
     end_s: float | None = None
     spans: int = DEFAULT_SPANS
+    other: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,10 +57,43 @@ class ViewSource:
 
     Args:
         run: in the store.
+        owner: of the store.
     """
 
-    def __init__(self, run: StoredRun) -> None:
+    def __init__(self, run: StoredRun, owner: StoreOwner) -> None:
         self.run = run
+        self._owner = owner
+
+    @property
+    def command(self) -> str:
+        """What was run, as its sender says; "": unknown."""
+        words = self._described.get("command")
+        return " ".join(map(str, words))[:_MOST_COMMAND] if isinstance(words, list) else ""
+
+    @property
+    def began_unix_s(self) -> float | None:
+        """When it began, in seconds since 1970, as its sender says."""
+        began = self._described.get("began_unix_s")
+        return float(began) if isinstance(began, (int, float)) and isfinite(began) else None
+
+    @property
+    def _described(self) -> dict[str, Any]:
+        return self.run.description if isinstance(self.run.description, dict) else {}
+
+    def run_names(self) -> list[str]:
+        """Return the names of all runs of the store, the one that was made last first."""
+        return self._owner.run_names()
+
+    def of(self, name: str) -> ViewSource:
+        """Return what views ask about another run.
+
+        Raises:
+            InvalidArgument: there is no such run.
+        """
+        run = self._owner.find_run(name)
+        if run is None:
+            raise InvalidArgument(f"there is no run {name!r:.120} in this store")
+        return ViewSource(run, self._owner)
 
     def ask(self, question: str, window: ViewWindow) -> tuple[list[dict[str, Any]], float, float, float]:
         """Return the answer to a question of roll-ups as rows, the width of spans, and the window in whole spans."""
@@ -69,7 +108,9 @@ class ViewSource:
             LATEST_S if window.end_s is None else window.end_s,
         )
 
-    def rows(self, question: TableQuestion, begin_s: float = 0.0, end_s: float = 0.0) -> list[dict[str, Any]]:
+    def rows(
+        self, question: TableQuestion, begin_s: float = 0.0, end_s: float = 0.0, *, most_rows: int = _MOST_ROWS
+    ) -> list[dict[str, Any]]:
         """Return the answer to a question of tables as rows; `begin_s` and `end_s` are its window, if it has one."""
-        result = self.run.ask_tables(question, begin_s, end_s, timeout=_TIMEOUT_S, most_rows=_MOST_ROWS)
+        result = self.run.ask_tables(question, begin_s, end_s, timeout=_TIMEOUT_S, most_rows=most_rows)
         return [dict(zip(result.columns, row, strict=True)) for row in result.rows]

@@ -17,6 +17,7 @@ from hocket.observe.serve.state import ServerState
 from hocket.observe.serve.view import DEFAULT_SPANS, MOST_SPANS, View, ViewSource, ViewWindow
 
 Spans = Annotated[int, Query(ge=1, le=MOST_SPANS, description="Most spans of time.")]
+Other = Annotated[str, Query(max_length=100, description="Another run, for views that compare.")]
 
 
 def all_views() -> list[View]:
@@ -35,12 +36,14 @@ def view_routes(state: ServerState) -> APIRouter:
 
 
 def _route(state: ServerState, view: View) -> Callable[..., Coroutine[Any, Any, Any]]:
-    async def answer(run: str, begin_s: Moment = None, end_s: Moment = None, spans: Spans = DEFAULT_SPANS) -> Any:
+    async def answer(
+        run: str, begin_s: Moment = None, end_s: Moment = None, spans: Spans = DEFAULT_SPANS, other: Other = ""
+    ) -> Any:
         found = await state.found(run)
-        window = ViewWindow(begin_s, end_s, spans)
+        window = ViewWindow(begin_s, end_s, spans, other)
 
         async def compute() -> bytes:
-            return json_bytes(asdict(await state.in_thread(view.make, ViewSource(found), window)))
+            return json_bytes(asdict(await state.in_thread(view.make, ViewSource(found, state.owner), window)))
 
         return json_response(await state.shared.get((found.folder.name, view.name, window), compute))
 

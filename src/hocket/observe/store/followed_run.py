@@ -6,10 +6,11 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import monotonic_ns
+from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING
 
 from hocket.clock import ClockReading
+from hocket.observe.agent import is_alive
 from hocket.observe.analysis.operations import operations_of
 from hocket.observe.completeness import unavailable
 from hocket.observe.run_clock import RunClock
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _MOST_NBYTES = 64 << 20
 """Of one file that are read at once; the rest comes at the next look."""
+_ALIVE_S = 1.0
 _IO = unavailable("the run goes on")
 
 
@@ -46,7 +48,7 @@ class FollowedRows:
     Args:
         tables: rows of tables of events.
         now_s: how far the run has come, in seconds since it began.
-        is_over: whether the run has ended, and nothing more comes.
+        is_over: whether the run has ended, or its agent was killed, and nothing more comes.
     """
 
     tables: dict[str, Columns]
@@ -61,12 +63,13 @@ class RunFollower:
         folder: of a run that goes on, or has ended.
 
     Attributes:
-        places: numbers of processes by host folder and name, in the order in which they were seen.
+        places: numbers of processes by host and name, in the order in which they were seen.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._offsets: dict[Path, int] = {}
+        self._asked_s = monotonic()
         self.places: dict[tuple[str, str], int] = {}
         self._processes: dict[tuple[str, str], SavedProcess] = {}
 
@@ -86,11 +89,19 @@ class RunFollower:
                 clock = RunClock(description.anchors, [ClockReading(*each) for each in description.readings], origin_ns)
                 self._read_heads(folder, host_memory, description, clock, names)
                 for name, ring, path in self._grown(folder):
-                    if (folder.name, name) in self._processes:
-                        fresh.setdefault((folder.name, name), {})[ring] = self._read(path, ring)
+                    if (description.host, name) in self._processes:
+                        fresh.setdefault((description.host, name), {})[ring] = self._read(path, ring)
         own = RunClock(first.anchors, [], origin_ns)
         now_s = float(own.seconds_at_ns(monotonic_ns())) if memory else 0.0
-        return FollowedRows(self._tables(first, fresh) if fresh else {}, now_s, memory is None and not fresh)
+        is_over = not fresh and (memory is None or self._has_lost(memory))
+        return FollowedRows(self._tables(first, fresh) if fresh else {}, now_s, is_over)
+
+    def _has_lost(self, memory: Path) -> bool:
+        """Whether the agent was killed: what it has saved is all that there will be."""
+        if monotonic() < self._asked_s + _ALIVE_S:
+            return False
+        self._asked_s = monotonic()
+        return not is_alive(memory)
 
     def _grown(self, folder: Path) -> Iterator[tuple[str, str, Path]]:
         """The process, ring and path of each file that has become longer."""
@@ -113,8 +124,8 @@ class RunFollower:
             if name in names:
                 new.append(SavedProcess(name, snapshot, {}, {}, _IO, no_process_rows(), (), description.host, clock))
         for process in sorted(new, key=process_order):
-            self.places.setdefault((folder.name, process.name), len(self.places))
-            self._processes[folder.name, process.name] = process
+            self.places.setdefault((process.host, process.name), len(self.places))
+            self._processes[process.host, process.name] = process
 
     def _read(self, path: Path, ring: str) -> NDArray[np.void]:
         import numpy as np

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from hocket.errors import InvalidArgument, RecorderError
 from hocket.observe.store.arrow_batches import schema_of
@@ -54,7 +55,7 @@ def query_stored(
 
 def query_segments(
     folder: Path, segments: dict[str, list[Path]], sql: str, *, timeout: float, most_rows: int,
-    parameters: Mapping[str, object] | None = None,
+    parameters: Mapping[str, object] | None = None, replaced: Mapping[str, Any] | None = None,
 ) -> QueryResult:  # fmt: skip
     """Ask the tables of a run in SQL.
 
@@ -63,6 +64,7 @@ def query_segments(
         segments: files of each table; the query can read no others.
         sql, timeout, most_rows: as of `query_run`.
         parameters: of the query, by name.
+        replaced: Arrow tables that are asked instead of the segments, by name.
     """
     check_query(sql)
     named = _named_tables(sql)  # a damaged file of another table does no harm
@@ -70,7 +72,11 @@ def query_segments(
         import duckdb
 
         for table in TABLE_COLUMNS:
-            if (paths := segments.get(table)) and table in named:
+            if (rows := (replaced or {}).get(table)) is not None and table in named:
+                connection.register("given_rows", rows)
+                connection.execute(f"CREATE TABLE {table} AS SELECT * FROM given_rows")
+                connection.unregister("given_rows")
+            elif (paths := segments.get(table)) and table in named:
                 try:
                     connection.execute(f"CREATE VIEW {table} AS SELECT * FROM read_parquet([{_listed(paths)}])")
                 except duckdb.Error as error:

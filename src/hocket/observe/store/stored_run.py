@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
@@ -15,7 +15,7 @@ from time import monotonic, time
 from typing import Any
 
 from hocket.errors import InvalidArgument, RecorderError
-from hocket.observe.store.arrow_batches import arrow
+from hocket.observe.store.arrow_batches import arrow, schema_of
 from hocket.observe.store.columns import TABLE_COLUMNS
 from hocket.observe.store.connection import QueryResult
 from hocket.observe.store.rollup_database import RollupDatabase, StoreAnswer
@@ -96,8 +96,9 @@ class StoredRun:
         self._numbers: dict[str, int] = {}
         self._forgotten: dict[str, int] = {}
         self._doomed: list[tuple[float, Path]] = []
-        self.on_rollup: Callable[[Any], object] | None = None
-        """Is called with the roll-up of each segment after it was sealed."""
+        self._replaced: dict[str, Any] = {}
+        self.on_rollup: Callable[[Any, Any], object] | None = None
+        """Is called with the roll-up of rows, and the rows, after they were sealed."""
         self._database: RollupDatabase | None = None
         self._load()
 
@@ -204,7 +205,7 @@ class StoredRun:
                 except Exception:  # the rows are stored: the next question reads all roll-ups again
                     self._database = None
         if rollup is not None and self.on_rollup is not None:
-            self.on_rollup(rollup)
+            self.on_rollup(rollup, rows)
 
     def ask(
         self, question: str, begin_s: float | None = None, end_s: float | None = None, num_spans: int = 600
@@ -226,7 +227,7 @@ class StoredRun:
         """Answer a query over all events; see `query_stored`."""
         with self._lock:
             segments = {table: [each.path for each in found] for table, found in self._segments.items()}
-        return query_segments(self.folder, segments, sql, timeout=timeout, most_rows=most_rows)
+        return query_segments(self.folder, segments, sql, timeout=timeout, most_rows=most_rows, replaced=self._replaced)
 
     def ask_tables(
         self, question: TableQuestion, begin_s: float, end_s: float, *, timeout: float, most_rows: int
@@ -244,18 +245,43 @@ class StoredRun:
         window = {"begin_s": begin_s, "end_s": end_s}
         parameters = {name: window[name] for name in names} or None
         return query_segments(
-            self.folder, segments, sql, timeout=timeout, most_rows=most_rows, parameters=parameters
+            self.folder, segments, sql, timeout=timeout, most_rows=most_rows, parameters=parameters,
+            replaced=self._replaced,
         )  # fmt: skip
+
+    def write_table(self, table: str, path: Path) -> None:
+        """Write all rows of a table into one Parquet file.
+
+        Raises:
+            OSError: it cannot be written.
+            RecorderError: a segment is damaged; names it.
+        """
+        pa = arrow()
+        with self._lock:
+            segments = list(self._segments.get(table, ()))
+        with pa.parquet.ParquetWriter(path, schema_of(table), compression="zstd") as writer:
+            for each in segments:  # one after the other, which bounds the memory
+                writer.write_table(read_segments([each]).cast(schema_of(table)))
 
     def extent(self) -> tuple[float, float]:
         """Return the begin of the first and the end of the last event; (0, 0): there are none."""
         self._asked_s = monotonic()
         return self._opened().extent
 
+    def replace_tables(self, tables: Mapping[str, Any]) -> None:
+        """Have tables asked instead of what is stored of them, as long as this process lives.
+
+        Args:
+            tables: Arrow tables with the schema of the store, by name: they change as a whole while a run goes on.
+        """
+        with self._lock:
+            self._replaced = {**self._replaced, **tables}
+
     def num_rows(self) -> dict[str, int]:
         """Return the number of rows of each table."""
         with self._lock:
-            return {table: sum(each.num_rows for each in found) for table, found in self._segments.items()}
+            found = {table: sum(each.num_rows for each in segments) for table, segments in self._segments.items()}
+            return {**found, **{table: int(rows.num_rows) for table, rows in self._replaced.items()}}
 
     def segments(self) -> list[Segment]:
         """Return all segments with events, without roll-ups."""
