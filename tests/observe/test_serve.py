@@ -108,7 +108,9 @@ def test_an_empty_run_has_all_views(store: StoreClient) -> None:
     store.ask("/v1/runs/empty", method="PUT")
     for name in _views(store):
         store.ask(f"/v1/runs/empty/views/{name}")
-    assert store.ask("/v1/runs/empty")["num_processes"] == 0
+    empty = store.ask("/v1/runs/empty")
+    assert (empty["num_processes"], empty["num_lost"]) == (0, None)
+    assert store.ask("/v1/runs/empty/views/timeline")["clock_error_s"] is None
 
 
 def test_the_overview_and_the_timeline_have_what_sql_says(store: StoreClient, run: Any) -> None:
@@ -124,6 +126,7 @@ def test_the_overview_and_the_timeline_have_what_sql_says(store: StoreClient, ru
     of_operations = [lane for lane in timeline["events"]["lane"] if timeline["lanes"][lane]["layer"] == "operations"]
     assert len(of_operations) == query_run(run, sql).rows[0][0]
     assert (timeline["begin_s"], timeline["end_s"]) == (0.1, 0.2)
+    assert timeline["clock_error_s"] == query_run(run, "SELECT max(clock_error_s) FROM hosts").rows[0][0]
     whole = store.ask("/v1/runs/run-1/views/timeline")["cells"]
     assert sum(whole["count"]) == sum(total["num_events"] for total in overview["totals"])
 

@@ -73,7 +73,7 @@ class _CheckedRoute(APIRoute):
         async def answer(request: Request) -> Any:
             try:
                 if unknown := set(request.query_params) - {*names}:
-                    known = f"known are {', '.join(names)}" if names else "there are none"
+                    known = f"its parameters are {', '.join(names)}" if names else "it takes none"
                     raise InvalidArgument(f"this request has no parameter {sorted(unknown)[0]!r:.60}: {known}")
                 return await handle(request)
             except Exception as error:

@@ -39,7 +39,7 @@ class RunSummary:
         begin_s, end_s: of all its events, in seconds since it began.
         is_live: whether it goes on.
         num_processes, num_hosts: of it.
-        num_lost: events that were overwritten before they could be saved; totals have them.
+        num_lost: events that were overwritten before they could be saved; totals have them. None: it is not known yet.
         num_rows: rows of each table.
     """
 
@@ -52,7 +52,7 @@ class RunSummary:
     is_live: bool
     num_processes: int
     num_hosts: int
-    num_lost: int
+    num_lost: int | None
     num_rows: dict[str, int]
 
 
@@ -99,6 +99,6 @@ def _summary(run: StoredRun, owner: StoreOwner, is_live: bool) -> RunSummary:
         is_live=is_live,
         num_processes=int(counts["num_processes"]),
         num_hosts=int(counts["num_hosts"]),
-        num_lost=int(counts["num_lost"]),
+        num_lost=int(counts["num_lost"]) if counts["num_processes"] else None,
         num_rows=run.num_rows(),
     )

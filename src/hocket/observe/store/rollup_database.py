@@ -66,7 +66,7 @@ class RollupDatabase:
 
     @property
     def extent(self) -> tuple[float, float]:
-        """The begin of the first and the end of the last event, to a span; (0, 0): there are none."""
+        """The begin of the first and the end of the last event, to a span; (0, 0) if the run has no events."""
         if self._least_s > self._most_s:
             return 0.0, 0.0
         return max(self._least_s, -LATEST_S), min(self._most_s, LATEST_S)

@@ -264,7 +264,7 @@ class StoredRun:
                 writer.write_table(read_segments([each]).cast(schema_of(table)))
 
     def extent(self) -> tuple[float, float]:
-        """Return the begin of the first and the end of the last event; (0, 0): there are none."""
+        """Return the begin of the first and the end of the last event; (0, 0) if the run has no events."""
         self._asked_s = monotonic()
         return self._opened().extent
 

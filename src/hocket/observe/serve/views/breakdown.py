@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hocket.observe.analysis.breakdown import BreakdownRow
+from hocket.observe.analysis.efficiency import JobEfficiency
 from hocket.observe.serve.view import View, ViewSource, ViewWindow
 
 if TYPE_CHECKING:
@@ -14,46 +16,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class OperationTotal:
-    """All operations of one kind, size, algorithm and library; see `hocket.observe.BreakdownRow`."""
-
-    op: str
-    least_nbytes: int
-    most_nbytes: int
-    algorithm: str
-    library: str
-    is_foreign: bool
-    num_ranks: int
-    count: int
-    failed: int
-    nbytes: int
-    seconds: float
-    median_s: float | None
-    p99_s: float | None
-    bus_bandwidth: float | None
-
-
-@dataclass(frozen=True)
-class JobShare:
-    """How much of a job's time was useful; see `hocket.observe.JobEfficiency`."""
-
-    job: int
-    num_ranks: int
-    runtime_s: float
-    load_balance: float
-    communication: float
-    parallel: float
-    wait_share: float
-    transfer_share: float
-    is_upper_bound: bool
-
-
-@dataclass(frozen=True)
 class BreakdownView:
     """The answer."""
 
-    operations: list[OperationTotal]
-    jobs: list[JobShare]
+    operations: list[BreakdownRow]
+    jobs: list[JobEfficiency]
 
 
 def _operations(table: Tables) -> ir.Table:
@@ -68,7 +35,7 @@ def _jobs(table: Tables) -> ir.Table:
 
 def _make(source: ViewSource, _: ViewWindow) -> BreakdownView:
     return BreakdownView(
-        [OperationTotal(**row) for row in source.rows(_operations)], [JobShare(**row) for row in source.rows(_jobs)]
+        [BreakdownRow(**row) for row in source.rows(_operations)], [JobEfficiency(**row) for row in source.rows(_jobs)]
     )
 
 

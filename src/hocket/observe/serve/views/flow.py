@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hocket.observe.analysis.conservation import ConservedBytes
 from hocket.observe.serve.view import View, ViewSource, ViewWindow
 
 if TYPE_CHECKING:
@@ -28,22 +29,11 @@ class FlowEdge:
 
 
 @dataclass(frozen=True)
-class ConservedRow:
-    """Whether two layers agree; see `hocket.observe.ConservedBytes`."""
-
-    edge: str
-    what: str
-    expected_nbytes: float
-    found_nbytes: float
-    is_modelled: bool
-
-
-@dataclass(frozen=True)
 class FlowView:
     """The answer. Columns from left to right: operation, library, algorithm; and device, to what its bytes were."""
 
     edges: list[FlowEdge]
-    conserved: list[ConservedRow]
+    conserved: list[ConservedBytes]
 
 
 def _operations(table: Tables) -> ir.Table:
@@ -78,7 +68,7 @@ def _make(source: ViewSource, _: ViewWindow) -> FlowView:
         ):  # fmt: skip
             if row[column] > 0:
                 edges.append(FlowEdge("device", device, "bytes", text, row[column]))
-    return FlowView(_joined(edges), [ConservedRow(**row) for row in source.rows(_conserved)])
+    return FlowView(_joined(edges), [ConservedBytes(**row) for row in source.rows(_conserved)])
 
 
 def _joined(edges: list[FlowEdge]) -> list[FlowEdge]:

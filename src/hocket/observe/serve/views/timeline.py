@@ -57,12 +57,12 @@ class TimelineEvents:
 
 @dataclass(frozen=True)
 class TimelineView:
-    """The answer. "events" is null where there are too many."""
+    """The answer. "events" is null where there are too many, "clock_error_s" where no host has said its own."""
 
     begin_s: float
     end_s: float
     width_s: float
-    clock_error_s: float
+    clock_error_s: float | None
     lanes: list[TimelineLane]
     cells: TimelineCells
     events: TimelineEvents | None
@@ -88,6 +88,15 @@ def _events_of(layer: str) -> TableQuestion:
 
 
 _EVENTS = {layer: _events_of(layer) for layer in NAMES_OF_LAYERS}
+
+
+def _hosts(table: Tables) -> ir.Table:
+    return table("hosts")[["clock_error_s"]]
+
+
+def _clock_error_s(source: ViewSource) -> float | None:
+    """The largest error of a host's clock against that of the first one."""
+    return max((float(row["clock_error_s"]) for row in source.rows(_hosts)), default=None)
 
 
 def _make(source: ViewSource, window: ViewWindow) -> TimelineView:
@@ -126,8 +135,8 @@ def _make(source: ViewSource, window: ViewWindow) -> TimelineView:
     has_events = width_s == WIDTHS_S[0] and not by_host and num_events <= _MOST_EVENTS
     first_s, last_s = _exact(window, begin_s, end_s)
     events = _single_events(source, places, first_s, last_s) if has_events else None
-    return TimelineView(begin_s if events is None else first_s, end_s if events is None else last_s, width_s, 0.0,
-                        lanes, TimelineCells(*map(list, columns)), events)  # fmt: skip
+    shown_s = (begin_s, end_s) if events is None else (first_s, last_s)
+    return TimelineView(*shown_s, width_s, _clock_error_s(source), lanes, TimelineCells(*map(list, columns)), events)
 
 
 def _order(lane: tuple[int, int, str]) -> tuple[bool, int, int, int]:
