@@ -48,6 +48,7 @@ ALLOWED = {
     "pyarrow": {"observe"},
     "starlette": {"observe"},
     "fastapi": {"observe"},
+    "pydantic_core": {"observe"},
     "uvicorn": {"observe"},
     "fsspec": {"observe"},
     "matplotlib": {"measure/pictures.py", "tune/draw.py", "collectives/draw.py", "pipeline/draw.py", "bench/draw.py"},

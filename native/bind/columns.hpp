@@ -1,8 +1,11 @@
-// Columns of tables from NumPy.
+// Columns of tables from NumPy, and to it.
 #pragma once
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+
+#include <utility>
+#include <vector>
 
 #include "core/error.hpp"
 
@@ -14,6 +17,14 @@ using Numbers = Column<int32_t>;
 
 inline void need(bool is_right, const char* what) {
   if (!is_right) throw Failure(ErrorCode::invalid_argument, what);
+}
+
+template <typename T>
+nanobind::object as_array(std::vector<T> values) {
+  auto* owned = new std::vector<T>(std::move(values));
+  nanobind::capsule owner(owned, [](void* pointer) noexcept { delete static_cast<std::vector<T>*>(pointer); });
+  return nanobind::cast(
+      nanobind::ndarray<nanobind::numpy, T, nanobind::ndim<1>>(owned->data(), {owned->size()}, owner));
 }
 
 }  // namespace hocket

@@ -13,6 +13,7 @@
 #include "bind/lanes.hpp"
 #include "bind/memory.hpp"
 #include "bind/program_events.hpp"
+#include "bind/rollups.hpp"
 #include "bind/shared_memory.hpp"
 #include "bind/sim.hpp"
 #include "bind/virtual_ranks.hpp"
@@ -56,6 +57,7 @@ NB_MODULE(_native, module) {
   bind_sim(module);
   bind_program_events(module);
   bind_io_events(module);
+  bind_rollups(module);
 
   // The sizes at which the core changes its method; tests use sizes around them.
   nb::dict constants;

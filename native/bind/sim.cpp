@@ -22,13 +22,6 @@ sim::Incidence incidence_of(size_t num_things, const Numbers& things, size_t num
   return {num_things, {things.data(), things.shape(0)}, {others.data(), others.shape(0)}};
 }
 
-template <typename T>
-nb::object as_array(std::vector<T> values) {
-  auto* owned = new std::vector<T>(std::move(values));
-  nb::capsule owner(owned, [](void* pointer) noexcept { delete static_cast<std::vector<T>*>(pointer); });
-  return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(owned->data(), {owned->size()}, owner));
-}
-
 nb::tuple simulate(const Column<double>& duration_s, const Column<double>& nbytes, const Numbers& after_task,
                    const Numbers& after_other, const Numbers& uses_task, const Numbers& uses_resource,
                    const Numbers& crosses_task, const Numbers& crosses_link, const Numbers& capacity,

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hocket.errors import (
-    RecorderError,
-)
+from hocket._native import roll_up
+from hocket.errors import InvalidArgument, RecorderError
+from hocket.observe.store import rollup_database
 from hocket.observe.store.arrow_batches import arrow_table, read_batch, schema_of, write_batch
 from hocket.observe.store.columns import TABLE_COLUMNS
+from hocket.observe.store.overview import QUESTIONS
+from hocket.observe.store.owner import StoreOwner
 from hocket.observe.store.rollups import NAMES_OF_LAYERS, WIDTHS_S, merged, rollup_of
 from hocket.observe.store.stored_run import SenderRows, StoredRun
 
@@ -167,9 +169,91 @@ def test_clocks_that_jump_make_no_wrong_number() -> None:
     assert pa.compute.sum(lowest["busy_s"]).as_py() == 0.0
 
 
+def test_roll_ups_of_many_cells_are_those_of_numpy() -> None:
+    num_rows = 100_000
+    draw = np.random.default_rng(5)
+    rows = columns_of("operations", num_rows, 5, seconds=1000.0)
+    rows["process"] = draw.integers(-(1 << 40), 1 << 40, 500)[draw.integers(0, 500, num_rows)]
+    rows["ended_s"] = rows["began_s"]  # each is in one span
+    found = rollup_of("operations", arrow_table("operations", rows))
+    names = np.unique(rows["op"], return_inverse=True)[1]
+    for level in (0, 3):
+        own = found.filter(pa.compute.equal(found["level"], level))
+        bins = np.floor(rows["began_s"] / WIDTHS_S[level]).astype(np.int64)
+        cells, number = np.unique(np.stack([bins, rows["process"], names]), axis=1, return_inverse=True)
+        assert own.num_rows == cells.shape[1]
+        assert own["bin"].to_numpy().tolist() == cells[0].tolist()
+        weight = np.maximum(rows["weight"], 1)
+        for name, values in (("count", weight), ("nbytes", rows["nbytes"] * weight)):
+            sums = np.zeros(cells.shape[1], np.int64)
+            np.add.at(sums, number.ravel(), values)
+            assert np.sort(own[name].to_numpy()).tolist() == np.sort(sums).tolist()
+    merged_again = merged(pa.concat_tables([found, found]))
+    assert merged_again["bin"].to_pylist() == found["bin"].to_pylist()
+    assert pa.compute.sum(merged_again["count"]).as_py() == 2 * pa.compute.sum(found["count"]).as_py()
+
+
+def test_sums_that_are_too_large_are_the_largest_number() -> None:
+    rows = columns_of("operations", 4)
+    rows["began_s"], rows["ended_s"] = np.zeros(4), np.zeros(4)
+    for name in ("process", "rank"):
+        rows[name] = np.zeros(4, np.int64)
+    rows["op"] = ["all_reduce"] * 4
+    rows["weight"] = rows["nbytes"] = np.full(4, (1 << 63) - 1)
+    found = rollup_of("operations", arrow_table("operations", rows))
+    assert set(found["count"].to_pylist()) == set(found["nbytes"].to_pylist()) == {(1 << 63) - 1}
+
+
+def test_columns_of_events_must_fit_each_other() -> None:
+    ones, numbers = np.ones(3), np.ones(3, np.int64)
+    for columns in (
+        (ones, np.ones(2), numbers, numbers, np.ones(3, np.int32), None, None),
+        (ones, ones, numbers, numbers, np.ones(3, np.int32), None, numbers[:1]),
+    ):
+        with pytest.raises(InvalidArgument):
+            roll_up([columns], 0.0625, 12, 1.0, 1e9)
+    with pytest.raises(InvalidArgument):
+        roll_up([], 0.0, 12, 1.0, 1e9)
+
+
 def test_many_names_become_others() -> None:
     rows = columns_of("regions", 5000)
     rows["region"] = np.array([f"step {each}" for each in range(5000)], object)
     names = set(rollup_of("regions", arrow_table("regions", rows))["name"].to_pylist())
     assert len(names) == 2001
     assert "(other names)" in names
+
+
+def test_levels_that_do_not_fit_into_memory_are_asked_of_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windows = [(None, None, 600), (1.0, 2.0, 16), (0.0, 3.0, 60), (0.5, 60.0, 100), (None, None, 1)]
+    asked = [(question, *window) for question in QUESTIONS for window in windows]
+    with StoreOwner(tmp_path / "store") as owner:
+        owner.add_run("run-1", {})
+        run = owner.find_run("run-1")
+        assert run is not None
+        for seed, table in enumerate(NAMES_OF_LAYERS):
+            for part in range(3):
+                rows = rows_of(table, 2000, 10 * seed + part)
+                owner.submit(run, table, "a", 2000 * part, rows, rows.nbytes).result(60)
+        expected = [run.ask(question, begin_s, end_s, spans) for question, begin_s, end_s, spans in asked]
+        run.close()
+        monkeypatch.setattr(rollup_database, "MOST_LOADED_ROWS", 100)
+        for (question, begin_s, end_s, spans), wanted in zip(asked, expected, strict=True):
+            if begin_s is None:  # the whole run is known to a span of the lowest level in memory
+                begin_s, end_s = wanted.begin_s, wanted.end_s
+            found = run.ask(question, begin_s, end_s, spans)
+            assert (found.width_s, found.columns) == (wanted.width_s, wanted.columns)
+            assert len(found.rows) == len(wanted.rows)
+            for own, row in zip(sorted(found.rows), sorted(wanted.rows), strict=True):
+                for value, other in zip(own, row, strict=True):
+                    assert value == (pytest.approx(other, rel=1e-9) if isinstance(other, float) else other)
+        # Rows that come later, too.
+        rows = rows_of("io", 500, 99)
+        owner.submit(run, "io", "b", 0, rows, rows.nbytes).result(60)
+        counts = {row[0]: row[1] for row in run.ask("totals", 0.0, 200.0, 4000).rows}
+        weights = np.concatenate(
+            [np.maximum(rows_of("io", 2000, 20 + part)["weight"].to_numpy(), 1) for part in range(3)]
+        )
+        assert counts["io"] == weights.sum() + np.maximum(rows["weight"].to_numpy(), 1).sum()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -70,7 +69,7 @@ def ingest_routes(state: ServerState) -> APIRouter:
         if answer.num_stored < num_rows:
             raise RequestRefused(409, f"the next row of {sender} is {answer.next_row}, not {first_row}",
                                  next_row=answer.next_row)  # fmt: skip
-        return json_response(asdict(answer))
+        return json_response(answer)
 
     return routes
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections import Counter, deque
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -232,7 +232,7 @@ class LiveRun:
 
     def _written(self, lanes: list[LiveLane], *, is_whole: bool) -> bytes:
         tick = LiveTick(is_whole, max(self._latest_s, 0.0), WIDTHS_S[_LEVEL], self.version, lanes)
-        return json_bytes(asdict(tick))
+        return json_bytes(tick)
 
     def _meet(self, rows: list[dict[str, Any]]) -> None:
         """Note the hosts of processes; as soon as there are many, lanes are those of hosts."""

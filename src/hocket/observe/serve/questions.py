@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -45,7 +44,7 @@ def question_routes(state: ServerState) -> APIRouter:
         found = await state.found(run)
 
         async def compute() -> bytes:
-            return json_bytes(asdict(await state.in_thread(found.ask, question, begin_s, end_s, spans)))
+            return await state.in_thread(lambda: json_bytes(found.ask(question, begin_s, end_s, spans)))
 
         return json_response(await state.shared.get((found.folder.name, question, begin_s, end_s, spans), compute))
 

@@ -6,8 +6,11 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import is_dataclass
 from math import isfinite
 from typing import Any
+
+from pydantic_core import PydanticSerializationError, to_json
 
 from hocket.errors import ResourceExhausted
 
@@ -73,8 +76,11 @@ class Bodies:
 
 
 def json_bytes(content: Any) -> bytes:
-    """Return JSON without NaN, which it does not have: unknown numbers are null."""
-    return json.dumps(_plain(content), separators=(",", ":")).encode()
+    """Return JSON without NaN, which it does not have: unknown numbers are null. Dataclasses are objects."""
+    try:
+        return to_json(content, inf_nan_mode="null", bytes_mode="base64", fallback=str)
+    except PydanticSerializationError:  # a text that is not Unicode, such as the name of a file; it takes far longer
+        return json.dumps(_plain(content), separators=(",", ":")).encode()
 
 
 def json_response(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Any:
@@ -96,6 +102,8 @@ def _too_long(most_nbytes: int) -> RequestRefused:
 
 
 def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain(vars(value))
     if isinstance(value, float) and not isfinite(value):
         return None
     if isinstance(value, (list, tuple)):

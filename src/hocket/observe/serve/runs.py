@@ -71,7 +71,8 @@ def run_routes(state: ServerState) -> APIRouter:
         found = await state.found(run)
 
         async def compute() -> bytes:
-            return json_bytes(vars(await state.in_thread(_summary, found, state.owner, state.live.is_live(found))))
+            is_live = state.live.is_live(found)
+            return await state.in_thread(lambda: json_bytes(_summary(found, state.owner, is_live)))
 
         return json_response(await state.shared.get((found.folder.name, "summary"), compute))
 

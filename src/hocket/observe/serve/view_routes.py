@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -43,7 +42,7 @@ def _route(state: ServerState, view: View) -> Callable[..., Coroutine[Any, Any, 
         window = ViewWindow(begin_s, end_s, spans, other)
 
         async def compute() -> bytes:
-            return json_bytes(asdict(await state.in_thread(view.make, ViewSource(found, state.owner), window)))
+            return await state.in_thread(lambda: json_bytes(view.make(ViewSource(found, state.owner), window)))
 
         return json_response(await state.shared.get((found.folder.name, view.name, window), compute))
 

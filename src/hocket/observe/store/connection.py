@@ -41,6 +41,19 @@ class QueryResult:
     rows: tuple[tuple[Any, ...], ...]
 
 
+def duckdb_module() -> Any:
+    """Return DuckDB.
+
+    Raises:
+        MissingPackage: it is not installed.
+    """
+    try:
+        import duckdb
+    except ImportError:
+        raise MissingPackage("queries and Parquet files need DuckDB: pip install 'hocket[sql]'") from None
+    return duckdb
+
+
 @contextmanager
 def connect() -> Iterator[Any]:
     """Make a database in memory; a context manager.
@@ -48,11 +61,7 @@ def connect() -> Iterator[Any]:
     Raises:
         MissingPackage: DuckDB is not installed.
     """
-    try:
-        import duckdb
-    except ImportError:
-        raise MissingPackage("queries and Parquet files need DuckDB: pip install 'hocket[sql]'") from None
-    connection = duckdb.connect(":memory:", config={"memory_limit": _MEMORY, "temp_directory": ""})
+    connection = duckdb_module().connect(":memory:", config={"memory_limit": _MEMORY, "temp_directory": ""})
     try:
         yield connection
     finally:
@@ -75,8 +84,7 @@ def check_query(sql: str) -> None:
         InvalidArgument: it is not.
         MissingPackage: DuckDB is not installed.
     """
-    with connect():
-        import duckdb
+    duckdb = duckdb_module()
     try:
         statements = duckdb.extract_statements(sql)
     except duckdb.Error as error:

@@ -24,8 +24,11 @@ _SPANS_OF = {
 }
 """A row for each number of a range."""
 _SELECTED = """
-  SELECT bin, layer, process, rank, name, "count", busy_s, most_s, nbytes FROM rollups
+  SELECT bin, layer, process, rank, name, "count", busy_s, most_s, nbytes FROM <source>
   WHERE level = <level> AND bin >= <first> AND bin < <after>
+"""
+"""The spans of a level in a window."""
+_SELECTED_LONG = """
   UNION ALL
   SELECT
     span AS bin, layer, process, rank, name,
@@ -45,7 +48,7 @@ _SELECTED = """
     WHERE begin_span < <after> AND end_span >= <first>
   ) AS spans
 """
-"""The spans of a level in a window, and what long events contribute to them.
+"""What long events contribute to them.
 
 For ClickHouse the name of a result is that of a column from there on, so columns have other names within.
 """
@@ -90,20 +93,28 @@ OVERVIEW = ("totals", "over-time", "names", "ranks")
 """The questions that a page asks all the time."""
 
 
-@cache
-def sql_of(question: str, dialect: str) -> str:
+def sql_of(question: str, dialect: str, *, source: str = "rollups", has_long: bool = True) -> str:
     """Return the SQL of a question.
 
-    Its parameters are the window: "level", "first" and "after" of the spans, and their length "width_s".
+    Its parameters are the window: "level", "first" and "after" of the spans, and, with long events, the length of the
+    spans, "width_s".
 
     Args:
         question: one of `QUESTIONS`.
         dialect: one of `DIALECTS`.
+        source: SQL of where the spans of the level are; long events are in the table "rollups".
+        has_long: whether long events are asked, too.
 
     Raises:
         InvalidArgument: there is no such question; lists those there are.
         MissingPackage: Ibis is not installed.
     """
+    selected = _selected(dialect, has_long).replace("<source>", source)
+    return f"WITH selected AS ({selected})\n{_of_selected(question, dialect)}"
+
+
+@cache
+def _of_selected(question: str, dialect: str) -> str:
     if question not in QUESTIONS:
         raise InvalidArgument(f"there is no question {question!r:.60}: there are {', '.join(QUESTIONS)}")
     try:
@@ -115,14 +126,16 @@ def sql_of(question: str, dialect: str) -> str:
          "count": "int64", "busy_s": "float64", "most_s": "float64", "nbytes": "int64"},
         name="selected",
     )  # fmt: skip
-    return f"WITH selected AS ({_selected(dialect)})\n{ibis.to_sql(QUESTIONS[question](rows), dialect=dialect)}"
+    return str(ibis.to_sql(QUESTIONS[question](rows), dialect=dialect))
 
 
-def _selected(dialect: str) -> str:
+@cache
+def _selected(dialect: str, has_long: bool) -> str:
     spans = _SPANS_OF[dialect]
-    found = re.search(r"<spans of (.*), (least.*)> AS", _SELECTED)
+    found = re.search(r"<spans of (.*), (least.*)> AS", _SELECTED_LONG)
     assert found
-    sql = _SELECTED.replace(found[0], spans.format(first=found[1], after=found[2]) + " AS")
+    long_events = _SELECTED_LONG.replace(found[0], spans.format(first=found[1], after=found[2]) + " AS")
+    sql = _SELECTED + long_events if has_long else _SELECTED
     for name, kind in _PARAMETERS.items():
         sql = sql.replace(f"<{name}>", f"${name}" if dialect == "duckdb" else f"{{{name}:{kind}}}")
     return sql

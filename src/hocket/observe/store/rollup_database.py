@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 from hocket.errors import InvalidArgument, QueryTimeout, ResourceExhausted
 from hocket.observe.store.arrow_batches import arrow
-from hocket.observe.store.connection import connect
+from hocket.observe.store.connection import duckdb_module
 from hocket.observe.store.overview import sql_of
-from hocket.observe.store.rollups import LATEST_S, LONG, WIDTHS_S, merged, rollup_schema
+from hocket.observe.store.rollup_files import least_level, lowest_bins, read_levels
+from hocket.observe.store.rollups import GROUPS, LATEST_S, LONG, NAMES_OF_LAYERS, WIDTHS_S, merged, rollup_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _MOST_PARTIAL_ROWS = 200_000
 """Roll-ups are merged when so many rows were added."""
+MOST_LOADED_ROWS = 2_000_000
 _MOST_SPANS = 100_000
 _MOST_PARTS = 5_000_000
 """Long events are divided into so many parts at most for one answer; more make its spans wider."""
 _TIMEOUT_S = 30.0
+_LAYERS = "ENUM(" + ", ".join(f"'{each}'" for each in sorted(NAMES_OF_LAYERS)) + ")"
+"""Rows are grouped by it in half the time that they are by texts, and sorted as texts are."""
 _TYPES = {"int8": "TINYINT", "int64": "BIGINT", "string": "VARCHAR", "double": "DOUBLE"}
 
 
@@ -45,24 +50,56 @@ class StoreAnswer:
     rows: tuple[tuple[Any, ...], ...]
 
 
+@dataclass(frozen=True)
+class Insertion:
+    """Rows that were added to a database in a transaction; a context manager.
+
+    Args:
+        database: it.
+        commit: makes them visible.
+        close: takes them back, unless they were committed.
+    """
+
+    database: RollupDatabase
+    commit: Callable[[], None]
+    close: Callable[[], None]
+
+    def __enter__(self) -> Insertion:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 class RollupDatabase:
     """Roll-ups; questions can be asked by any thread, rows are inserted by one at a time.
 
+    Where they are many, the lowest levels stay in their files: windows that need them are short.
+
     Args:
-        rollups: the first rows; None: there are none.
+        files: returns the segments of roll-ups as they are now.
+
+    Raises:
+        RecorderError: a file is damaged; names it.
     """
 
-    def __init__(self, rollups: pa.Table | None) -> None:
-        with connect():
-            import duckdb
-        self._database = duckdb.connect(":memory:", config={"threads": 1, "memory_limit": "1GB", "temp_directory": ""})
-        columns = ", ".join(f'"{field.name}" {_TYPES[str(field.type)]}' for field in rollup_schema())
-        self._database.execute(f"CREATE TABLE rollups ({columns})")
-        self._num_partial_rows = self._num_long = 0
+    def __init__(self, files: Callable[[], list[Path]]) -> None:
+        self._files = files
+        self._database = duckdb_module().connect(
+            ":memory:", config={"threads": 1, "memory_limit": "1GB", "temp_directory": ""}
+        )
+        columns = {field.name: _TYPES[str(field.type)] for field in rollup_schema()} | {"layer": _LAYERS}
+        listed = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
+        self._database.execute(f"CREATE TABLE rollups ({listed})")
+        self._num_rows = self._num_partial_rows = self._num_long = 0
         self._least_s, self._most_s = math.inf, -math.inf
-        if rollups is not None:
-            self.insert(merged(rollups))
-            self._num_partial_rows = 0
+        paths = files()
+        self._least_level = least_level(paths, MOST_LOADED_ROWS)
+        if self._least_level and (lowest := lowest_bins(paths)):
+            self._widen(*lowest)
+        for rollups in read_levels(paths, self._least_level):
+            self.insert(rollups)
+        self._num_partial_rows = 0  # files are merged as they come
 
     @property
     def extent(self) -> tuple[float, float]:
@@ -71,14 +108,40 @@ class RollupDatabase:
             return 0.0, 0.0
         return max(self._least_s, -LATEST_S), min(self._most_s, LATEST_S)
 
+    @property
+    def is_too_large(self) -> bool:
+        """Whether the lowest levels should be asked of the files from now on, by a new database."""
+        return self._num_rows > 2 * MOST_LOADED_ROWS and self._least_level < GROUPS[-1]
+
     def insert(self, rollups: pa.Table) -> None:
-        """Add rows."""
-        self._widen(rollups)
-        with self._cursor() as cursor:
-            cursor.register("added", rollups)
+        """Add rows, as far as their level is in memory."""
+        with self.inserted(rollups) as insertion:
+            insertion.commit()
+
+    def inserted(self, rollups: pa.Table) -> Insertion:
+        """Add rows that nobody sees before they are committed; nor ever, if they are not."""
+        kept = rollups
+        if self._least_level:
+            compute, level = arrow().compute, rollups["level"]
+            is_kept = compute.or_(compute.greater_equal(level, self._least_level), compute.equal(level, LONG))
+            kept = rollups.filter(is_kept)
+        cursor = self._database.cursor()
+        try:
+            cursor.execute("BEGIN")
+            cursor.register("added", kept)
             cursor.execute("INSERT INTO rollups SELECT * FROM added")
             cursor.unregister("added")
-        self._num_partial_rows += rollups.num_rows
+        except BaseException:
+            cursor.close()
+            raise
+
+        def commit() -> None:
+            cursor.execute("COMMIT")
+            self._note(rollups)
+            self._num_rows += kept.num_rows
+            self._num_partial_rows += kept.num_rows
+
+        return Insertion(self, commit, cursor.close)
 
     def tidy(self) -> None:
         """Merge rows of the same span, if many were added."""
@@ -92,13 +155,12 @@ class RollupDatabase:
             cursor.execute("INSERT INTO rollups SELECT * FROM merged_rows")
             cursor.execute("COMMIT")
             cursor.unregister("merged_rows")
-        self._num_partial_rows = 0
+        self._num_rows, self._num_partial_rows = rows.num_rows, 0
 
     def ask(self, question: str, begin_s: float | None, end_s: float | None, num_spans: int) -> StoreAnswer:
         """Answer a question; see `StoredRun.ask`."""
         import duckdb
 
-        sql = sql_of(question, "duckdb")
         with self._cursor() as cursor:
             timer = Timer(_TIMEOUT_S, cursor.interrupt)
             timer.start()
@@ -110,10 +172,15 @@ class RollupDatabase:
                     raise InvalidArgument(f"a window must begin before it ends, not {begin:g} and {end:g}")
                 if not 1 <= num_spans <= _MOST_SPANS:
                     raise InvalidArgument(f"a window has 1 to {_MOST_SPANS} spans, not {num_spans}")
-                level = self._level(cursor, begin, end, num_spans)
+                num_long = self._num_long_in(cursor, begin, end)
+                level = _level(begin, end, num_spans, num_long)
                 width_s = WIDTHS_S[level]
                 first, after = _spans(begin, end, width_s)
-                cursor.execute(sql, {"level": level, "first": first, "after": after, "width_s": width_s})
+                source = _read_parquet(self._files()) if level < self._least_level else "rollups"
+                parameters = {"level": level, "first": first, "after": after} | (
+                    {"width_s": width_s} if num_long else {}
+                )
+                cursor.execute(sql_of(question, "duckdb", source=source, has_long=bool(num_long)), parameters)
                 columns = tuple(column[0] for column in cursor.description)
                 return StoreAnswer(width_s, first * width_s, after * width_s, columns, tuple(cursor.fetchall()))
             except duckdb.InterruptException:
@@ -123,20 +190,11 @@ class RollupDatabase:
             finally:
                 timer.cancel()
 
-    def _level(self, cursor: Any, begin_s: float, end_s: float, num_spans: int) -> int:
-        """The lowest level with so few spans, and so few parts of long events."""
-        num_long = (
-            self._num_long
-            and cursor.execute(
-                f"SELECT count(*) FROM rollups WHERE level = {LONG} AND began_s < $end AND ended_s >= $begin",
-                {"begin": begin_s, "end": end_s},
-            ).fetchone()[0]
-        )
-        for level, width_s in enumerate(WIDTHS_S):
-            first, after = _spans(begin_s, end_s, width_s)
-            if after - first <= num_spans and num_long * (after - first) <= _MOST_PARTS:
-                return level
-        return len(WIDTHS_S) - 1
+    def _num_long_in(self, cursor: Any, begin_s: float, end_s: float) -> int:
+        if not self._num_long:
+            return 0
+        sql = f"SELECT count(*) FROM rollups WHERE level = {LONG} AND began_s < $end AND ended_s >= $begin"
+        return int(cursor.execute(sql, {"begin": begin_s, "end": end_s}).fetchone()[0])
 
     @contextmanager
     def _cursor(self) -> Iterator[Any]:
@@ -146,18 +204,36 @@ class RollupDatabase:
         finally:
             cursor.close()
 
-    def _widen(self, rollups: pa.Table) -> None:
-        """Note the begin of the first and the end of the last event, to a span."""
+    def _note(self, rollups: pa.Table) -> None:
+        """Note between which times the events were."""
         compute, level = arrow().compute, rollups["level"]
-        lowest, long_events = (rollups.filter(compute.equal(level, each)) for each in (0, LONG))
-        self._num_long += long_events.num_rows
-        if lowest.num_rows:
-            least, most = compute.min_max(lowest["bin"]).as_py().values()
-            self._least_s = min(self._least_s, least * WIDTHS_S[0])
-            self._most_s = max(self._most_s, (most + 1) * WIDTHS_S[0])
-        if long_events.num_rows:
+        lowest = rollups["bin"].filter(compute.equal(level, 0))
+        if len(lowest):
+            self._widen(*compute.min_max(lowest).as_py().values())
+        if compute.min(level).as_py() == LONG:
+            long_events = rollups.filter(compute.equal(level, LONG))
+            self._num_long += long_events.num_rows
             self._least_s = min(self._least_s, compute.min(long_events["began_s"]).as_py())
             self._most_s = max(self._most_s, compute.max(long_events["ended_s"]).as_py())
+
+    def _widen(self, first: int, last: int) -> None:
+        self._least_s = min(self._least_s, first * WIDTHS_S[0])
+        self._most_s = max(self._most_s, (last + 1) * WIDTHS_S[0])
+
+
+def _read_parquet(paths: Iterable[Path]) -> str:
+    """The SQL of all rows of files."""
+    listed = ", ".join("'" + str(each).replace("'", "''") + "'" for each in paths)
+    return f"read_parquet([{listed}])"
+
+
+def _level(begin_s: float, end_s: float, num_spans: int, num_long: int) -> int:
+    """The lowest level with so few spans, and so few parts of long events."""
+    for level, width_s in enumerate(WIDTHS_S):
+        first, after = _spans(begin_s, end_s, width_s)
+        if after - first <= num_spans and num_long * (after - first) <= _MOST_PARTS:
+            return level
+    return len(WIDTHS_S) - 1
 
 
 def _spans(begin_s: float, end_s: float, width_s: float) -> tuple[int, int]:

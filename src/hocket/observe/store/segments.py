@@ -35,7 +35,7 @@ _PART, _ENDING = ".part", ".parquet"
 _FOOTER = b"hocket segment, version 1"
 _PAGE_NBYTES, _WRITTEN_ROWS = 1 << 23, 1 << 16
 """Large ones take less time to write."""
-_STATISTICS = ("began_s", "at_s")
+_STATISTICS = ("began_s", "at_s", "level", "bin")
 """Columns whose smallest and largest values are written: windows of time skip the rest of a file by them."""
 
 
@@ -83,8 +83,9 @@ class SegmentPart:
 
 
 def write_part(
-    folder: Path, first: int, last: int, rows: pa.Table, ranges: Ranges, *, merged_of: Sequence[Segment] = ()
-) -> SegmentPart:
+    folder: Path, first: int, last: int, rows: pa.Table, ranges: Ranges, *, merged_of: Sequence[Segment] = (),
+    groups: Sequence[pa.Table] = (),
+) -> SegmentPart:  # fmt: skip
     """Write rows into a new segment, to be published.
 
     Args:
@@ -94,6 +95,7 @@ def write_part(
         ranges: which rows of which sender they are.
         merged_of: the segments whose rows they are; the new one is as old as the youngest of them, and is compressed
             well if it is large.
+        groups: the same rows in parts, which can be read without the others; none: all in one.
 
     Raises:
         OSError: it cannot be written.
@@ -107,18 +109,19 @@ def write_part(
     known = {"since_s": since_s, "ranges": {sender: list(found) for sender, found in ranges.items()}}
     footer = {_FOOTER: json.dumps(known).encode()}
     try:
-        pa.parquet.write_table(
-            rows.replace_schema_metadata(footer),
+        with pa.parquet.ParquetWriter(
             part,
+            schema.with_metadata(footer),
             compression="zstd" if is_final else "none",  # deltas and dictionaries leave little to be compressed
             use_dictionary=texts,
             # Deltas take half the time of dictionaries, and half the place of plain numbers.
             column_encoding={each.name: "DELTA_BINARY_PACKED" for each in schema if pa.types.is_int64(each.type)},
             write_statistics=[name for name in _STATISTICS if name in schema.names],
-            row_group_size=SEGMENT_ROWS,
             data_page_size=_PAGE_NBYTES,
             write_batch_size=_WRITTEN_ROWS,
-        )
+        ) as writer:
+            for each in groups or [rows]:
+                writer.write_table(each.replace_schema_metadata(footer), row_group_size=SEGMENT_ROWS)
         if merged_of:
             os.utime(part, (time(), max(each.written_s for each in merged_of)))
     except BaseException:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from hocket.errors import InvalidArgument, RecorderError
-from hocket.observe.store.arrow_batches import schema_of
-from hocket.observe.store.columns import TABLE_COLUMNS
+from hocket.observe.store.columns import BOOLEAN, INTEGER, NUMBER, TABLE_COLUMNS, TEXT
 from hocket.observe.store.connection import QueryResult, check_query, connect, run_query
 from hocket.observe.store.segments import RUN_FILE, RUN_NAME, STORE_FILE, find_segments
+
+_TYPES = {TEXT: "VARCHAR", INTEGER: "BIGINT", NUMBER: "DOUBLE", BOOLEAN: "BOOLEAN"}
 
 
 def query_stored(
@@ -71,6 +72,7 @@ def query_segments(
     with connect() as connection:
         import duckdb
 
+        empty: list[str] = []
         for table in TABLE_COLUMNS:
             if (rows := (replaced or {}).get(table)) is not None and table in named:
                 connection.register("given_rows", rows)
@@ -82,12 +84,16 @@ def query_segments(
                 except duckdb.Error as error:
                     raise RecorderError(f"{folder}: table {table} cannot be read: {error}") from None
             else:
-                connection.register("no_rows", schema_of(table).empty_table())
-                connection.execute(f"CREATE TABLE {table} AS SELECT * FROM no_rows")
-                connection.unregister("no_rows")
+                empty.append(table)
+        connection.execute(";".join(map(_empty_table, empty)))
         readable = [path for table, paths in segments.items() if table in named for path in paths]
         connection.execute(f"SET allowed_paths = [{_listed(readable)}]")
         return run_query(connection, sql, timeout, most_rows, parameters)
+
+
+def _empty_table(table: str) -> str:
+    columns = ", ".join(f'"{name}" {_TYPES[kind]}' for name, kind in TABLE_COLUMNS[table].items())
+    return f"CREATE TABLE {table} ({columns})"
 
 
 def _named_tables(sql: str) -> set[str]:

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -18,8 +19,8 @@ from hocket.errors import InvalidArgument, RecorderError
 from hocket.observe.store.arrow_batches import arrow, schema_of
 from hocket.observe.store.columns import TABLE_COLUMNS
 from hocket.observe.store.connection import QueryResult
-from hocket.observe.store.rollup_database import RollupDatabase, StoreAnswer
-from hocket.observe.store.rollups import NAMES_OF_LAYERS, merged, rollup_of
+from hocket.observe.store.rollup_database import Insertion, RollupDatabase, StoreAnswer
+from hocket.observe.store.rollups import NAMES_OF_LAYERS, level_groups, merged, rollup_of
 from hocket.observe.store.segments import (
     RUN_FILE,
     SEGMENT_ROWS,
@@ -170,40 +171,30 @@ class StoredRun:
                         pa.concat_tables([each.rows for each in half]), _ranges(half))
             for place, half in enumerate(halves)
         ]  # fmt: skip
-        rollup, rollup_part = None, None
-        try:
-            if table in NAMES_OF_LAYERS:
-                rollup = rollup_of(table, rows)
-                rollup_part = write_part(self._rollup_folder(table), number, last, rollup, {})
-            parts = [task.result() for task in tasks]
-        except BaseException:
-            _remove_parts([rollup_part, *(task.result() for task in tasks if task.exception() is None)])
-            raise
-        with self._lock:
-            self._numbers[table] = last  # never again, whatever fails from here on
-        written: list[Segment] = []
-        try:
-            # One after the other: whoever is killed between them leaves the first rows, not the last ones.
-            for part in parts:
-                written.append(part.publish())
-            rollup_segment = rollup_part.publish() if rollup_part else None
-        except BaseException:
-            for each in reversed(written):
-                each.path.unlink(missing_ok=True)
-            _remove_parts([*parts, rollup_part])
-            raise
-        with self._database_lock:
+        rollup, rollup_part, insertion = None, None, None
+        with ExitStack() as stack:
+            try:
+                if table in NAMES_OF_LAYERS:
+                    rollup = rollup_of(table, rows)
+                    groups = level_groups(rollup)
+                    rollup_part = write_part(self._rollup_folder(table), number, last, rollup, {}, groups=groups)
+                    insertion = self._inserted(rollup, stack)
+                parts = [task.result() for task in tasks]
+            except BaseException:
+                _remove_parts([rollup_part, *(task.result() for task in tasks if task.exception() is None)])
+                raise
             with self._lock:
-                self._segments.setdefault(table, []).extend(written)
-                if rollup_segment is not None:
-                    self._rollup_segments.setdefault(table, []).append(rollup_segment)
-                for piece in pieces:
-                    self._next_rows[table, piece.sender] = piece.after
-            if rollup is not None and self._database is not None:
-                try:
-                    self._database.insert(rollup)
-                except Exception:  # the rows are stored: the next question reads all roll-ups again
-                    self._database = None
+                self._numbers[table] = last  # never again, whatever fails from here on
+            written, rollup_segment = _published(parts, rollup_part)
+            with self._database_lock:
+                with self._lock:
+                    self._segments.setdefault(table, []).extend(written)
+                    if rollup_segment is not None:
+                        self._rollup_segments.setdefault(table, []).append(rollup_segment)
+                    for piece in pieces:
+                        self._next_rows[table, piece.sender] = piece.after
+                if rollup is not None:
+                    self._show(rollup, insertion)
         if rollup is not None and self.on_rollup is not None:
             self.on_rollup(rollup, rows)
 
@@ -296,10 +287,10 @@ class StoredRun:
             self._merge(self._rollup_folder(table), self._rollup_segments[table], is_rollup=True)
         now = monotonic()
         with self._database_lock:
-            if self._database is not None and now - self._asked_s > _IDLE_S:
-                self._database = None
-            elif self._database is not None:
+            if self._database is not None:
                 self._database.tidy()
+                if now - self._asked_s > _IDLE_S or self._database.is_too_large:
+                    self._database = None  # the next question reads what it needs
         with self._lock:
             due = [path for since, path in self._doomed if now - since > _GRACE_S]
             self._doomed = [(since, path) for since, path in self._doomed if now - since <= _GRACE_S]
@@ -373,7 +364,8 @@ class StoredRun:
         for each in segments:  # an owner that was killed had no time for theirs
             if each.first > forgotten and known.isdisjoint(range(each.first, each.last + 1)):
                 rollup = rollup_of(table, read_segments([each]))
-                found.append(write_part(folder, each.first, each.last, rollup, {}).publish())
+                groups = level_groups(rollup)
+                found.append(write_part(folder, each.first, each.last, rollup, {}, groups=groups).publish())
         self._rollup_segments[table] = sorted(found, key=lambda each: each.first)
 
     def _rollup_folder(self, table: str) -> Path:
@@ -385,10 +377,35 @@ class StoredRun:
         """The database of roll-ups, filled from their segments when it is first needed."""
         with self._database_lock:
             if self._database is None:
-                with self._lock:
-                    segments = list(chain.from_iterable(self._rollup_segments.values()))
-                self._database = RollupDatabase(read_segments(segments) if segments else None)
+                self._database = RollupDatabase(self._rollup_files)
             return self._database
+
+    def _rollup_files(self) -> list[Path]:
+        with self._lock:
+            return [each.path for each in chain.from_iterable(self._rollup_segments.values())]
+
+    def _inserted(self, rollup: Any, stack: ExitStack) -> Insertion | None:
+        """Roll-ups in the database, which are not yet visible; None: there is no database, or it cannot take them."""
+        with self._database_lock:
+            database = self._database
+        if database is None:
+            return None
+        try:
+            return stack.enter_context(database.inserted(rollup))
+        except Exception:
+            with self._database_lock:
+                self._database = None  # the next question reads all roll-ups again
+            return None
+
+    def _show(self, rollup: Any, insertion: Insertion | None) -> None:
+        """Make stored roll-ups visible; with the lock of the database."""
+        try:
+            if insertion is not None and insertion.database is self._database:
+                insertion.commit()
+            elif self._database is not None:  # it was opened meanwhile, without them
+                self._database.insert(rollup)
+        except Exception:
+            self._database = None
 
     def _merge(self, folder: Path, segments: list[Segment], *, is_rollup: bool) -> None:
         with self._lock:
@@ -398,7 +415,9 @@ class StoredRun:
         rows = read_segments(chosen)
         rows = merged(rows) if is_rollup else rows.unify_dictionaries()
         ranges = joined_ranges(chosen)
-        whole = write_part(folder, chosen[0].first, chosen[-1].last, rows, ranges, merged_of=chosen).publish()
+        groups = level_groups(rows) if is_rollup else ()
+        part = write_part(folder, chosen[0].first, chosen[-1].last, rows, ranges, merged_of=chosen, groups=groups)
+        whole = part.publish()
         with self._lock:
             if any(each not in segments for each in chosen):  # some were forgotten meanwhile
                 whole.path.unlink(missing_ok=True)
@@ -429,6 +448,21 @@ def _small_neighbours(segments: Sequence[Segment]) -> list[Segment]:
 
 def _written_before(tables: Iterable[list[Segment]], before_s: float) -> list[Segment]:
     return [each for found in tables for each in found if each.written_s < before_s]
+
+
+def _published(parts: Sequence[SegmentPart], rollup_part: SegmentPart | None) -> tuple[list[Segment], Segment | None]:
+    """Segments of written parts; none of them if one cannot be published."""
+    written: list[Segment] = []
+    try:
+        # One after the other: whoever is killed between them leaves the first rows, not the last ones.
+        for part in parts:
+            written.append(part.publish())
+        return written, rollup_part.publish() if rollup_part else None
+    except BaseException:
+        for each in reversed(written):
+            each.path.unlink(missing_ok=True)
+        _remove_parts([*parts, rollup_part])
+        raise
 
 
 def _remove_parts(parts: Iterable[SegmentPart | None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +41,8 @@ class TimelineCells:
     span: list[int]
     count: list[int]
     busy_s: list[float]
-    most_s: list[float]
     nbytes: list[int]
+    most_s: list[float]
 
 
 @dataclass(frozen=True)
@@ -100,43 +101,46 @@ def _clock_error_s(source: ViewSource) -> float | None:
 
 
 def _make(source: ViewSource, window: ViewWindow) -> TimelineView:
-    rows, width_s, begin_s, end_s = source.ask("timeline", window)
-    known = {row["process"]: row for row in source.rows(_processes)}
-    ranks = {row["process"]: row["rank"] for row in rows}
+    answer = source.run.ask("timeline", window.begin_s, window.end_s, window.spans)
+    begin_s, end_s, width_s = answer.begin_s, answer.end_s, answer.width_s
+    process, rank, layer, spans, *sums = zip(*answer.rows, strict=True) if answer.rows else ((),) * 8
+    found = {*zip(process, rank, layer, strict=True)}
+    ranks = {each: own for each, own, _ in found}
+    hosts = {row["process"]: str(row["host"]) for row in source.rows(_processes)}
     by_host = len(ranks) > _MOST_SINGLE
-    places: dict[tuple[Any, str], int] = {}
     lanes: list[TimelineLane] = []
-    for process, rank, layer in sorted({(row["process"], row["rank"], row["layer"]) for row in rows}, key=_order):
-        host = str(known[process]["host"]) if process in known else ""
-        key = (host if by_host else process, layer)
-        if key in places:
-            continue
-        places[key] = len(lanes)
-        if by_host:
-            members = {each for each in ranks if each in known and known[each]["host"] == host} or {process}
-            lanes.append(TimelineLane(host or "unknown host", layer, host, -1, -1, len(members)))
-        else:
-            label = f"rank {rank}" if rank >= 0 else f"process {process}"
-            lanes.append(TimelineLane(label, layer, host, process, rank, 1))
-
-    def lane_of(process: int, layer: str) -> int:
-        return places[(str(known[process]["host"]) if process in known else "") if by_host else process, layer]
-
-    cells: dict[tuple[int, int], list[Any]] = {}
-    for row in rows:
-        key = lane_of(row["process"], row["layer"]), row["bin"]
-        own = cells.setdefault(key, [0, 0.0, 0.0, 0])
-        own[0] += row["num_events"]
-        own[1] += row["busy_s"]
-        own[2] = max(own[2], row["most_s"])
-        own[3] += row["nbytes"]
-    columns = zip(*((*key, *values) for key, values in cells.items()), strict=True) if cells else ([],) * 6
-    num_events = sum(row["num_events"] for row in rows)
-    has_events = width_s == WIDTHS_S[0] and not by_host and num_events <= _MOST_EVENTS
+    places: dict[tuple[Any, str], int] = {}
+    """Number of the lane of a process, or of its host."""
+    for own_process, own_rank, own_layer in sorted(found, key=_order):
+        host = hosts.get(own_process, "")
+        if by_host and (host, own_layer) not in places:
+            members = {each for each in ranks if each in hosts and hosts[each] == host} or {own_process}
+            places[host, own_layer] = len(lanes)
+            lanes.append(TimelineLane(host or "unknown host", own_layer, host, -1, -1, len(members)))
+        elif not by_host:
+            label = f"rank {own_rank}" if own_rank >= 0 else f"process {own_process}"
+            places[own_process, own_layer] = len(lanes)
+            lanes.append(TimelineLane(label, own_layer, host, own_process, own_rank, 1))
+    owners = [hosts.get(each, "") for each in process] if by_host else process
+    lane = [places[pair] for pair in zip(owners, layer, strict=True)]
+    cells = TimelineCells(*_summed(lane, spans, *sums) if by_host else map(list, (lane, spans, *sums)))
+    has_events = width_s == WIDTHS_S[0] and not by_host and sum(cells.count) <= _MOST_EVENTS
     first_s, last_s = _exact(window, begin_s, end_s)
     events = _single_events(source, places, first_s, last_s) if has_events else None
     shown_s = (begin_s, end_s) if events is None else (first_s, last_s)
-    return TimelineView(*shown_s, width_s, _clock_error_s(source), lanes, TimelineCells(*map(list, columns)), events)
+    return TimelineView(*shown_s, width_s, _clock_error_s(source), lanes, cells, events)
+
+
+def _summed(*columns: Sequence[Any]) -> Iterator[list[Any]]:
+    """One cell for each span of a lane."""
+    cells: dict[tuple[int, int], list[Any]] = {}
+    for lane, span, count, busy_s, nbytes, most_s in zip(*columns, strict=True):
+        own = cells.setdefault((lane, span), [0, 0.0, 0, 0.0])
+        own[0] += count
+        own[1] += busy_s
+        own[2] += nbytes
+        own[3] = max(own[3], most_s)
+    return map(list, zip(*((*key, *values) for key, values in cells.items()), strict=True))
 
 
 def _order(lane: tuple[int, int, str]) -> tuple[bool, int, int, int]:
