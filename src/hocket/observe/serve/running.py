@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import signal
 import socket
 import threading
@@ -23,6 +24,9 @@ from hocket.observe.store.owner import Retention, StoreOwner
 DEFAULT_PORT = 28080
 _MOST_CONNECTIONS = 1000
 _NEXT_REQUEST_S = 75.0
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+"""Of malloc.h."""
+_LARGEST_KEPT_NBYTES, _KEPT_NBYTES = 32 << 20, 256 << 20
 _END_S = 10
 _LOOK_S = 0.2
 _TRIED_PORTS = 100
@@ -76,6 +80,7 @@ def serve_store(
     for name in names:
         if ":" in name.strip("[]") and not name.startswith("["):
             raise InvalidArgument(f"a name of this host has no port: {name!r:.80}")
+    _keep_freed_memory()
     with _listener(host, port) as listener, StoreOwner(folder, retention=retention) as owner:
         token = read_token(Path(folder))
         found_host, found_port = listener.getsockname()[:2]
@@ -133,6 +138,17 @@ def free_port(host: str, first: int) -> int:
             return port
     with _listener(host, first + _TRIED_PORTS - 1):
         return first + _TRIED_PORTS - 1
+
+
+def _keep_freed_memory() -> None:
+    """Have what long bodies and answers have taken used again.
+
+    Given back, it would come back page by page, which takes longer than to receive a body.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of the GNU C library
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT_NBYTES)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_NBYTES)
 
 
 def _compile_questions() -> None:

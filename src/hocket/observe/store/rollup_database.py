@@ -96,7 +96,7 @@ class RollupDatabase:
         paths = files()
         self._least_level = least_level(paths, MOST_LOADED_ROWS)
         if self._least_level and (lowest := lowest_bins(paths)):
-            self._widen(*lowest)
+            self._widen(*_seconds_of(*lowest))
         for rollups in read_levels(paths, self._least_level):
             self.insert(rollups)
         self._num_partial_rows = 0  # files are merged as they come
@@ -120,7 +120,7 @@ class RollupDatabase:
 
     def inserted(self, rollups: pa.Table) -> Insertion:
         """Add rows that nobody sees before they are committed; nor ever, if they are not."""
-        kept = rollups
+        kept, limits = rollups, _limits(rollups)
         if self._least_level:
             compute, level = arrow().compute, rollups["level"]
             is_kept = compute.or_(compute.greater_equal(level, self._least_level), compute.equal(level, LONG))
@@ -137,7 +137,9 @@ class RollupDatabase:
 
         def commit() -> None:
             cursor.execute("COMMIT")
-            self._note(rollups)
+            num_long, least_s, most_s = limits
+            self._num_long += num_long
+            self._widen(least_s, most_s)
             self._num_rows += kept.num_rows
             self._num_partial_rows += kept.num_rows
 
@@ -204,21 +206,27 @@ class RollupDatabase:
         finally:
             cursor.close()
 
-    def _note(self, rollups: pa.Table) -> None:
-        """Note between which times the events were."""
-        compute, level = arrow().compute, rollups["level"]
-        lowest = rollups["bin"].filter(compute.equal(level, 0))
-        if len(lowest):
-            self._widen(*compute.min_max(lowest).as_py().values())
-        if compute.min(level).as_py() == LONG:
-            long_events = rollups.filter(compute.equal(level, LONG))
-            self._num_long += long_events.num_rows
-            self._least_s = min(self._least_s, compute.min(long_events["began_s"]).as_py())
-            self._most_s = max(self._most_s, compute.max(long_events["ended_s"]).as_py())
+    def _widen(self, least_s: float, most_s: float) -> None:
+        self._least_s, self._most_s = min(self._least_s, least_s), max(self._most_s, most_s)
 
-    def _widen(self, first: int, last: int) -> None:
-        self._least_s = min(self._least_s, first * WIDTHS_S[0])
-        self._most_s = max(self._most_s, (last + 1) * WIDTHS_S[0])
+
+def _limits(rollups: pa.Table) -> tuple[int, float, float]:
+    """How many long events there are; the begin of the first and the end of the last event, to a span."""
+    compute, level = arrow().compute, rollups["level"]
+    least_s, most_s = math.inf, -math.inf
+    bins = rollups["bin"].filter(compute.equal(level, 0))
+    if len(bins):
+        least_s, most_s = _seconds_of(*compute.min_max(bins).as_py().values())
+    long_events = rollups.filter(compute.equal(level, LONG))
+    if long_events.num_rows:
+        least_s = min(least_s, compute.min(long_events["began_s"]).as_py())
+        most_s = max(most_s, compute.max(long_events["ended_s"]).as_py())
+    return long_events.num_rows, least_s, most_s
+
+
+def _seconds_of(first: int, last: int) -> tuple[float, float]:
+    """Begin and end of spans of the lowest level."""
+    return first * WIDTHS_S[0], (last + 1) * WIDTHS_S[0]
 
 
 def _read_parquet(paths: Iterable[Path]) -> str:
