@@ -16,13 +16,9 @@ from hocket.observe import StoreClient, record_run
 
 from ..load import scaled
 from ..observe.stored_rows import served
+from .browser import Shown, started_browser
 
-playwright = pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.timeout(300)
-_ABORTED = "net::ERR_ABORTED"
-"""By the page itself, when something else is to be shown."""
-_CHROMIUM = "/usr/bin/chromium"
-_AXE = Path(__file__).parents[2] / "ui/node_modules/axe-core/axe.min.js"
 _TRAINING = """
 import sys, time
 import numpy as np
@@ -49,10 +45,8 @@ with hk.init(backends="shm") as comm:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
+    with started_browser() as started:
+        yield started
 
 
 def _launch(folder: Path, seconds: float) -> list[str]:
@@ -74,59 +68,11 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StoreCl
         yield client, f"{client._url}/#token={client._headers['authorization'].partition(' ')[2]}"
 
 
-class _Page:
-    """A page of the browser, and all that it complained of."""
-
-    def __init__(self, browser: Any, address: str, **options: Any) -> None:
-        self.context = browser.new_context(**options)
-        self.page = self.context.new_page()
-        self.problems: list[str] = []
-        self.page.on("console", lambda message: self.problems.append(message.text) if message.type == "error" else None)
-        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
-        self.page.on(
-            "requestfailed", lambda request: self.problems.append(request.url) if request.failure != _ABORTED else None
-        )
-        self.page.on("request", lambda request: self.problems.append(request.url) if not request.url.startswith(
-            (address.partition("#")[0], "data:", "blob:")) else None)  # fmt: skip
-        self.page.goto(address)
-        self.page.wait_for_selector("nav a")
-
-    def __enter__(self) -> _Page:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.context.close()
-
-    def until(self, expression: str, seconds: float = 10.0) -> None:
-        """Wait until an expression is true; the page's policy allows no script to do so."""
-        deadline = time.monotonic() + scaled(seconds)
-        while not self.page.evaluate(expression):
-            assert time.monotonic() < deadline, expression
-            self.page.wait_for_timeout(30)
-
-    def show(self, view: str) -> None:
-        """Show a view, and wait until it is there."""
-        self.page.click(f"nav a[href$='/{view}']")
-        self.page.wait_for_selector("main h2")
-        self.until("!document.querySelector('main [aria-live]')?.textContent.includes('asking')")
-
-    @property
-    def views(self) -> list[str]:
-        """The names of all views."""
-        return [each.get_attribute("href").rpartition("/")[2] for each in self.page.query_selector_all("nav a")]
-
-    def accessibility(self) -> list[str]:
-        """What axe-core finds."""
-        self.page.evaluate(_AXE.read_text())
-        found = self.page.evaluate("async () => (await axe.run(document)).violations")
-        return [f"{each['id']}: {each['nodes'][0]['html'][:200]}" for each in found]
-
-
 def test_every_view_of_a_recorded_run(browser: Any, recorded: tuple[StoreClient, str]) -> None:
     client, address = recorded
     known = {path.rpartition("/")[2] for path in client.ask("/v1/openapi.json")["paths"] if "/views/" in path}
     for scheme in ("light", "dark"):
-        with _Page(browser, address, color_scheme=scheme) as shown:
+        with Shown(browser, address, color_scheme=scheme) as shown:
             assert "token" not in shown.page.url
             assert known == {*shown.views}
             for view in shown.views:
@@ -138,7 +84,7 @@ def test_every_view_of_a_recorded_run(browser: Any, recorded: tuple[StoreClient,
 
 def test_what_the_page_says_is_what_the_store_has(browser: Any, recorded: tuple[StoreClient, str]) -> None:
     client, address = recorded
-    with _Page(browser, address) as shown:
+    with Shown(browser, address) as shown:
         shown.show("overview")
         for layer in ("operations", "io", "regions"):
             shown.page.wait_for_selector(f"tr[data-layer={layer}]")
@@ -157,7 +103,7 @@ def test_what_the_page_says_is_what_the_store_has(browser: Any, recorded: tuple[
 
 
 def test_the_keyboard_zooms_and_the_address_has_the_window(browser: Any, recorded: tuple[StoreClient, str]) -> None:
-    with _Page(browser, recorded[1], viewport={"width": 400, "height": 700}) as shown:
+    with Shown(browser, recorded[1], viewport={"width": 400, "height": 700}) as shown:
         shown.show("timeline")
         shown.page.wait_for_selector("canvas")
         shown.page.focus("canvas")
@@ -197,7 +143,7 @@ def test_a_training_that_goes_on(browser: Any, tmp_path: Path) -> None:
             time.sleep(0.05)
         with served(tmp_path / "store", str(tmp_path / "run")) as (_, client):
             token = client._headers["authorization"].partition(" ")[2]
-            with _Page(browser, f"{client._url}/#token={token}") as shown:
+            with Shown(browser, f"{client._url}/#token={token}") as shown:
                 page = shown.page
                 page.wait_for_selector("[data-state=live]", timeout=scaled(20) * 1000)
                 for view in shown.views:

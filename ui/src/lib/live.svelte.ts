@@ -26,6 +26,8 @@ export class LiveFeed {
   state = $state<LiveState>("off");
   /** Ticks so far; whoever draws looks at it. */
   numTicks = $state(0);
+  /** Events in the spans that are kept: about the last minute. */
+  numEvents = $state(0);
   now_s = $state(0);
   width_s = $state(0.0625);
   /** Increases when tables other than those of events have changed. */
@@ -44,6 +46,7 @@ export class LiveFeed {
     this.close();
     this.#run = run;
     this.lanes = new Map();
+    this.numEvents = 0;
     if (typeof EventSource === "undefined") {
       this.state = "unsupported";
       return;
@@ -91,6 +94,7 @@ export class LiveFeed {
     this.state = "live";
     this.cameAt = performance.now();
     if (tick.is_whole) this.lanes = new Map();
+    let numEvents = tick.is_whole ? 0 : this.numEvents;
     this.width_s = tick.width_s;
     tick.lanes.forEach((lane) => {
       const key = `${lane.label} ${lane.layer}`;
@@ -112,11 +116,14 @@ export class LiveFeed {
         const span = lane.spans[place] ?? 0;
         const at = ((span % NUM_SPANS) + NUM_SPANS) % NUM_SPANS;
         own.spans[at] = span;
+        const count = lane.count[place] ?? 0;
+        numEvents += count - (own.count[at] ?? 0);
         own.busy[at] = (lane.busy_s[place] ?? 0) / tick.width_s;
-        own.count[at] = lane.count[place] ?? 0;
+        own.count[at] = count;
       }
     });
     this.now_s = tick.now_s;
+    this.numEvents = numEvents;
     if (tick.version > this.version) this.version = tick.version;
     this.numTicks += 1;
   }

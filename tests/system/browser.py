@@ -1,0 +1,76 @@
+"""The page of `hocket observe serve` in Chromium."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..load import scaled
+
+_playwright = pytest.importorskip("playwright.sync_api")
+_ABORTED = "net::ERR_ABORTED"
+"""By the page itself, when something else is to be shown."""
+_CHROMIUM = "/usr/bin/chromium"
+_AXE = Path(__file__).parents[2] / "ui/node_modules/axe-core/axe.min.js"
+
+
+@contextmanager
+def started_browser() -> Iterator[Any]:
+    """A browser without a window."""
+    with _playwright.sync_playwright() as started:
+        chromium = started.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+class Shown:
+    """A page of the browser, and all that it complained of."""
+
+    def __init__(self, browser: Any, address: str, **options: Any) -> None:
+        self.context = browser.new_context(**options)
+        self.page = self.context.new_page()
+        self.problems: list[str] = []
+        self.page.on("console", lambda message: self.problems.append(message.text) if message.type == "error" else None)
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on(
+            "requestfailed", lambda request: self.problems.append(request.url) if request.failure != _ABORTED else None
+        )
+        self.page.on("request", lambda request: self.problems.append(request.url) if not request.url.startswith(
+            (address.partition("#")[0], "data:", "blob:")) else None)  # fmt: skip
+        self.page.goto(address)
+        self.page.wait_for_selector("nav a")
+
+    def __enter__(self) -> Shown:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.context.close()
+
+    def until(self, expression: str, seconds: float = 10.0) -> None:
+        """Wait until an expression is true; the page's policy allows no script to do so."""
+        deadline = time.monotonic() + scaled(seconds)
+        while not self.page.evaluate(expression):
+            assert time.monotonic() < deadline, expression
+            self.page.wait_for_timeout(30)
+
+    def show(self, view: str) -> None:
+        """Show a view, and wait until it is there."""
+        self.page.click(f"nav a[href$='/{view}']")
+        self.page.wait_for_selector("main h2")
+        self.until("!document.querySelector('main [aria-live]')?.textContent.includes('asking')")
+
+    @property
+    def views(self) -> list[str]:
+        """The names of all views."""
+        return [each.get_attribute("href").rpartition("/")[2] for each in self.page.query_selector_all("nav a")]
+
+    def accessibility(self) -> list[str]:
+        """What axe-core finds."""
+        self.page.evaluate(_AXE.read_text())
+        found = self.page.evaluate("async () => (await axe.run(document)).violations")
+        return [f"{each['id']}: {each['nodes'][0]['html'][:200]}" for each in found]
