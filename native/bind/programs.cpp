@@ -48,6 +48,15 @@ void set_choice(PyCommunicator& self, const std::string& kind, const std::string
   self.core().choices().set(op, dtypes, std::move(table));
 }
 
+constexpr size_t kMostPolicyText = 4096;
+
+// For recorded runs. A text that is too long is left out: what was chosen is recorded without it.
+void define_policy(PyCommunicator& self, const std::string& json) {
+  if (json.size() > kMostPolicyText) return;
+  const ProgressGuard guard;
+  self.core().events().define(DefinitionKind::policy, json, 0);
+}
+
 }  // namespace
 
 void add_program_methods(nb::class_<PyCommunicator>& communicator) {
@@ -56,6 +65,7 @@ void add_program_methods(nb::class_<PyCommunicator>& communicator) {
            nb::arg("ports"), nb::arg("group_size"), nb::arg("rounds"), nb::arg("sources"), nb::arg("destinations"),
            nb::arg("blocks"), nb::arg("source_slots"), nb::arg("destination_slots"), nb::arg("reduces"))
       .def("_program_names", [](PyCommunicator& self) { return self.core().program_names(); })
+      .def("_define_policy", &define_policy, nb::arg("json"))
       .def("_set_choice", &set_choice, nb::arg("kind"), nb::arg("dtype_class"), nb::arg("ranges"));
 }
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from numbers import Integral, Real
 
 from hocket import _native
@@ -84,6 +85,8 @@ class Chooser:
         for library, each in zip(self._libraries, shares, strict=True):
             library.set_shares(self._key, each)
         self.given_policy = policy
+        if comm.rank == 0:
+            comm._define_policy(json.dumps({"identity": policy.identity(self.group), "group": asdict(self.group)}))
 
     def explain(self, comm: _native.Communicator, op: str, nbytes: int, dtype: str, reduction: str) -> Explanation:
         """See `Communicator.explain`."""

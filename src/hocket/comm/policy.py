@@ -248,6 +248,14 @@ class Policy(ABC):
         """
         return {}
 
+    def identity(self, group: Group) -> dict[str, str]:
+        """Return which policy this is, as texts by name, for recorded runs: "policy" is its class.
+
+        Args:
+            group: as for `choices`.
+        """
+        return {"policy": type(self).__name__}
+
     def fitted_link(self, group: Group, backend: str) -> Any:
         """Return the cost of a message over a backend (a `hocket.sim.Link`), or None if it was not measured.
 
@@ -276,6 +284,12 @@ class _FixedPolicy(Policy):
                     f"{kind!r} is not an operation; choose from {', '.join(CHOOSABLE)}, and '*' for the rest"
                 )
         self._backends = dict(backends)
+
+    def identity(self, group: Group) -> dict[str, str]:
+        return {
+            "policy": "Policy.fixed",
+            "backends": ", ".join(f"{kind}={name}" for kind, name in self._backends.items()),
+        }
 
     def choices(self, group: Group) -> Choices:
         for kind, name in self._backends.items():

@@ -2,6 +2,7 @@
 
 from hocket.observe.activity import Activity, InFlight, LatestCollective, activity_of, operation_name
 from hocket.observe.analysis.breakdown import BreakdownRow, breakdown
+from hocket.observe.analysis.choices import RunChoice, choices_of
 from hocket.observe.analysis.communicators import RunCommunicator
 from hocket.observe.analysis.comparison import RunDifference, compare_runs
 from hocket.observe.analysis.connections import RunConnection, connections_of
@@ -101,6 +102,7 @@ __all__ = [
     "RecordedEvent",
     "Retention",
     "RunClock",
+    "RunChoice",
     "RunCommunicator",
     "RunCompleteness",
     "RunConnection",
@@ -119,6 +121,7 @@ __all__ = [
     "WaitStates",
     "activity_of",
     "breakdown",
+    "choices_of",
     "communication_matrix",
     "compare_runs",
     "completeness_of",

@@ -33,6 +33,7 @@ RINGS = ("operations", "foreign", "transfers", "program", "io", "process")
 """Names of a recorder's rings, by the native RingId."""
 DEFINITION_KINDS = (
     "communicator", "backend", "algorithm", "thread", "region", "file", "counter", "members", "variable",
+    "policy",
 )  # fmt: skip
 NUM_TIME_BINS = 40
 FIRST_TIME_BIN = 4

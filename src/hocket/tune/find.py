@@ -57,6 +57,9 @@ class PolicyByHosts(Policy):
         self.one_host = one_host
         self.several_hosts = several_hosts
 
+    def identity(self, group: Group) -> dict[str, str]:
+        return self._for(group).identity(group)
+
     def choices(self, group: Group) -> Choices:
         return self._for(group).choices(group)
 

@@ -82,6 +82,9 @@ class _CorrectedPolicy(Policy):
         self._base = base
         self._learned = TablePolicy(table)
 
+    def identity(self, group: Group) -> dict[str, str]:
+        return {**self._base.identity(group), "corrected": "by what was learned while it ran"}
+
     def choices(self, group: Group) -> Choices:
         keys = self._learned.table.ranges
         return {

@@ -92,6 +92,9 @@ class ModelPolicy(Policy):
     def __init__(self, reason: str = "no table was measured here") -> None:
         self.reason = reason
 
+    def identity(self, group: Group) -> dict[str, str]:
+        return {**super().identity(group), "reason": self.reason}
+
     def choices(self, group: Group) -> Choices:
         # Latency and bandwidth give the same order of the backends, so one size stands for all.
         return {kind: in_order(each.backend for each in rank_by_model(group, kind[0], 1)) for kind in KINDS}

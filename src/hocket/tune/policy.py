@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -62,6 +63,9 @@ class TablePolicy(Policy):
 
     def __init__(self, table: Table) -> None:
         self.table = table
+
+    def identity(self, group: Group) -> dict[str, str]:
+        return {**super().identity(group), "table": os.path.abspath(self.table.path), "hash": self.table.hash}
 
     def choices(self, group: Group) -> Choices:
         return {kind: self.ranges(group, *kind) for kind in KINDS}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hocket.observe.jobs import job_numbers
@@ -33,6 +33,7 @@ class RunCommunicator:
         members: ranks in the job by rank in the communicator; empty: unknown.
         processes: of each rank in the communicator that was recorded, the process, as a place in
             `ObservedRun.processes`.
+        policy: JSON that says what chose its libraries; "": unknown.
 
     Examples:
         >>> from hocket import observe
@@ -44,6 +45,7 @@ class RunCommunicator:
     job: int
     members: tuple[int, ...]
     processes: dict[int, int]
+    policy: str = ""
 
     @property
     def size(self) -> int:
@@ -67,6 +69,7 @@ class RunNames:
         self._places = {"": 0}
         self._comms: list[dict[int, int]] = [{} for _ in processes]
         found: dict[tuple[int, str, str, int], tuple[int, RunCommunicator]] = {}
+        policies: dict[int, str] = {}
         for place, (process, job) in enumerate(zip(processes, job_numbers(processes), strict=True)):
             num_same: Counter[tuple[str, str]] = Counter()
             for ident, definition in process.snapshot.communicators.items():
@@ -77,7 +80,9 @@ class RunNames:
                 new = len(found), RunCommunicator(definition.text, job, members, {})
                 self._comms[place][ident], communicator = found.setdefault(key, new)
                 communicator.processes.setdefault(definition.extra, place)
-        self.communicators = tuple(each for _, each in found.values())
+                if policy := process.snapshot.names.get(("policy", ident, 0)):
+                    policies[self._comms[place][ident]] = policy
+        self.communicators = tuple(replace(each, policy=policies.get(number, "")) for number, each in found.values())
 
     @property
     def texts(self) -> tuple[str, ...]:

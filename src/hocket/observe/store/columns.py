@@ -85,6 +85,11 @@ TABLE_COLUMNS: dict[str, dict[str, str]] = {
         "is_foreign": BOOLEAN, "num_ranks": INTEGER, "count": INTEGER, "failed": INTEGER, "nbytes": INTEGER,
         **_numbers("seconds median_s p99_s bus_bandwidth"),
     },
+    "choices": {
+        "op": TEXT, "least_nbytes": INTEGER, "most_nbytes": INTEGER, "num_ranks": INTEGER, "carrier": TEXT,
+        "is_foreign": BOOLEAN, "count": INTEGER, "seconds": NUMBER, "median_s": NUMBER, "expected_s": NUMBER,
+        "source": TEXT, "why": TEXT, "other": TEXT, "other_s": NUMBER, "other_source": TEXT, "saved_s": NUMBER,
+    },
     "conserved": {
         "edge": TEXT, "what": TEXT, "expected_nbytes": NUMBER, "found_nbytes": NUMBER, "is_modelled": BOOLEAN,
     },

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hocket import _native
 from hocket.observe.activity import operation_name, target_of
 from hocket.observe.analysis.breakdown import breakdown
+from hocket.observe.analysis.choices import choices_of
 from hocket.observe.analysis.communicators import numbers_of_program
 from hocket.observe.analysis.connections import RunConnection, connections_of
 from hocket.observe.analysis.conservation import conservation
@@ -18,6 +19,7 @@ from hocket.observe.analysis.findings import findings_in
 from hocket.observe.analysis.hangs import state_of
 from hocket.observe.analysis.links import LinkLoad, link_loads
 from hocket.observe.analysis.matrix import communication_matrix
+from hocket.observe.analysis.observations import observations_of
 from hocket.observe.analysis.operations import kind_names, operations_of
 from hocket.observe.analysis.regions import regions_of
 from hocket.observe.analysis.totals import COMMUNICATION, RunTotals, totals_of
@@ -73,6 +75,7 @@ def derived_tables(run: ObservedRun, operations: RunOperations) -> dict[str, Col
         "findings": _findings(run, operations, waits),
         "matrix": _matrix(totals),
         "breakdown": _records("breakdown", breakdown(totals)),
+        "choices": _records("choices", choices_of(totals, observations_of(run, operations))),
         "conserved": _records("conserved", conservation(run)),
         "efficiencies": _records("efficiencies", efficiencies(operations, waits)),
         "hosts": _hosts(run),
