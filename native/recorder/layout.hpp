@@ -170,8 +170,8 @@ inline constexpr size_t kNumTables = 2;
 
 // `members` of communicator `id`: their ranks in the job, such as "0-3,7"; -1 for members of another job. Between two
 // groups: of the other group, whose ranks `peer` means. `variable` is "NAME=VALUE" of the environment that the process
-// began with: a process may have ended before anybody could read it. `policy` of communicator `id` is JSON: what chooses
-// its libraries.
+// began with: a process may have ended before anybody could read it. `policy` of communicator `id` is JSON: what
+// chooses its libraries.
 enum class DefinitionKind : uint16_t {
   communicator,
   backend,

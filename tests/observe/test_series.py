@@ -19,6 +19,7 @@ import pytest
 
 from hocket.errors import InvalidArgument
 from hocket.observe import SERIES_STATES, SavedProcess, open_run, record_run
+from hocket.observe.analysis.hangs import state_of
 from hocket.observe.series import PROCESS_NUMBERS, SeriesWriter, read_process_rows
 
 from ..load import scaled
@@ -202,6 +203,7 @@ if "TURN" not in os.environ:
         assert len(marks) + process.lost.get("program", 0) == process.snapshot.rings["program"].recorded == 200
         assert len(marks) == 200
     assert _states(first)[-1] == "replaced" and _states(second)[-1] == "ended"
+    assert (state_of(first), state_of(second)) == ("replaced", "ended")
     assert first.series["time_ns"][-1] < second.series["time_ns"][-1]
 
 

@@ -118,6 +118,22 @@ def test_the_keyboard_zooms_and_the_address_has_the_window(browser: Any, recorde
         assert shown.problems == []
 
 
+def test_each_view_is_kept_as_a_picture(browser: Any, recorded: tuple[StoreClient, str], tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    with Shown(browser, recorded[1]) as shown:
+        for view in shown.views:
+            shown.show(view)
+            shown.page.wait_for_timeout(300)
+            with shown.page.expect_download() as download:
+                shown.page.click("text=Save as PNG")
+            download.value.save_as(tmp_path / f"{view}.png")
+            picture = image.open(tmp_path / f"{view}.png").convert("RGB")
+            colours = picture.getcolors(1 << 24)
+            assert len(colours) > 10, view  # letters, at least
+            assert max(count for count, _ in colours) < 0.999 * picture.width * picture.height, view
+        assert shown.problems == []
+
+
 def test_a_wrong_token_and_an_unknown_run_are_said(browser: Any, recorded: tuple[StoreClient, str]) -> None:
     url = recorded[0]._url
     context = browser.new_context()

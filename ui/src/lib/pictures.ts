@@ -39,7 +39,8 @@ export function pictureOf(found: Timeline): TimelinePicture {
     }
   }
   markFirst(lanes);
-  return { begin_s: found.begin_s, end_s: found.end_s, width_s: found.width_s, first_span, lanes };
+  const clock_error_s = found.clock_error_s ?? null;
+  return { begin_s: found.begin_s, end_s: found.end_s, width_s: found.width_s, first_span, lanes, clock_error_s };
 }
 
 /** The last seconds of a run that goes on. `_numTicks` is there so that whoever draws is told of a new tick. */
@@ -70,7 +71,7 @@ export function followed(feed: LiveFeed, _numTicks: number, seconds: number): Ti
     return lane;
   });
   markFirst(lanes);
-  return { begin_s, end_s, width_s: feed.width_s, first_span, lanes };
+  return { begin_s, end_s, width_s: feed.width_s, first_span, lanes, clock_error_s: null };
 }
 
 function markFirst(lanes: Lane[]): void {

@@ -26,12 +26,15 @@ export interface TimelinePicture {
   width_s: number;
   first_span: number;
   lanes: Lane[];
+  /** How far the clocks of two hosts may differ; null: it is not known. */
+  clock_error_s: number | null;
 }
 
 export const LANE_HEIGHT = 16;
 export const AXIS_HEIGHT = 22;
 const LABEL_WIDTH = 110;
 const LEAST_TICK = 90;
+const LEAST_BRACKET = 2;
 
 export interface Style {
   isDark: boolean;
@@ -69,6 +72,7 @@ export function drawTimeline(
   context.textBaseline = "middle";
   const left = labelWidth(width);
   drawAxis(context, picture, width, height, style);
+  drawClockError(context, picture, width, style);
   context.save();
   context.beginPath();
   context.rect(0, AXIS_HEIGHT, width, height - AXIS_HEIGHT);
@@ -91,6 +95,18 @@ export function drawTimeline(
     else drawSpans(context, lane, picture, width, left, top);
   }
   context.restore();
+}
+
+/** What happened closer together than this bracket may have been in another order. */
+function drawClockError(context: CanvasRenderingContext2D, picture: TimelinePicture, width: number, style: Style): void {
+  const error_s = picture.clock_error_s;
+  if (!error_s) return;
+  const wide = (error_s / Math.max(picture.end_s - picture.begin_s, 1e-9)) * (width - labelWidth(width));
+  if (wide < LEAST_BRACKET) return;
+  const [right, middle] = [width - 4, AXIS_HEIGHT / 2];
+  context.fillStyle = style.text;
+  context.fillRect(right - wide, middle, wide, 1);
+  for (const end of [right - wide, right]) context.fillRect(end, middle - 4, 1, 9);
 }
 
 function drawSpans(

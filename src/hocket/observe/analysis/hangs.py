@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hocket.observe.analysis.operations import RunOperations
     from hocket.observe.saved import ObservedRun, SavedProcess
 
-RANK_STATES = ("was killed", "stopped", "ended", "running", "not recorded")
+RANK_STATES = ("was killed", "stopped", "ended", "replaced", "running", "not recorded")
 """How a rank was last seen."""
 _FAILED = EVENT_STATES.index("failed")
 
@@ -171,6 +171,8 @@ def state_of(process: SavedProcess) -> str:
         return "stopped"
     if process.snapshot.owner.has_ended:
         return "ended"
+    if states and states[-1] == "replaced":  # by the next program of the same process
+        return "replaced"
     return "was killed" if states and states[-1] == "ended" else "running"
 
 
