@@ -44,7 +44,8 @@ function partsOf(context: CanvasRenderingContext2D): Part[] {
   for (const each of document.querySelectorAll<HTMLElement>("main h2, main h3, main li, main canvas, main table")) {
     if (each instanceof HTMLCanvasElement) {
       if (each.width && each.height) found.push(canvasPart(each));
-    } else if (each instanceof HTMLTableElement) found.push(tablePart(each, context));
+    } else if (each instanceof HTMLTableElement && each.classList.contains("u-legend")) found.push(legendPart(each));
+    else if (each instanceof HTMLTableElement) found.push(tablePart(each, context));
     else found.push(textPart(each.innerText, each.tagName !== "LI"));
   }
   return found;
@@ -66,9 +67,33 @@ function canvasPart(canvas: HTMLCanvasElement): Part {
   return { width, height, draw: (context, top) => context.drawImage(canvas, GAP, top, width, height) };
 }
 
+/** Of a chart: its lines, in their colours. */
+function legendPart(legend: HTMLTableElement): Part {
+  const lines = [...legend.rows].map((row) => {
+    const marker = row.querySelector<HTMLElement>(".u-marker");
+    return { text: row.innerText.trim(), colour: marker ? getComputedStyle(marker).borderTopColor : "" };
+  });
+  return {
+    width: 0,
+    height: LINE,
+    draw: (context, top) => {
+      const colour = context.fillStyle;
+      let left = GAP;
+      for (const line of lines) {
+        context.fillStyle = line.colour;
+        context.fillRect(left, top + 0.3 * LINE, GAP, GAP / 2);
+        context.fillStyle = colour;
+        context.fillText(line.text, left + 1.5 * GAP, top + 0.7 * LINE);
+        left += context.measureText(line.text).width + 3 * GAP;
+      }
+    },
+  };
+}
+
 function tablePart(table: HTMLTableElement, context: CanvasRenderingContext2D): Part {
   const rows = [...table.rows].slice(0, MOST_ROWS).map((row) => [...row.cells].map((cell) => shortened(cell.innerText)));
   const widths: number[] = [];
+  context.font = `bold ${FONT}`; // of the first row
   for (const row of rows) {
     row.forEach((text, place) => (widths[place] = Math.max(widths[place] ?? 0, context.measureText(text).width + GAP)));
   }
