@@ -26,7 +26,7 @@ LONG = {"bench.py", "simulate.py", "train.py"}  # take 10 s or more; other tests
 
 def test_all_are_listed() -> None:
     models = {"gpt.py", "moe.py", "dlrm.py"}  # see test_models.py
-    trainings = {"train_gpt.py", "train_resnet.py", "train_deep.py"}  # see test_trainings.py
+    trainings = {"train_gpt.py", "train_resnet.py", "train_deep.py", "observed_training.py"}  # see test_trainings.py
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(CASES) | models | trainings
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from hocket.observe import findings, open_run
+
 from ..program import hocket
 from ..tier import full, is_full
 
@@ -36,3 +38,24 @@ def test_training(name: str, tmp_path: Path) -> None:
     found = re.search(printed, run.stdout)
     assert found is not None, run.stdout
     assert holds(*map(float, found.groups())), found[0]
+
+
+@full
+@pytest.mark.timeout(240)
+def test_the_slow_rank_of_the_observed_training_is_found(tmp_path: Path) -> None:
+    training = [
+        "hocket",
+        "run",
+        "-n",
+        "2",
+        str(EXAMPLES / "observed_training.py"),
+        "--steps",
+        "120",
+        "--slow-rank",
+        "1",
+    ]
+    run = hocket("observe", "run", "--output", "slow", "--", *training, timeout_s=220, folder=tmp_path)
+    assert run.returncode == 0, run.stderr
+    found = [each for each in findings(open_run(tmp_path / "slow")) if each.kind == "straggler"]
+    assert found
+    assert "rank 1" in found[0].text and "augment" in found[0].text

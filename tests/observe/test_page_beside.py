@@ -1,0 +1,102 @@
+"""`hocket run --observe`: the page stands beside a training while it is recorded, and goes when it is over."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hocket import observe
+from hocket.errors import PeerFailure
+
+from ..load import scaled
+
+pytest.importorskip("fastapi")
+pytestmark = pytest.mark.timeout(180)
+_PROGRAM = """
+import os, sys, time
+import numpy as np
+import hocket as hk
+with hk.init(backends="shm") as comm:
+    is_over = np.zeros(1, np.float32)
+    while not is_over[0]:
+        time.sleep(0.01)
+        is_over[0] = os.path.exists(sys.argv[1])
+        comm.all_reduce(is_over)
+sys.exit(int(sys.argv[2]))
+"""
+
+
+@contextmanager
+def _observed(folder: Path, code: int = 0) -> Iterator[tuple[subprocess.Popen[str], observe.StoreClient]]:
+    """A job under `hocket run --observe`, and a client of its page."""
+    (folder / "program.py").write_text(_PROGRAM)
+    command = [sys.executable, "-m", "hocket.cli", "run", "-n", "2", "--observe", "program.py", "over", str(code)]
+    job = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        assert job.stderr is not None
+        found = None
+        deadline = time.monotonic() + scaled(60)
+        while found is None:
+            assert select.select([job.stderr], [], [], max(0.0, deadline - time.monotonic()))[0], "no address"
+            line = job.stderr.readline()
+            assert line, "it ended without an address"
+            found = re.search(r"(http://[0-9.:]+)/#token=(\S+)", line)
+        with observe.StoreClient(*found.groups(), timeout=scaled(20)) as client:
+            yield job, client
+    finally:
+        if job.poll() is None:
+            os.killpg(job.pid, signal.SIGKILL)
+        job.communicate(timeout=scaled(60))
+
+
+def _until_live(client: observe.StoreClient) -> str:
+    deadline = time.monotonic() + scaled(60)
+    while True:
+        for name in client.ask("/v1/runs")["runs"]:
+            rows = client.ask(f"/v1/runs/{name}/questions/totals")["rows"]
+            if any(row[0] == "operations" and row[1] > 20 for row in rows):
+                return str(name)
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def _is_gone(client: observe.StoreClient) -> bool:
+    try:
+        client.ask("/v1/runs")
+    except PeerFailure:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_page_shows_the_job_and_goes_with_it(tmp_path: Path, code: int) -> None:
+    with _observed(tmp_path, code) as (job, client):
+        name = _until_live(client)
+        assert client.ask(f"/v1/runs/{name}")["is_live"]
+        (tmp_path / "over").touch()
+        assert job.wait(scaled(90)) == code
+        assert _is_gone(client)
+    (folder,) = tmp_path.glob("hocket-run-*")
+    run = observe.open_run(folder)
+    assert run.description.exit_code == code
+    assert {each.snapshot.owner.rank for each in run.processes} >= {0, 1}
+
+
+def test_ctrl_c_ends_the_job_and_the_page_and_the_run_is_saved(tmp_path: Path) -> None:
+    with _observed(tmp_path) as (job, client):
+        _until_live(client)
+        os.killpg(job.pid, signal.SIGINT)  # as a terminal does
+        assert job.wait(scaled(90)) != 0
+        assert _is_gone(client)
+    (folder,) = tmp_path.glob("hocket-run-*")
+    assert len(observe.open_run(folder).processes) >= 2
