@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -135,8 +135,10 @@ def seal(options: Options) -> PartResults:
     yield ([computed(f"{case} sealed and visible", "INAM, published", ours_ms, PUBLISHED_S * 1e3, "ms", 1.0)],)
 
 
-async def read_answers(url: str, token: str, begin_s: float, seconds: float, num_readers: int) -> list[float]:
-    """Ask the questions of an overview once a second over each connection; return the seconds of all answers."""
+async def read_answers(
+    url: str, token: str, begin_s: float, seconds: float, num_readers: int, views: Sequence[str]
+) -> list[float]:
+    """Ask the questions of an overview, and views, once a second over each connection; return the times of answers."""
     place = urlsplit(url)
     took: list[float] = []
 
@@ -157,14 +159,16 @@ async def read_answers(url: str, token: str, begin_s: float, seconds: float, num
             window = f"begin_s={max(0, second - 60)}&end_s={second + 1}"
             for question in OVERVIEW:
                 await ask(reader, writer, f"/v1/runs/{RUN}/questions/{question}?{window}")
+            for view in views:
+                await ask(reader, writer, f"/v1/runs/{RUN}/views/{view}?{window}")
         writer.close()
 
     await asyncio.gather(*map(serve, range(num_readers)))
     return took
 
 
-def read_in_process(url: str, token: str, begin_s: str, seconds: str, num_readers: str) -> None:
-    took = asyncio.run(read_answers(url, token, float(begin_s), float(seconds), int(num_readers)))
+def read_in_process(url: str, token: str, begin_s: str, seconds: str, num_readers: str, *views: str) -> None:
+    took = asyncio.run(read_answers(url, token, float(begin_s), float(seconds), int(num_readers), views))
     print(json.dumps(took))
 
 
@@ -184,6 +188,12 @@ def feed(url: str, token: str, batches: Queue[tuple[int, float]], events: Events
             late.append(time.monotonic() - due_s)
 
 
+def memory_of(client: StoreClient) -> str:
+    """The memory of the owner's process."""
+    status = Path(f"/proc/{client.ask('/v1/health')['process']}/status").read_text()
+    return f"{int(status.partition('VmRSS:')[2].split()[0]) // 1024} MiB"
+
+
 def load(options: Options) -> PartResults:
     """Events at a rate, and readers."""
     num_batches = int(options.rate * options.seconds / BATCH_ROWS)
@@ -196,7 +206,7 @@ def load(options: Options) -> PartResults:
         batches: Queue[tuple[int, float]] = Queue()
         for number in range(num_batches):
             batches.put((number, begin_s + (number + 1) * length_s))
-        words = [url, token, f"{begin_s}", f"{options.seconds}", f"{options.readers}"]
+        words = [url, token, f"{begin_s}", f"{options.seconds}", f"{options.readers}", *options.views]
         readers = subprocess.Popen(
             [sys.executable, __file__, "--readers-of", *words], stdout=subprocess.PIPE, text=True
         )
@@ -206,11 +216,15 @@ def load(options: Options) -> PartResults:
         ]
         for each in feeders:
             each.start()
+        half = None
         with progress("events", "events") as show:
             while any(each.is_alive() for each in feeders):
                 show(len(late) * BATCH_ROWS, num_batches * BATCH_ROWS, "")
                 time.sleep(0.2)
+                if half is None and len(late) * 2 > num_batches:
+                    half = memory_of(client)
         took_s = time.monotonic() - begin_s
+        memory = f"memory of the owner {half} in the middle, {memory_of(client)} at the end"
         took = json.loads(readers.communicate(timeout=60)[0])
         counted = client.ask(f"/v1/runs/{RUN}/query", method="POST", body=f"SELECT count(*) FROM {TABLE}".encode())
         assert counted["rows"] == [[num_batches * BATCH_ROWS]], counted
@@ -222,7 +236,7 @@ def load(options: Options) -> PartResults:
     answers = f"{len(took)} answers, median {np.median(took) * 1e3:.1f} ms, most {max(took) * 1e3:.0f} ms"
     sealed = f"rows sealed {np.median(late) * 1e3:.0f} ms after they were due, most {max(late) * 1e3:.0f} ms"
     files = f"{nbytes / num_batches / BATCH_ROWS:.1f} bytes of files a row"
-    print(f"{case}: {answers}; {sealed}; {files}", file=sys.stderr)
+    print(f"{case}: {answers}; {sealed}; {files}; {memory}", file=sys.stderr)
     assert totals[1] == num_batches * BATCH_ROWS, totals
     yield (
         [
@@ -252,5 +266,6 @@ elif __name__ == "__main__":
         option("--rate", type=int, default=500_000, metavar="N", help="events a second (default 500000)"),
         option("--seconds", type=int, default=60, metavar="S", help="how long they come (default 60)"),
         option("--readers", type=int, default=64, metavar="N", help="readers (default 64)"),
+        option("--views", nargs="*", default=(), metavar="VIEW", help="of the page, which readers ask for, too"),
         unit="ms",
     )

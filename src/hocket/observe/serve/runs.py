@@ -40,6 +40,7 @@ class RunSummary:
         is_live: whether it goes on.
         num_processes, num_hosts: of it.
         num_lost: events that were overwritten before they could be saved; totals have them. None: it is not known yet.
+        cost_s: about the seconds that recording took all processes together; None: it is not known, as of few events.
         num_rows: rows of each table.
     """
 
@@ -53,6 +54,7 @@ class RunSummary:
     num_processes: int
     num_hosts: int
     num_lost: int | None
+    cost_s: float | None
     num_rows: dict[str, int]
 
 
@@ -82,7 +84,10 @@ def run_routes(state: ServerState) -> APIRouter:
 def _processes(table: Tables) -> ir.Table:
     rows = table("processes")
     return rows.aggregate(
-        num_processes=rows.process.nunique(), num_hosts=rows.host.nunique(), num_lost=rows.num_lost.sum().fill_null(0)
+        num_processes=rows.process.nunique(),
+        num_hosts=rows.host.nunique(),
+        num_lost=rows.num_lost.sum().fill_null(0),
+        cost_s=rows.cost_s.isnan().ifelse(0.0, rows.cost_s).sum().fill_null(0.0),
     )
 
 
@@ -101,5 +106,6 @@ def _summary(run: StoredRun, owner: StoreOwner, is_live: bool) -> RunSummary:
         num_processes=int(counts["num_processes"]),
         num_hosts=int(counts["num_hosts"]),
         num_lost=int(counts["num_lost"]) if counts["num_processes"] else None,
+        cost_s=float(counts["cost_s"]) or None,
         num_rows=run.num_rows(),
     )

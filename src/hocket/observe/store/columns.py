@@ -19,7 +19,7 @@ def _numbers(names: str) -> dict[str, str]:
 TABLE_COLUMNS: dict[str, dict[str, str]] = {
     "processes": {
         "process": INTEGER, "rank": INTEGER, "pid": INTEGER, "host": TEXT, "program": TEXT, "state": TEXT,
-        "began_s": NUMBER, "num_lost": INTEGER,
+        "began_s": NUMBER, "num_lost": INTEGER, "cost_s": NUMBER,
     },
     "communicators": {
         "comm": INTEGER, "communicator": TEXT, "job": INTEGER, "size": INTEGER, "members": TEXT,

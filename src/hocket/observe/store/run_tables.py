@@ -102,7 +102,15 @@ def _processes(run: ObservedRun) -> Columns:
         "state": _texts(map(state_of, run.processes)),
         "began_s": _numbers(float(each.clock.seconds(each.snapshot.anchor[0])) for each in run.processes),
         "num_lost": _integers(sum(process.lost.values()) for process in run.processes),
+        "cost_s": _numbers(map(_cost_s, run.processes)),
     }
+
+
+def _cost_s(process: SavedProcess) -> float:
+    """Seconds that recording took, from one of many events; NaN: there were too few."""
+    ticks = sum(ring.cost_ticks for ring in process.snapshot.rings.values())
+    begin = process.snapshot.anchor[0]
+    return float(process.clock.seconds(begin + ticks) - process.clock.seconds(begin)) if ticks else math.nan
 
 
 def _communicators(operations: RunOperations) -> Columns:

@@ -28,7 +28,8 @@ class ProcessSeries:
 
 @dataclass(frozen=True)
 class ProcessRow:
-    """A process; "rank" is -1 if it has none. "busy_s" are seconds by layer, in the window."""
+    """A process; "rank" is -1 if it has none. "busy_s" are seconds by layer, in the window. "cost_s" are about the seconds
+    that recording took; null: there were too few events to tell."""
 
     process: int
     rank: int
@@ -38,6 +39,7 @@ class ProcessRow:
     state: str
     began_s: float
     num_lost: int
+    cost_s: float | None
     busy_s: dict[str, float]
     series: ProcessSeries
 
@@ -69,7 +71,11 @@ def _make(source: ViewSource, window: ViewWindow) -> ProcessesView:
     for row in source.rows(_samples, *source.limits(window)):
         samples[row["process"]].append(row)
     processes = [
-        ProcessRow(**row, busy_s=busy.get(row["process"], {}), series=_series(samples.get(row["process"], [])))
+        ProcessRow(
+            **row | {"cost_s": row["cost_s"] if isfinite(row["cost_s"]) else None},
+            busy_s=busy.get(row["process"], {}),
+            series=_series(samples.get(row["process"], [])),
+        )
         for row in source.rows(_processes)
     ]
     return ProcessesView(begin_s, end_s, processes)
