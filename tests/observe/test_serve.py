@@ -31,19 +31,18 @@ pytest.importorskip("fastapi")
 pq = pytest.importorskip("pyarrow.parquet")
 pytestmark = pytest.mark.timeout(180)
 _PROGRAM = """
-import sys, time
+import os, sys, time
 import numpy as np
 import hocket as hk
 from hocket import observe
 with hk.init(backends="shm") as comm:
     x = np.ones(1000, np.float32)
-    end = time.monotonic() + float(sys.argv[1])
     while True:
         with observe.region("step"):
             comm.all_reduce(x)
             open(__file__).read()
         time.sleep(0.005)
-        is_over = np.array([time.monotonic() > end], np.float32)
+        is_over = np.array([os.path.exists(sys.argv[1])], np.float32)
         comm.all_reduce(is_over)
         if is_over[0]:
             break
@@ -336,7 +335,7 @@ def test_a_run_that_goes_on_is_followed_and_then_whole(tmp_path: Path) -> None:
     hocket = [sys.executable, "-m", "hocket.cli"]
     recording = subprocess.Popen(
         [*hocket, "observe", "run", "--output", str(tmp_path / "run"), "--page", "--",
-         *hocket, "run", "-n", "2", str(tmp_path / "program.py"), str(scaled(6))],
+         *hocket, "run", "-n", "2", str(tmp_path / "program.py"), str(tmp_path / "over")],
         stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     try:
@@ -345,7 +344,8 @@ def test_a_run_that_goes_on_is_followed_and_then_whole(tmp_path: Path) -> None:
         url, _, token = line.split()[-1].partition("/#token=")
         with StoreClient(url, token) as client:
             deadline = time.monotonic() + scaled(20)
-            while "run-live" not in client.ask("/v1/runs")["runs"] and time.monotonic() < deadline:
+            while "run-live" not in client.ask("/v1/runs")["runs"]:
+                assert time.monotonic() < deadline
                 time.sleep(0.05)
             summary = client.ask("/v1/runs/run-live")
             assert summary["is_live"]
@@ -357,6 +357,7 @@ def test_a_run_that_goes_on_is_followed_and_then_whole(tmp_path: Path) -> None:
             partial = open_run(tmp_path / "run")  # also of use while it goes on
             assert partial.description.exit_code is None and len(partial.processes) >= 2
     finally:
+        (tmp_path / "over").touch()
         recording.communicate(timeout=scaled(60))
     assert recording.returncode == 0
     assert open_run(tmp_path / "run").description.exit_code == 0
