@@ -18,6 +18,8 @@ import pytest
 
 from hocket.errors import InvalidArgument
 from hocket.observe import StoreClient, compare_runs, open_run, query_run
+from hocket.observe.serve import access
+from hocket.observe.serve.requests import RequestRefused
 from hocket.observe.store.arrow_batches import arrow_table, write_batch
 from hocket.observe.store.columns import TABLE_COLUMNS
 from hocket.pipeline import build, simulate
@@ -237,6 +239,21 @@ def test_a_browser_shows_the_token_once(store: StoreClient) -> None:
     ):  # fmt: skip
         assert _asked(store, method, "/v1/runs/other", cookie=session, **headers)[0] == 403
     assert _asked(store, "PUT", "/v1/runs/by-cookie", cookie=session, origin=here)[0] == 200
+
+
+def test_a_session_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(access, "monotonic", lambda: now)
+    checked = access.Access("x" * 43, ("127.0.0.1",))
+    cookie = checked.open_session("/", False).partition(";")[0]
+    scope = {"method": "GET", "headers": [(b"host", b"127.0.0.1:1"), (b"cookie", cookie.encode())]}
+    checked.check(scope, needs_token=True)
+    now += access.SESSION_S - 1
+    checked.check(scope, needs_token=True)
+    now += 2
+    with pytest.raises(RequestRefused) as refused:
+        checked.check(scope, needs_token=True)
+    assert refused.value.status == 401
 
 
 def test_the_page_is_served_without_the_token_and_nothing_else_is(store: StoreClient) -> None:

@@ -149,6 +149,19 @@ def test_a_wrong_token_and_an_unknown_run_are_said(browser: Any, recorded: tuple
     context.close()
 
 
+def test_a_page_whose_session_has_ended_asks_for_the_token(browser: Any, recorded: tuple[StoreClient, str]) -> None:
+    with Shown(browser, recorded[1]) as shown:
+        shown.show("overview")
+        shown.context.clear_cookies()
+        shown.page.click("nav a[href$='/breakdown']")
+        shown.page.wait_for_selector("form input[type=password]")
+        assert shown.accessibility() == []
+        shown.page.fill("form input", recorded[1].partition("token=")[2])
+        shown.page.click("form button")
+        shown.page.wait_for_selector("main table")
+        assert shown.page.query_selector("main [role=alert]") is None
+
+
 def test_a_training_that_goes_on(browser: Any, tmp_path: Path) -> None:
     record = [sys.executable, "-m", "hocket.cli", "observe", "run", "--output", str(tmp_path / "run"), "--"]
     recording = subprocess.Popen([*record, *_launch(tmp_path, scaled(15))], stderr=subprocess.PIPE, text=True)

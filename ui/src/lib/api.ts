@@ -46,6 +46,13 @@ export function runPath(run: string, rest = ""): string {
   return `runs/${encodeURIComponent(run)}${rest}`;
 }
 
+let refused: () => void = () => undefined;
+
+/** Has a function called when the server wants the token again: a session lasts for some hours. */
+export function whenRefused(call: () => void): void {
+  refused = call;
+}
+
 async function asked(url: string, options: RequestInit): Promise<unknown> {
   let response: Response;
   try {
@@ -57,6 +64,7 @@ async function asked(url: string, options: RequestInit): Promise<unknown> {
   const content: unknown = await response.json().catch(() => null);
   if (!response.ok) {
     const text = content && typeof content === "object" && "error" in content ? String(content.error) : response.statusText;
+    if (response.status === 401) refused();
     throw new RequestError(response.status, text);
   }
   return content;
