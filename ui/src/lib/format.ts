@@ -28,6 +28,11 @@ export function formatCount(count: number): string {
   return count.toLocaleString("en-US");
 }
 
+/** The sizes of operations that are counted together. */
+export function formatSizes(row: { least_nbytes: number; most_nbytes: number }): string {
+  return row.most_nbytes ? `${formatNbytes(row.least_nbytes)} to ${formatNbytes(row.most_nbytes)}` : "no data";
+}
+
 export function formatShare(share: number): string {
   return `${shortened(share * 100)} %`;
 }
