@@ -22,6 +22,7 @@ _EXTRAS = {
     "sklearn": "bench",
     "torch": "torch",
     "ucxx": "ucx",
+    **dict.fromkeys(("duckdb", "fastapi", "httptools", "pyarrow", "pydantic_core", "starlette", "uvicorn"), "store"),
 }
 _MOST_SUGGESTIONS = 256  # cached suggestions
 _OTHER_BACKENDS_OF_KERAS = ("tensorflow", "jax")

@@ -36,6 +36,10 @@ class Head:
         """The text that is written: name and version."""
         return f"{self.name}{self.version}"
 
+    def names(self, found: object) -> bool:
+        """Return whether the text of a head has this name, with any version."""
+        return self._version_of(found) is not None
+
     def load(self, path: str | Path) -> tuple[int, dict[str, Any]]:
         """Read a file; see `parse`."""
         return self.parse(read_text(path, self.error, most_nbytes=self.most_nbytes), str(path))

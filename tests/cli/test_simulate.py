@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hocket.session.simulation_file import SimulationFile
 from hocket.trace.traffic import Traffic, TrafficStep
 
 from .. import program
@@ -22,6 +23,7 @@ def test_model() -> None:
     content = json.loads(done.stdout)
     assert content["num_ranks"] == 16
     simulated = content["simulated"]
+    assert SimulationFile.from_json(done.stdout, "here").simulated.seconds == simulated["seconds"]
     reduced = sum(each["nbytes"] for each in simulated["operations"] if each["kind"] == "all_reduce")
     assert simulated["seconds"] >= 2 * 15 / 16 * reduced / 1e9  # the minimum for any algorithm
     assert "16 of 16 ranks" in done.stderr

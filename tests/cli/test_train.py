@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from hocket.cli._application import run_command_line
+from hocket.observe.training_file import TrainingFile
 
 from ..naming import assert_names
 from .command import hocket
@@ -80,6 +81,7 @@ def test_a_module_of_the_users(folder: Path) -> None:
     found = json.loads(run.stdout)
     assert found["plan"] == "2 partitions x 1 replicas, zb-h1, 4 micro-batches, stages of 2, 3 layers"
     assert found["epochs"] == [0, 1, 2]
+    assert TrainingFile.from_json(run.stdout, "here").curves["loss"] == tuple(found["history"]["loss"])
     assert found["history"]["loss"][2] < found["history"]["loss"][0]
     model = torch.nn.Sequential(
         *(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -107,3 +109,10 @@ def train(name: str, kind: str = "", instead: str = "") -> dict[str, Any] | None
         if kind:
             result["noted"] = importlib.import_module("hocket.pipeline.kinds.toy").NOTED
         return result if comm.rank == 0 else None
+
+
+def opened(*paths: str) -> dict[str, object]:
+    """Return what the page shows of files, by name."""
+    from hocket.observe.serve.opened_results import open_results
+
+    return {name: json.loads(answer) for name, answer in open_results([Path(path) for path in paths]).answers.items()}

@@ -29,6 +29,7 @@ PACKAGES = {
     "benchmark": "hocket.bench.families",
     "format": "hocket.bench.formats",
     "exporter": "hocket.tune.exporters",
+    "result": "hocket.observe.serve.results",
 }
 DEADLINE_S = 50.0
 
@@ -150,3 +151,11 @@ def test_an_exporter_is_listed_and_writes(run: Run, tmp_path: Path) -> None:
     save_table(Table(Machine("a processor", 2, 1, {"shm": "shared memory"}), (row,)), tmp_path / "table.json")
     done = run("hocket", "tune", "export", "--to", "toy", str(tmp_path / "table.json"))
     assert done.stdout == "1 rows\n"
+
+
+def test_a_result_is_opened(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("fastapi")
+    for name, content in (("toy.json", {"format": "toy, version 1", "number": 21}), ("other.json", {})):
+        (tmp_path / name).write_text(json.dumps(content))
+    assert "(hocket toy)" in run("hocket", "open", "other.json", code=2).stderr
+    assert _json(run("opened", "toy.json")) == {"toy.json": {"doubled": 42}}

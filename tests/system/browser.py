@@ -1,37 +1,30 @@
-"""The page of `hocket observe serve` in Chromium."""
+"""A page in a browser, with all that it complains of."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from ..load import scaled
 
-_playwright = pytest.importorskip("playwright.sync_api")
+CHROMIUM = "/usr/bin/chromium"
 _ABORTED = "net::ERR_ABORTED"
 """By the page itself, when something else is to be shown."""
-_CHROMIUM = "/usr/bin/chromium"
 _AXE = Path(__file__).parents[2] / "ui/node_modules/axe-core/axe.min.js"
 
 
-@contextmanager
-def started_browser() -> Iterator[Any]:
-    """A browser without a window."""
-    with _playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
+class BrowserPage:
+    """A page of the browser, and all that it complained of.
 
+    Args:
+        browser: that shows it.
+        address: of the page.
+        ready: what is there when the page is.
+        options: of the context of the browser.
+    """
 
-class Shown:
-    """A page of the browser, and all that it complained of."""
-
-    def __init__(self, browser: Any, address: str, **options: Any) -> None:
+    def __init__(self, browser: Any, address: str, *, ready: str = "nav a", **options: Any) -> None:
         self.context = browser.new_context(**options)
         self.page = self.context.new_page()
         self.problems: list[str] = []
@@ -43,9 +36,9 @@ class Shown:
         self.page.on("request", lambda request: self.problems.append(request.url) if not request.url.startswith(
             (address.partition("#")[0], "data:", "blob:")) else None)  # fmt: skip
         self.page.goto(address)
-        self.page.wait_for_selector("nav a")
+        self.page.wait_for_selector(ready)
 
-    def __enter__(self) -> Shown:
+    def __enter__(self) -> BrowserPage:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -12,8 +12,20 @@ from typing import Any
 
 import pytest
 
+from .browser import CHROMIUM
+
 DEADLINE_S = 150.0
 _LAB = Path(__file__).parents[2] / "benchmarks" / "lab.py"
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Chromium, for tests of the page."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as started:
+        chromium = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture(scope="session")

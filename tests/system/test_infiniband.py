@@ -65,6 +65,8 @@ class SimulatedFabric:
             assert shutil.which(tool), f"{tool} is missing: install ibsim-utils, opensm and infiniband-diags"
         (folder / "net").write_text(_topology())
         self.environment = {**os.environ, "IBSIM_SOCKNAME": f"hocket-{os.getpid()}", "SIM_HOST": "host0-0"}
+        self.folder = folder
+        """Where the simulator's library leaves its files."""
         self._log = (folder / "log").open("w+")
         self._simulator = subprocess.Popen(
             [*DIES_WITH_US, "ibsim", "-s", str(folder / "net")], stdin=subprocess.PIPE, stdout=self._log,
@@ -90,7 +92,9 @@ class SimulatedFabric:
 
     def _run(self, *command: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
         environment = {**self.environment, "LD_PRELOAD": PRELOAD}
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
+        return subprocess.run(
+            command, env=environment, cwd=self.folder, capture_output=True, text=True, timeout=timeout
+        )
 
     def tell(self, order: str) -> None:
         """Give the simulator an order."""
@@ -195,7 +199,7 @@ def test_counters_of_a_quiet_port_are_those_of_perfquery_to_the_last_bit(fabric:
 def test_a_link_that_goes_down_shows_at_the_next_sweep(fabric: SimulatedFabric) -> None:
     command = [sys.executable, "-m", "hocket.cli", "observe", "fabric", "--json", "--interval", "3"]
     environment = {**fabric.environment, "LD_PRELOAD": PRELOAD}
-    watching = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    watching = subprocess.Popen(command, env=environment, cwd=fabric.folder, stdout=subprocess.PIPE, text=True)
     time.sleep(1.5)
     fabric.tell('Unlink "leaf1"[7]')
     found = json.loads(watching.communicate(timeout=60)[0])

@@ -16,8 +16,9 @@ from hocket.observe import StoreClient, record_run
 
 from ..load import scaled
 from ..observe.stored_rows import served
-from .browser import Shown, started_browser
+from .browser import BrowserPage
 
+pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.timeout(300)
 _TRAINING = """
 import sys, time
@@ -43,12 +44,6 @@ with hk.init(backends="shm") as comm:
 """
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with started_browser() as started:
-        yield started
-
-
 def _launch(folder: Path, seconds: float) -> list[str]:
     (folder / "train.py").write_text(_TRAINING)
     hocket = [sys.executable, "-m", "hocket.cli"]
@@ -72,7 +67,7 @@ def test_every_view_of_a_recorded_run(browser: Any, recorded: tuple[StoreClient,
     client, address = recorded
     known = {path.rpartition("/")[2] for path in client.ask("/v1/openapi.json")["paths"] if "/views/" in path}
     for scheme in ("light", "dark"):
-        with Shown(browser, address, color_scheme=scheme) as shown:
+        with BrowserPage(browser, address, color_scheme=scheme) as shown:
             assert "token" not in shown.page.url
             assert known == {*shown.views}
             for view in shown.views:
@@ -84,7 +79,7 @@ def test_every_view_of_a_recorded_run(browser: Any, recorded: tuple[StoreClient,
 
 def test_what_the_page_says_is_what_the_store_has(browser: Any, recorded: tuple[StoreClient, str]) -> None:
     client, address = recorded
-    with Shown(browser, address) as shown:
+    with BrowserPage(browser, address) as shown:
         shown.show("overview")
         for layer in ("operations", "io", "regions"):
             shown.page.wait_for_selector(f"tr[data-layer={layer}]")
@@ -103,7 +98,7 @@ def test_what_the_page_says_is_what_the_store_has(browser: Any, recorded: tuple[
 
 
 def test_the_keyboard_zooms_and_the_address_has_the_window(browser: Any, recorded: tuple[StoreClient, str]) -> None:
-    with Shown(browser, recorded[1], viewport={"width": 400, "height": 700}) as shown:
+    with BrowserPage(browser, recorded[1], viewport={"width": 400, "height": 700}) as shown:
         shown.show("timeline")
         shown.page.wait_for_selector("canvas")
         shown.page.focus("canvas")
@@ -120,7 +115,7 @@ def test_the_keyboard_zooms_and_the_address_has_the_window(browser: Any, recorde
 
 def test_each_view_is_kept_as_a_picture(browser: Any, recorded: tuple[StoreClient, str], tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
-    with Shown(browser, recorded[1]) as shown:
+    with BrowserPage(browser, recorded[1]) as shown:
         for view in shown.views:
             shown.show(view)
             shown.page.wait_for_timeout(300)
@@ -150,7 +145,7 @@ def test_a_wrong_token_and_an_unknown_run_are_said(browser: Any, recorded: tuple
 
 
 def test_a_page_whose_session_has_ended_asks_for_the_token(browser: Any, recorded: tuple[StoreClient, str]) -> None:
-    with Shown(browser, recorded[1]) as shown:
+    with BrowserPage(browser, recorded[1]) as shown:
         shown.show("overview")
         shown.context.clear_cookies()
         shown.page.click("nav a[href$='/breakdown']")
@@ -172,7 +167,7 @@ def test_a_training_that_goes_on(browser: Any, tmp_path: Path) -> None:
             time.sleep(0.05)
         with served(tmp_path / "store", str(tmp_path / "run")) as (_, client):
             token = client._headers["authorization"].partition(" ")[2]
-            with Shown(browser, f"{client._url}/#token={token}") as shown:
+            with BrowserPage(browser, f"{client._url}/#token={token}") as shown:
                 page = shown.page
                 page.wait_for_selector("[data-state=live]", timeout=scaled(20) * 1000)
                 for view in shown.views:

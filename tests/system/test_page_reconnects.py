@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,8 +20,9 @@ from hocket.observe.store.arrow_batches import arrow_table, write_batch
 
 from ..load import scaled
 from ..observe.stored_rows import columns_of, served
-from .browser import Shown, started_browser
+from .browser import BrowserPage
 
+pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.timeout(300)
 NUM_KILLS, BATCH_ROWS, RUN_S = 20, 50, 55.0
 
@@ -125,7 +127,7 @@ class _Feeder(threading.Thread):
             self.problem = error
 
 
-def test_a_page_whose_connection_is_cut_again_and_again(tmp_path: Path) -> None:
+def test_a_page_whose_connection_is_cut_again_and_again(browser: Any, tmp_path: Path) -> None:
     with served(tmp_path / "store") as (_, client):
         client.ask("/v1/runs/run-1", method="PUT")
         client.ask("/v1/runs/run-1/progress", method="POST", now_s=0.0)
@@ -136,8 +138,7 @@ def test_a_page_whose_connection_is_cut_again_and_again(tmp_path: Path) -> None:
         address, port = f"/#token={token}&/run-1/timeline", int(client._url.rpartition(":")[2])
         with (
             _Proxy(port) as proxy,
-            started_browser() as browser,
-            Shown(browser, f"http://127.0.0.1:{proxy.port}{address}") as shown,
+            BrowserPage(browser, f"http://127.0.0.1:{proxy.port}{address}") as shown,
         ):
             shown.until(f"{state} === 'live'", 30)
             shown.page.evaluate("window.isTheSamePage = true")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate, pairwise
 from statistics import median
@@ -14,6 +14,7 @@ from hocket.bench.registry import Benchmark, find_benchmark
 from hocket.errors import InvalidArgument
 from hocket.measure import Key, Series
 from hocket.measure.statistics import MIN_VALUES, interval_of
+from hocket.typed_json import record_from
 
 _BUS_FACTORS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1, "gather": 1, "scatter": 1}
 """How often the busiest link carries what n - 1 of n ranks have: nccl-tests, doc/PERFORMANCE.md."""
@@ -199,26 +200,32 @@ class Result:
         """
         try:
             fields = [each for each in Point.__dataclass_fields__ if each != "place" or each in given]
-            point = Point(**{each: given[each] for each in fields})
+            point = record_from(Point, {"place": "", **{each: given[each] for each in fields}})
             found = cls(
                 point,
-                given["num_ranks"],
-                tuple(map(float, given["samples_s"])),
-                tuple(tuple(map(float, each)) for each in given.get("calls_s", ())),
-                given["num_late"],
-                given["iterations"],
-                {name: tuple(map(float, each)) for name, each in given["parts_s"].items()},
+                _count(given, "num_ranks", 1),
+                _times(given["samples_s"]),
+                tuple(map(_times, given.get("calls_s", ()))),
+                _count(given, "num_late", 0),
+                _count(given, "iterations", 1),
+                {str(name): _times(each) for name, each in given["parts_s"].items()},
                 tuple(map(int, given.get("launches", ()))),
             )
             find_benchmark(point.benchmark)
             if point.place not in ("", *PLACES):
                 raise ValueError(f"place {point.place!r}")
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if point.nbytes < 0 or point.window < 1:
+                raise ValueError(f"nbytes {point.nbytes} and window {point.window}")
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise InvalidArgument(f"not a result of hocket bench: {error!r}") from error
-        if not found.samples or (found.launches and sum(found.launches) != len(found.samples)):
+        if not found.samples or (
+            found.launches and (sum(found.launches) != len(found.samples) or min(found.launches) < 1)
+        ):
             raise InvalidArgument(
                 f"{' '.join(point.key)} has {len(found.samples)} samples of launches {found.launches}"
             )
+        if found.parts and any(len(found.parts.get(name, ())) != len(found.samples) for name in (ALONE, PRODUCT)):
+            raise InvalidArgument(f"{' '.join(point.key)} must have as many {ALONE} and {PRODUCT} times as samples")
         return found
 
     @property
@@ -234,6 +241,24 @@ class Result:
     @property
     def _benchmark(self) -> Benchmark:
         return find_benchmark(self.point.benchmark)
+
+
+def _count(given: Mapping[str, Any], name: str, least: int) -> int:
+    """Return a number of a result; TypeError or ValueError if it is none, or less than `least`."""
+    value = given[name]
+    if type(value) is not int:
+        raise TypeError(f"{name} must be a whole number, not {value!r:.80}")
+    if value < least:
+        raise ValueError(f"{name} must be {least} or more, not {value}")
+    return value
+
+
+def _times(values: Iterable[Any]) -> tuple[float, ...]:
+    """Return seconds as numbers; ValueError if one is not finite, or is negative."""
+    times = tuple(map(float, values))
+    if not all(0 <= each < math.inf for each in times):
+        raise ValueError("times must be finite and not negative")
+    return times
 
 
 def clearly_fastest(results: Collection[Result]) -> Result | None:

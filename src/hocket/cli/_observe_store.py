@@ -8,6 +8,7 @@ import sys
 import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -20,7 +21,9 @@ from hocket.cli._output import AsJson, json_text
 from hocket.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from hocket.observe.serve.opened_results import OpenedResults
     from hocket.observe.store.client import StoreClient
+    from hocket.observe.store.owner import Retention
 
 SERVE_HELP = """Show recorded runs on a page in the browser, and runs that go on, until Ctrl-C.
 
@@ -47,6 +50,26 @@ _STORE_OF_RUN = "store"
 TOKEN_VARIABLE = "HOCKET_STORE_TOKEN"
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _UNITS_NBYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+@dataclass(frozen=True)
+class PageOptions:
+    """The options of a server of the page.
+
+    Args:
+        host, port: to listen at; without port: 28080, or the next one that is free.
+        names: further names of this host in addresses.
+        base_path: of addresses behind a proxy.
+        opens: whether to open the page in this host's browser.
+        as_json: whether the address is printed as JSON.
+    """
+
+    host: str
+    port: int | None
+    names: tuple[str, ...] = ()
+    base_path: str = ""
+    opens: bool = False
+    as_json: bool = False
 
 
 def serve(
@@ -78,7 +101,6 @@ def serve(
     as_json: AsJson = False,
 ) -> int:
     """Show runs."""
-    from hocket.observe.serve.running import DEFAULT_PORT, free_port, serve_store
     from hocket.observe.store.owner import Retention
 
     retention = Retention(
@@ -90,30 +112,54 @@ def serve(
     if until is not None:
         Thread(target=_end_with_input, args=(until,), daemon=True).start()
     for run in wanted if not beside else ():
-        _check_run(run)
-    with _folder_of_store(store, wanted) as folder:
-        has_address = False
-
-        def say(url: str) -> None:
-            nonlocal has_address
-            has_address = True
-            (folder / "address").write_text(url + "\n")
-            page = f"{url}{base_path}/#token={(folder / 'token').read_text().strip()}"
-            if opens:
-                webbrowser.open(page)
-            shown = f"the page is at {page}\nCtrl-C ends it"
-            print(json_text({"url": url, "page": page, "store": str(folder)}) if as_json else shown, flush=True)
-
-        chosen = free_port(host, DEFAULT_PORT) if port is None else port
-        if port is None and chosen != DEFAULT_PORT:
-            print(f"hocket observe: port {DEFAULT_PORT} is taken; {chosen} is used", file=sys.stderr)
-        try:
-            serve_store(folder, runs=wanted, host=host, port=chosen, names=tuple(name or ()), retention=retention,
-                        base_path=base_path.rstrip("/"), on_ready=say, until=until)  # fmt: skip
-        finally:
-            if has_address:  # whoever has that port later is not to be told the token
-                (folder / "address").unlink(missing_ok=True)
+        check_run(run)
+    with folder_of_store(store, wanted) as folder:
+        options = PageOptions(host, port, tuple(name or ()), base_path, opens, as_json)
+        serve_folder(folder, wanted, options, retention=retention, until=until)
     return 0
+
+
+def serve_folder(
+    folder: Path, runs: list[Path], options: PageOptions, *, retention: Retention | None = None,
+    until: Event | None = None, results: OpenedResults | None = None,
+) -> None:  # fmt: skip
+    """Serve a store until Ctrl-C, and print the address of its page.
+
+    Args:
+        folder: of the store.
+        runs: folders of runs that are brought into it.
+        options: of the server.
+        retention: what is removed when.
+        until: when it is set, the server ends.
+        results: files that the page shows beside the runs.
+    """
+    from hocket.observe.serve.running import DEFAULT_PORT, free_port, serve_store
+
+    base_path = options.base_path.rstrip("/")
+    has_address = False
+
+    def say(url: str) -> None:
+        nonlocal has_address
+        has_address = True
+        (folder / "address").write_text(url + "\n")
+        page = f"{url}{base_path}/#token={(folder / 'token').read_text().strip()}"
+        if options.opens:
+            webbrowser.open(page)
+        if options.as_json:
+            listed = {} if results is None else {"results": [asdict(each) for each in results.listed]}
+            print(json_text({"url": url, "page": page, "store": str(folder), **listed}), flush=True)
+        else:
+            print(f"the page is at {page}\nCtrl-C ends it", flush=True)
+
+    chosen = free_port(options.host, DEFAULT_PORT) if options.port is None else options.port
+    if options.port is None and chosen != DEFAULT_PORT:
+        print(f"hocket: port {DEFAULT_PORT} is taken; {chosen} is used", file=sys.stderr)
+    try:
+        serve_store(folder, runs=runs, host=options.host, port=chosen, names=options.names, retention=retention,
+                    base_path=base_path, on_ready=say, until=until, results=results)  # fmt: skip
+    finally:
+        if has_address:  # whoever has that port later is not to be told the token
+            (folder / "address").unlink(missing_ok=True)
 
 
 def _end_with_input(until: Event) -> None:
@@ -123,7 +169,8 @@ def _end_with_input(until: Event) -> None:
     until.set()
 
 
-def _check_run(folder: Path) -> None:
+def check_run(folder: Path) -> None:
+    """Check that a folder is a recorded run."""
     from hocket.observe.saved import load_description
     from hocket.observe.store.segments import STORE_FILE
 
@@ -133,12 +180,21 @@ def _check_run(folder: Path) -> None:
 
 
 @contextmanager
-def _folder_of_store(store: Path | None, runs: list[Path]) -> Iterator[Path]:
-    """The folder that is named; else one in the folder of the only run; else one that is removed at the end."""
+def folder_of_store(store: Path | None, runs: list[Path], *, is_temporary: bool = False) -> Iterator[Path]:
+    """The folder that is named; else one in the folder of the only run; else one that is removed at the end.
+
+    Args:
+        store: that is named.
+        runs: folders of runs.
+        is_temporary: whether neither a store nor a run has to be named.
+
+    Raises:
+        InvalidArgument: neither is.
+    """
     if store is not None:
         yield store
         return
-    if not runs:
+    if not runs and not is_temporary:
         raise InvalidArgument("name a run, or a store of runs with --store")
     if len(runs) == 1 and os.access(runs[0], os.W_OK):
         yield runs[0] / _STORE_OF_RUN

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,6 +54,7 @@ def simulate(
     """Simulate the step and print its times."""
     from hocket.measure.progress_bar import progress
     from hocket.session.simulated_step import simulate_step
+    from hocket.session.simulation_file import SimulationFile
 
     fabric = read_fabric(latency, bandwidth, reduce, ranks_per_host, host_latency, host_bandwidth)
     traffic = _read_step(step, num_ranks, tflops)
@@ -63,17 +62,7 @@ def simulate(
         show(0, traffic.num_ranks, "computing the times of operations")
         ran = simulate_step(traffic, fabric, lambda done: show(done, traffic.num_ranks, "done"))
     if as_json:
-        print(
-            json.dumps(
-                {
-                    "step": traffic.name,
-                    "num_ranks": traffic.num_ranks,
-                    "source": traffic.source,
-                    "fabric": repr(fabric),
-                    "simulated": asdict(ran),
-                }
-            )
-        )
+        print(SimulationFile(traffic.name, traffic.num_ranks, traffic.source, repr(fabric), ran).to_json())
     else:
         _print(traffic, ran)
     return 0

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from hocket.cli._output import AsJson
+from hocket.cli._output import AsJson, json_text
 from hocket.cli._rank_job import result_of_ranks
 from hocket.cli._verbs import add_verb, optional
 from hocket.errors import InvalidArgument
@@ -101,12 +100,14 @@ def train(
         "timeout": timeout, "save": str(save.absolute()) if save else None,
         "picture": str(picture.absolute()) if picture else None,
     }  # fmt: skip
+    from hocket.observe.training_file import HEAD
+
     with waiting("loading the model and the data"):
         _check(options, num_ranks, save)
     print(f"hocket train: starting {num_ranks} ranks; each loads the model and the data", file=sys.stderr, flush=True)
     exit_code, found = result_of_ranks("_train_rank", options, num_ranks)
     if exit_code == 0:
-        print(json.dumps(found) if as_json else _summary(found))
+        print(json_text({HEAD.key: HEAD.text, **found}) if as_json else _summary(found))
     return exit_code
 
 

@@ -11,8 +11,8 @@ from hocket.collectives.schedule import COLUMNS, Schedule, from_columns
 from hocket.errors import InvalidSchedule
 from hocket.versioned_json import Head, read_text
 
-_FORMAT = Head("hocket schedule, version ", 1, InvalidSchedule)
-_HEAD = ("collective", "algorithm", "num_ranks", "num_blocks", "num_slots", "ports", "group_size")
+HEAD = Head("hocket schedule, version ", 1, InvalidSchedule)
+_FIELDS = ("collective", "algorithm", "num_ranks", "num_blocks", "num_slots", "ports", "group_size")
 
 
 def to_json(schedule: Schedule) -> str:
@@ -20,8 +20,8 @@ def to_json(schedule: Schedule) -> str:
 
     A transfer is [round, source, destination, block, source slot, destination slot, reduces].
     """
-    head: dict[str, Any] = {"format": _FORMAT.text}
-    head |= {name: getattr(schedule, name) for name in _HEAD}
+    head: dict[str, Any] = {"format": HEAD.text}
+    head |= {name: getattr(schedule, name) for name in _FIELDS}
     head["parameters"] = dict(schedule.parameters)
     columns = [getattr(schedule, name).tolist() for name in COLUMNS]
     lines = ",\n".join(f"  {json.dumps(row)}" for row in zip(*columns, strict=True))
@@ -38,9 +38,9 @@ def from_json(text: str, place: str = "the schedule") -> Schedule:
     Raises:
         InvalidSchedule: the text is not a valid schedule; the error names the place and the reason.
     """
-    _, content = _FORMAT.parse(text, place)
+    _, content = HEAD.parse(text, place)
     content.setdefault("group_size", content.get("num_ranks"))  # absent in the oldest files
-    for name in _HEAD:
+    for name in _FIELDS:
         value = content.get(name)
         if name in ("collective", "algorithm"):
             is_valid, expected = isinstance(value, str), "a string"

@@ -15,7 +15,7 @@ from hocket.suggestions import unknown
 from hocket.trace.record import Record
 from hocket.versioned_json import Head, read_text
 
-_HEAD = Head("hocket-traffic-", 1, InvalidArgument, title="of format 'hocket-traffic-1'")
+HEAD = Head("hocket-traffic-", 1, InvalidArgument, title="of format 'hocket-traffic-1'")
 _REDUCING = frozenset(_native.REDUCING_OPS) - _native.WITH_COUNTS.keys()
 WITH_ROOT = frozenset({"reduce", "broadcast", "gather", "scatter"})
 WITH_BLOCKS = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
@@ -185,7 +185,7 @@ class Traffic:
         Raises:
             InvalidArgument: the text is not JSON, not of this format, or has an invalid value.
         """
-        _, content = _HEAD.parse(text, where)
+        _, content = HEAD.parse(text, where)
         place = where
         try:
             _check_keys(cls, content)
@@ -211,7 +211,7 @@ class Traffic:
 
     def to_json(self) -> str:
         """Return the traffic as one JSON object, one operation per line; fields with default values are left out."""
-        head = {"format": _HEAD.text, "name": self.name, "num_ranks": self.num_ranks, "source": self.source}
+        head = {"format": HEAD.text, "name": self.name, "num_ranks": self.num_ranks, "source": self.source}
         lines = [json.dumps(_short(step)) for step in self.steps]
         return json.dumps(head)[:-1] + ', "steps": [\n' + ",\n".join(lines) + "\n]}\n"
 

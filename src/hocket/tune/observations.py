@@ -22,7 +22,7 @@ from hocket.typed_json import record_from
 from hocket.versioned_json import Head
 from hocket.whole_file import write_text
 
-_HEAD = Head("hocket observations, version ", 1, TableError, title="a file of observations", most_nbytes=256 << 20)
+HEAD = Head("hocket observations, version ", 1, TableError, title="a file of observations", most_nbytes=256 << 20)
 _LARGEST_NUMBER_OF_RANKS = 1 << 20
 _DTYPES = ("moved", "half", "full")
 _RUN = "run"
@@ -142,7 +142,7 @@ def save_observations(observations: Observations, path: str | Path) -> None:
         ('node-1',)
     """
     rows = ",\n".join(f"  {json.dumps(asdict(row))}" for row in observations.rows)
-    head = json.dumps({_HEAD.key: _HEAD.text, "hosts": list(observations.hosts)})[:-1]
+    head = json.dumps({HEAD.key: HEAD.text, "hosts": list(observations.hosts)})[:-1]
     write_text(Path(path), f'{head},\n "rows": [\n{rows}\n ]\n}}\n')
 
 
@@ -157,7 +157,7 @@ def load_observations(path: str | Path) -> Observations:
         >>> hk.tune.load_observations("nothing.json").rows
         ()
     """
-    _, content = _HEAD.load(path)
+    _, content = HEAD.load(path)
     hosts, rows = content.get("hosts"), content.get("rows")
     if not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts) or not isinstance(rows, list):
         raise TableError(f'{path}: "hosts" must be a list of names, and "rows" a list')

@@ -22,8 +22,8 @@ from hocket.versioned_json import Head, read_text
 from hocket.whole_file import write_text
 
 _WITHOUT_SCHEDULES = 1
-_HEAD = Head("hocket tuning table, version ", 2, TableError, older=(_WITHOUT_SCHEDULES,))
-FORMAT = _HEAD.text
+HEAD = Head("hocket tuning table, version ", 2, TableError, older=(_WITHOUT_SCHEDULES,))
+FORMAT = HEAD.text
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ def load_table(path: str | Path) -> Table:
         (True, 'table.json')
     """
     text = read_text(path, TableError)
-    version, content = _HEAD.parse(text, str(path))
+    version, content = HEAD.parse(text, str(path))
     is_old = version == _WITHOUT_SCHEDULES
     facts: Any = content.get("machine")
     _check_fields(facts, Machine, "the machine", str(path), "the machine's {}")

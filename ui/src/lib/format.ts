@@ -55,6 +55,11 @@ export function formatMoment(seconds: number, began_unix_s: number | null, zone:
   return date.toLocaleTimeString("en-GB", options);
 }
 
+/** A number with three digits, or with all those before the point. */
+export function formatNumber(value: number): string {
+  return Math.abs(value) >= 10_000 ? formatCount(Math.round(value)) : value && Math.abs(value) < 0.1 ? value.toPrecision(2) : shortened(value);
+}
+
 function shortened(value: number): string {
   const size = Math.abs(value);
   if (size >= 100) return value.toFixed(0);

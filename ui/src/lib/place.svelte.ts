@@ -1,7 +1,17 @@
-// The part of the address after "#": which run, which view, which window. Links and "back" of the browser work with it.
+// The part of the address after "#": which run, which view, which window; or which file of results. Links and "back" of
+// the browser work with it.
 import type { TimeWindow } from "./api";
 
+/** In place of a run, for files of results; no run has this name. */
+const FILES = "~";
+
+export function addressOfResult(name: string): string {
+  return `#/${FILES}/${encodeURIComponent(name)}`;
+}
+
 export class Place {
+  /** Name of a file of results; "": a run is shown, or what there is. */
+  result = $state("");
   run = $state("");
   view = $state("");
   window = $state<TimeWindow>({ begin_s: null, end_s: null });
@@ -26,8 +36,10 @@ export class Place {
     const [path = "", query = ""] = location.hash.replace(/^#\/?/, "").split("?", 2);
     const [run = "", view = ""] = path.split("/", 2);
     const parts = new URLSearchParams(query);
-    this.run = decoded(run);
-    this.view = decoded(view);
+    const isResult = run === FILES;
+    this.result = isResult ? decoded(view) : "";
+    this.run = isResult ? "" : decoded(run);
+    this.view = isResult ? "" : decoded(view);
     this.window = { begin_s: numberOf(parts.get("from")), end_s: numberOf(parts.get("to")) };
   }
 }

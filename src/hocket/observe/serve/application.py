@@ -21,6 +21,7 @@ from hocket.observe.serve.live_routes import live_routes
 from hocket.observe.serve.page_files import PageFiles
 from hocket.observe.serve.questions import question_routes
 from hocket.observe.serve.requests import RequestRefused, json_response
+from hocket.observe.serve.result_routes import result_routes
 from hocket.observe.serve.routes import new_routes, refusal
 from hocket.observe.serve.runs import run_routes
 from hocket.observe.serve.state import ServerState
@@ -49,7 +50,9 @@ def make_api(state: ServerState) -> FastAPI:
 
     api.add_exception_handler(HTTPException, no_route)
     api.include_router(_session_routes(state), prefix=API)
-    for routes in (run_routes, ingest_routes, question_routes, view_routes, live_routes, download_routes):
+    for routes in (
+        run_routes, ingest_routes, question_routes, view_routes, live_routes, download_routes, result_routes
+    ):  # fmt: skip
         api.include_router(routes(state), prefix=API)
     return api
 

@@ -12,9 +12,7 @@ _KINDS = {
     ".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml", ".woff2": "font/woff2",
 }  # fmt: skip
-MISSING = (
-    "hocket was installed without its page: install a wheel, or Node.js and then `make page`; programs can ask v1/"
-)
+MISSING = "hocket was installed without its page: install a wheel, or Node.js and then `make page`"
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:;"
     " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
@@ -47,7 +45,7 @@ class PageFiles:
         from starlette.responses import PlainTextResponse, Response
 
         if name == "index.html" and name not in self._files:
-            return PlainTextResponse(MISSING + "\n", 501)
+            return PlainTextResponse(MISSING + "; programs can ask v1/\n", 501)
         if name not in self._files:
             raise RequestRefused(404, f"there is nothing at {name[:100]!r}")
         # Names of other files have a hash of their content.

@@ -15,6 +15,7 @@ from typing import Any
 
 from hocket.errors import InvalidArgument, MissingPackage
 from hocket.observe.serve.access import Access, read_token
+from hocket.observe.serve.opened_results import OpenedResults
 from hocket.observe.serve.page_files import PageFiles
 from hocket.observe.serve.run_loader import RunLoader, name_in_store
 from hocket.observe.serve.state import ServerState
@@ -36,7 +37,7 @@ def serve_store(
     folder: str | Path, *, runs: Sequence[str | Path] = (), host: str = "127.0.0.1", port: int = DEFAULT_PORT,
     names: Sequence[str] = (),
     retention: Retention | None = None, base_path: str = "", on_ready: Callable[[str], object] | None = None,
-    until: Event | None = None,
+    until: Event | None = None, results: OpenedResults | None = None,
 ) -> None:  # fmt: skip
     """Own a store of runs and answer requests until SIGINT or SIGTERM; then what waits is sealed.
 
@@ -52,6 +53,7 @@ def serve_store(
         base_path: of all requests, if a proxy in front of this does not take it away, as in "/user/me/proxy/28080".
         on_ready: is called with the address, such as "http://127.0.0.1:28080", as soon as requests are answered.
         until: when it is set, this ends as by a signal; signals come to the main thread only.
+        results: files that the page shows beside the runs, of `open_results`.
 
     Raises:
         InvalidArgument: the folder is something else, or the address cannot be had.
@@ -91,7 +93,7 @@ def serve_store(
         threading.Thread(target=_compile_questions, name="questions", daemon=True).start()
 
         async def main() -> None:
-            state = ServerState(owner, Access(token, known), base_path)
+            state = ServerState(owner, Access(token, known), base_path, results)
             loaders = [RunLoader(owner, state.live, Path(run), name_in_store(Path(run))) for run in runs]
             for loader in loaders:
                 loader.start()

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from hocket.observe.serve.access import Access
 from hocket.observe.serve.live import LiveRuns
+from hocket.observe.serve.opened_results import OpenedResults
 from hocket.observe.serve.requests import Bodies, RequestRefused
 from hocket.observe.serve.shared_answers import SharedAnswers
 from hocket.observe.serve.ticker import Ticker
@@ -29,6 +30,7 @@ class ServerState:
         owner: of the store.
         access: who may ask.
         base_path: of all requests, if a proxy does not take it away; "" or as in "/user/me/proxy/28080".
+        results: files that the page shows beside the runs.
 
     Attributes:
         live: the runs that go on.
@@ -39,10 +41,13 @@ class ServerState:
         query_pool: threads for them.
     """
 
-    def __init__(self, owner: StoreOwner, access: Access, base_path: str = "") -> None:
+    def __init__(
+        self, owner: StoreOwner, access: Access, base_path: str = "", results: OpenedResults | None = None
+    ) -> None:
         self.owner = owner
         self.access = access
         self.base_path = base_path
+        self.results = OpenedResults() if results is None else results
         self.live = LiveRuns()
         self.ticker = Ticker()
         self.is_closing = False

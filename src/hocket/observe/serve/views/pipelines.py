@@ -9,6 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from hocket.errors import HocketError, InvalidArgument
+from hocket.observe.serve.pipeline_action import PipelineAction
 from hocket.observe.serve.view import View, ViewSource, ViewWindow
 from hocket.pipeline import Action, CostModel, PipelineSchedule, Placement, simulate
 from hocket.pipeline.kind import kinds
@@ -19,17 +20,6 @@ if TYPE_CHECKING:
     from hocket.observe.store.table_questions import Tables
 
 _STEP = "training step"
-
-
-@dataclass(frozen=True)
-class PipelineAction:
-    """An action as in tables, such as "2F0"; times are seconds since the step began."""
-
-    rank: int
-    kind: str
-    action: str
-    began_s: float
-    ended_s: float
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ class ProcessSeries:
 
 @dataclass(frozen=True)
 class ProcessRow:
-    """A process; "rank" is -1 if it has none. "busy_s" are seconds by layer, in the window. "cost_s" are about the seconds
-    that recording took; null: there were too few events to tell."""
+    """A process; "rank" is -1 if it has none. "busy_s" are seconds by layer, in the window. "cost_s" is about what
+    recording took; null: there were too few events to tell."""
 
     process: int
     rank: int

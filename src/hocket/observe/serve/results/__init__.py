@@ -1,0 +1,1 @@
+"""The kinds of results that the page opens, one file each."""

@@ -1,0 +1,135 @@
+"""`hocket open` in a browser: every kind shows the numbers of its file, from a server and from one file without any."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hocket.observe.serve.opened_results import open_results
+
+from .. import program
+from ..observe.opened_files import opened, write_files
+from .browser import BrowserPage
+
+pytest.importorskip("playwright.sync_api")
+pytestmark = pytest.mark.timeout(300)
+_START = "nav[aria-label=Opened] a"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return write_files(tmp_path_factory.mktemp("files"))
+
+
+@pytest.fixture(scope="module")
+def address(files: dict[str, Path]) -> Iterator[str]:
+    with opened(files["bench"].with_name("before.json"), *files.values()) as (_, printed, _):
+        yield printed["page"]
+
+
+def _expected(files: dict[str, Path]) -> dict[str, list[float]]:
+    """Of each kind, numbers that its page must have."""
+    results = open_results([files["bench"].with_name("before.json"), *files.values()])
+    answers = {each.kind: json.loads(results.answers[each.name]) for each in results.listed}
+    bench, tuning = answers["bench"], answers["tuning"]
+    return {
+        "bench": [
+            bench["core_factor"],
+            *(value["value"] for value in bench["benchmarks"][0]["values"]),
+            *(row["ratio"] for row in bench["differences"][0]["rows"]),
+        ],
+        "tuning": [
+            *(row["seconds"] for row in tuning["times"]),
+            *(row["cost_s"] for row in tuning["choices"]),
+            *(row["cost_s"] for row in tuning["regrets"]),
+        ],
+        "observations": [row["total_s"] for row in answers["observations"]["rows"]],
+        "pipeline": [answers["pipeline"][name] for name in ("seconds", "bound_s", "bubble")],
+        "collective": [row["seconds"] for row in answers["collective"]["times"]],
+        "traffic": [row["compute_s"] for row in answers["traffic"]["steps"]],
+        "training": [each for curve in answers["training"]["curves"] for each in curve["values"] if each is not None],
+        "simulation": [answers["simulation"][name] for name in ("seconds", "compute_s", "waits_s")],
+    }
+
+
+def _check(shown: BrowserPage, files: dict[str, Path], *, checks_accessibility: bool) -> None:
+    """Show every file, and find its numbers."""
+    for kind, expected in _expected(files).items():
+        shown.page.click(f"{_START}:text-is('{files[kind].name}')")
+        shown.page.wait_for_selector("main table")
+        assert shown.page.query_selector("main [role=alert]") is None, kind
+        cells = shown.page.eval_on_selector_all("main [data-value]", "found => found.map(each => each.dataset.value)")
+        found = {float(each) for each in cells if each not in ("", "true", "false") and each[0] in "-0123456789"}
+        assert found.issuperset(expected), kind
+        assert shown.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), kind
+        if checks_accessibility:
+            assert shown.accessibility() == [], kind
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 400)])
+def test_every_kind_from_the_server(
+    browser: Any, files: dict[str, Path], address: str, scheme: str, width: int
+) -> None:
+    size = {"width": width, "height": 700}
+    with BrowserPage(browser, address, ready=_START, color_scheme=scheme, viewport=size) as shown:
+        names = shown.page.eval_on_selector_all("main th a", "found => found.map(each => each.textContent)")
+        assert names == ["before.json", *(path.name for path in files.values())]
+        assert shown.accessibility() == []
+        _check(shown, files, checks_accessibility=True)
+        shown.page.go_back()
+        shown.page.reload()
+        shown.page.wait_for_selector("main table")
+        assert shown.problems == []
+
+
+def test_every_kind_from_one_file(browser: Any, files: dict[str, Path], tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    paths = [str(path) for path in (files["bench"].with_name("before.json"), *files.values())]
+    done = program.hocket("open", *paths, "--html", str(page))
+    assert (done.returncode, done.stderr) == (0, "")
+    with BrowserPage(browser, page.as_uri(), ready=_START, offline=True) as shown:
+        _check(shown, files, checks_accessibility=False)
+        assert shown.problems == []
+
+
+def test_one_file_is_shown_at_once(browser: Any, files: dict[str, Path], tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert program.hocket("open", str(files["pipeline"]), "--html", str(page)).returncode == 0
+    with BrowserPage(browser, page.as_uri(), ready="main canvas") as shown:
+        assert shown.page.query_selector("nav") is None
+        shown.page.goto(f"{page.as_uri()}#/~/nothing.json")
+        shown.page.wait_for_selector("main [role=alert]")
+        assert "nothing.json" in shown.page.inner_text("[role=alert]")
+
+
+def test_a_name_may_have_any_characters(browser: Any, files: dict[str, Path], tmp_path: Path) -> None:
+    odd, page = tmp_path / "1/2? 100% #é<b>.json".replace("/", "-"), tmp_path / "page.html"
+    odd.write_bytes(files["traffic"].read_bytes())
+    assert program.hocket("open", str(odd), str(files["tuning"]), "--html", str(page)).returncode == 0
+    with (
+        opened(odd, files["tuning"]) as (_, printed, _),
+        BrowserPage(browser, printed["page"], ready=_START) as served,
+        BrowserPage(browser, page.as_uri(), ready=_START) as written,
+    ):
+        for shown in (served, written):
+            shown.page.click("main th a")
+            shown.page.wait_for_selector("main table td[data-value='0.25']")
+            assert odd.name in shown.page.inner_text("main h2")
+            shown.page.reload()
+            shown.page.wait_for_selector("main table td[data-value='0.25']")
+            assert shown.problems == []
+
+
+def test_the_keyboard_reaches_every_file(browser: Any, files: dict[str, Path], address: str) -> None:
+    with BrowserPage(browser, address, ready=_START) as shown:
+        shown.page.focus(f"{_START}:text-is('{files['tuning'].name}')")
+        shown.page.keyboard.press("Enter")
+        shown.page.wait_for_selector("main select")
+        shown.page.focus("main th button")
+        shown.page.keyboard.press("Enter")
+        shown.page.wait_for_selector("main th[aria-sort]")
+        assert shown.problems == []
