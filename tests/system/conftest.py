@@ -1,4 +1,4 @@
-"""The laboratory of two hosts, as a fixture. Without root or Debian's iproute2 these tests fail by name."""
+"""The laboratory of two hosts, and ClickHouse, as fixtures. Without root or Debian's iproute2 tests fail by name."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 
 from .browser import CHROMIUM
+from .clickhouse_parts import PASSWORD, Server
 
 DEADLINE_S = 150.0
+_CLICKHOUSE = ("chdb==4.4.0", "chdb-core==26.9.0", "clickhouse-connect==1.12.0", "lz4==4.4.5", "backports.zstd==1.8.0",
+               "urllib3==2.8.0", "certifi==2026.10.19.post1")  # fmt: skip
 _LAB = Path(__file__).parents[2] / "benchmarks" / "lab.py"
 
 
@@ -66,3 +69,27 @@ def run_commands() -> Iterator[Callable[..., list[subprocess.CompletedProcess[st
         if process.poll() is None:
             process.terminate()
             process.wait()
+
+
+@pytest.fixture(scope="session")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """ClickHouse in a process, as `clickhouse_connect` drives it."""
+    folder = tmp_path_factory.mktemp("packages")
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), *_CLICKHOUSE]
+    subprocess.run(install, check=True, timeout=240)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(packages, tmp_path_factory.mktemp("clickhouse"))
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def in_process(packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process has `clickhouse_connect`, too."""
+    monkeypatch.syspath_prepend(str(packages))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("HOCKET_CLICKHOUSE_PASSWORD", PASSWORD)

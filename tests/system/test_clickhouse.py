@@ -17,8 +17,6 @@ from hocket.observe.store.rollups import WIDTHS_S
 from ..observe.stored_rows import rows_of
 
 pytestmark = pytest.mark.timeout(300)
-PACKAGES = ("chdb==4.4.0", "chdb-core==26.9.0", "clickhouse-connect==1.12.0", "lz4==4.4.5", "backports.zstd==1.8.0",
-            "urllib3==2.8.0", "certifi==2026.10.19.post1")  # fmt: skip
 _PROGRAM = """
 import json, sys
 import clickhouse_connect
@@ -28,15 +26,6 @@ table = "CREATE TABLE rollups ENGINE = MergeTree ORDER BY (level, bin)"
 client.command(f"{table} AS SELECT * FROM file('{asked['files']}', Parquet)")
 print(json.dumps([client.query(sql, parameters=window).result_rows for sql, window in asked["questions"]]))
 """
-
-
-@pytest.fixture(scope="module")
-def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """ClickHouse in a process, as `clickhouse_connect` drives it."""
-    folder = tmp_path_factory.mktemp("packages")
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), *PACKAGES]
-    subprocess.run(install, check=True, timeout=240)
-    return folder
 
 
 def test_answers_of_clickhouse_are_those_of_duckdb(packages: Path, tmp_path: Path) -> None:

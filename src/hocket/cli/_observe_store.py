@@ -31,17 +31,19 @@ RUN is the folder of a run that `hocket observe run` has saved, or is saving now
 printed, with the token that it needs. With --store the page shows all runs of a folder: `hocket observe push` adds
 runs to it, from other hosts, too. Events are Parquet files there, which DuckDB, pandas and `hocket observe query STORE
 --run NAME` read without this process. Roll-ups of all times from a sixteenth of a second to days answer at once. The
-file "token" in the folder is what requests must show; others are refused."""
+file "token" in the folder is what requests must show; others are refused. STORE may also be a database of ClickHouse
+(pip install 'hocket[clickhouse,store]'), for more than a disk holds; HOCKET_CLICKHOUSE_PASSWORD has its password."""
 SERVE_EXAMPLES = """\b
 Examples:
   hocket observe serve hocket-run-20261129-101500
   hocket observe serve --store runs --keep 30d --keep-bytes 100G
   hocket observe push run-1 runs
+  hocket observe serve --store clickhouse://hocket@db.example:8123/runs
   ssh -L 28080:localhost:28080 head        then open the printed address here"""
 PUSH_HELP = """Send a recorded run to a store. What the store has is not sent again, so it can be repeated.
 
-STORE is the folder of a store that `hocket observe serve --store` serves on this host, or its address; then the
-environment variable HOCKET_STORE_TOKEN has the token."""
+STORE is what `hocket observe serve --store` was given on this host, or the address of its page; then the environment
+variable HOCKET_STORE_TOKEN has the token."""
 PUSH_EXAMPLES = """\b
 Examples:
   hocket observe push run-1 runs
@@ -75,8 +77,10 @@ class PageOptions:
 def serve(
     runs: Annotated[list[Path] | None, typer.Argument(metavar="[RUN]...", help="Folders of runs.")] = None,
     store: Annotated[
-        Path | None,
-        typer.Option("--store", metavar="FOLDER", help="Of many runs; made if it does not exist."),
+        str | None,
+        typer.Option(
+            "--store", metavar="STORE", help="Folder of many runs, or the address of a database of ClickHouse."
+        ),
     ] = None,
     host: Annotated[str, typer.Option("--host", help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[
@@ -113,20 +117,20 @@ def serve(
         Thread(target=_end_with_input, args=(until,), daemon=True).start()
     for run in wanted if not beside else ():
         check_run(run)
-    with folder_of_store(store, wanted) as folder:
+    with place_of_store(store, wanted) as place:
         options = PageOptions(host, port, tuple(name or ()), base_path, opens, as_json)
-        serve_folder(folder, wanted, options, retention=retention, until=until)
+        serve_place(place, wanted, options, retention=retention, until=until)
     return 0
 
 
-def serve_folder(
-    folder: Path, runs: list[Path], options: PageOptions, *, retention: Retention | None = None,
+def serve_place(
+    place: str, runs: list[Path], options: PageOptions, *, retention: Retention | None = None,
     until: Event | None = None, results: OpenedResults | None = None,
 ) -> None:  # fmt: skip
     """Serve a store until Ctrl-C, and print the address of its page.
 
     Args:
-        folder: of the store.
+        place: the folder of the store, or its address.
         runs: folders of runs that are brought into it.
         options: of the server.
         retention: what is removed when.
@@ -135,7 +139,7 @@ def serve_folder(
     """
     from hocket.observe.serve.running import DEFAULT_PORT, free_port, serve_store
 
-    base_path = options.base_path.rstrip("/")
+    folder, base_path = folder_of(place), options.base_path.rstrip("/")
     has_address = False
 
     def say(url: str) -> None:
@@ -147,7 +151,7 @@ def serve_folder(
             webbrowser.open(page)
         if options.as_json:
             listed = {} if results is None else {"results": [asdict(each) for each in results.listed]}
-            print(json_text({"url": url, "page": page, "store": str(folder), **listed}), flush=True)
+            print(json_text({"url": url, "page": page, "store": shown_place(place), **listed}), flush=True)
         else:
             print(f"the page is at {page}\nCtrl-C ends it", flush=True)
 
@@ -155,7 +159,7 @@ def serve_folder(
     if options.port is None and chosen != DEFAULT_PORT:
         print(f"hocket: port {DEFAULT_PORT} is taken; {chosen} is used", file=sys.stderr)
     try:
-        serve_store(folder, runs=runs, host=options.host, port=chosen, names=options.names, retention=retention,
+        serve_store(place, runs=runs, host=options.host, port=chosen, names=options.names, retention=retention,
                     base_path=base_path, on_ready=say, until=until, results=results)  # fmt: skip
     finally:
         if has_address:  # whoever has that port later is not to be told the token
@@ -180,8 +184,8 @@ def check_run(folder: Path) -> None:
 
 
 @contextmanager
-def folder_of_store(store: Path | None, runs: list[Path], *, is_temporary: bool = False) -> Iterator[Path]:
-    """The folder that is named; else one in the folder of the only run; else one that is removed at the end.
+def place_of_store(store: str | None, runs: list[Path], *, is_temporary: bool = False) -> Iterator[str]:
+    """The store that is named; else one in the folder of the only run; else one that is removed at the end.
 
     Args:
         store: that is named.
@@ -197,9 +201,9 @@ def folder_of_store(store: Path | None, runs: list[Path], *, is_temporary: bool 
     if not runs and not is_temporary:
         raise InvalidArgument("name a run, or a store of runs with --store")
     if len(runs) == 1 and os.access(runs[0], os.W_OK):
-        yield runs[0] / _STORE_OF_RUN
+        yield str(runs[0] / _STORE_OF_RUN)
         return
-    folder = Path(mkdtemp(prefix="hocket-store-"))
+    folder = mkdtemp(prefix="hocket-store-")
     try:
         yield folder
     finally:
@@ -242,15 +246,39 @@ def client_of(store: str) -> StoreClient:
                 f"{TOKEN_VARIABLE} must be the token of {store}: it is in the file token of the store"
             )
         return StoreClient(store, os.environ[TOKEN_VARIABLE])
-    folder = Path(store)
+    folder = folder_of(store)
     if not (folder / "address").is_file():
         raise InvalidArgument(_no_store(store))
     return StoreClient((folder / "address").read_text().strip(), (folder / "token").read_text().strip())
 
 
+def folder_of(place: str) -> Path:
+    """Return the folder of a store with its token and its address, wherever its rows are.
+
+    Raises:
+        InvalidArgument: an address of ClickHouse is not valid.
+    """
+    from hocket.observe.store.clickhouse.address import is_clickhouse, parse_address
+
+    return parse_address(place).folder if is_clickhouse(place) else Path(place)
+
+
+def shown_place(place: str) -> str:
+    """Return how a store is shown: without a password."""
+    from hocket.observe.store.clickhouse.address import is_clickhouse, parse_address
+
+    return parse_address(place).shown if is_clickhouse(place) else place
+
+
 def _no_store(store: str) -> str:
+    from hocket.observe.store.clickhouse.address import is_clickhouse
     from hocket.observe.store.segments import RUN_FILE, STORE_FILE
 
+    if is_clickhouse(store):
+        shown = shown_place(store)
+        return (
+            f"nobody serves {shown} here: start hocket observe serve --store {shown}, or name the address of its page"
+        )
     folder = Path(store)
     if (folder / STORE_FILE).is_file():
         return f"nobody serves {store}: start hocket observe serve --store {store}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hocket.cli._observe_store import PageOptions, check_run, folder_of_store, serve_folder
+from hocket.cli._observe_store import PageOptions, check_run, place_of_store, serve_place
 from hocket.cli._output import AsJson, json_text
 from hocket.cli._verbs import add_verb, argument, optional
 from hocket.errors import InvalidArgument
@@ -78,8 +78,8 @@ def open_files(
     results = open_results([path for path in files if path not in folders])
     check_page()
     alone = runs if len(files) == 1 else []
-    with folder_of_store(store, alone, is_temporary=not alone) as folder:
-        serve_folder(folder, runs, PageOptions(host, port, opens=opens, as_json=as_json), results=results)
+    with place_of_store(None if store is None else str(store), alone, is_temporary=not alone) as place:
+        serve_place(place, runs, PageOptions(host, port, opens=opens, as_json=as_json), results=results)
     return 0
 
 

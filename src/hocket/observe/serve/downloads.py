@@ -48,7 +48,7 @@ def download_routes(state: ServerState) -> APIRouter:
             path.unlink(missing_ok=True)
             raise
         remove = BackgroundTask(path.unlink, missing_ok=True)
-        return FileResponse(path, filename=f"{found.folder.name}-{table}.parquet", background=remove)
+        return FileResponse(path, filename=f"{found.name}-{table}.parquet", background=remove)
 
     @routes.get("/trace", response_class=StreamingResponse)
     async def trace(run: str, begin_s: Moment = None, end_s: Moment = None) -> Any:
@@ -56,7 +56,7 @@ def download_routes(state: ServerState) -> APIRouter:
         found = await state.found(run)
         source, window = ViewSource(found, state.owner), ViewWindow(begin_s, end_s)
         rows = await state.in_thread(_events, source, window)
-        headers = {"content-disposition": f'attachment; filename="{found.folder.name}.json"'}
+        headers = {"content-disposition": f'attachment; filename="{found.name}.json"'}
         return StreamingResponse(_written(rows), media_type="application/json", headers=headers)
 
     return routes

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from hocket.observe.store.stored_run import StoredRun
+    from hocket.observe.store.interface import RunInStore
 
 KEPT_SPANS = 1024
 """Pages show the last minute of a run that goes on."""
@@ -286,26 +286,26 @@ class LiveRuns:
         self._runs: dict[str, LiveRun] = {}
         self._lock = Lock()
 
-    def begin(self, run: StoredRun) -> LiveRun:
+    def begin(self, run: RunInStore) -> LiveRun:
         """Return what pages that follow a run are sent; from here on it goes on."""
         with self._lock:
-            if (found := self._runs.get(run.folder.name)) is None or found.is_over:
+            if (found := self._runs.get(run.name)) is None or found.is_over:
                 over = [name for name, each in self._runs.items() if each.is_over]
                 for name in over[:-_MOST_OVER]:
                     del self._runs[name]
-                found = self._runs[run.folder.name] = LiveRun()
+                found = self._runs[run.name] = LiveRun()
                 run.on_rollup = found.add
             return found
 
-    def find(self, run: StoredRun) -> LiveRun | None:
+    def find(self, run: RunInStore) -> LiveRun | None:
         """Return the same of a run that goes on; None: it does not."""
-        found = self._runs.get(run.folder.name)
+        found = self._runs.get(run.name)
         return None if found is None or found.is_over else found
 
-    def known(self, run: StoredRun) -> LiveRun | None:
+    def known(self, run: RunInStore) -> LiveRun | None:
         """Return the same of a run that goes on, or went on a while ago."""
-        return self._runs.get(run.folder.name)
+        return self._runs.get(run.name)
 
-    def is_live(self, run: StoredRun) -> bool:
+    def is_live(self, run: RunInStore) -> bool:
         """Return whether a run goes on."""
         return self.find(run) is not None

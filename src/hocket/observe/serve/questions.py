@@ -26,14 +26,14 @@ def question_routes(state: ServerState) -> APIRouter:
     async def health() -> Any:
         """Which process answers, and what goes wrong there."""
         owner = state.owner
-        return json_response({"process": os.getpid(), "store": str(owner.folder), "problems": owner.problems})
+        return json_response({"process": os.getpid(), "store": owner.place, "problems": owner.problems})
 
     @routes.get("/runs/{run}/rows")
     async def num_rows(run: str) -> Any:
         """What a run is, and how many rows each of its tables has."""
         found = await state.found(run)
         rows = await state.in_thread(found.num_rows)
-        return json_response({"run": found.folder.name, "description": found.description, "num_rows": rows})
+        return json_response({"run": found.name, "description": found.description, "num_rows": rows})
 
     @routes.get("/runs/{run}/questions/{question}")
     async def ask(
@@ -46,7 +46,7 @@ def question_routes(state: ServerState) -> APIRouter:
         async def compute() -> bytes:
             return await state.in_thread(lambda: json_bytes(found.ask(question, begin_s, end_s, spans)))
 
-        return json_response(await state.shared.get((found.folder.name, question, begin_s, end_s, spans), compute))
+        return json_response(await state.shared.get((found.name, question, begin_s, end_s, spans), compute))
 
     @routes.post("/runs/{run}/query")
     async def query(

@@ -3,7 +3,6 @@ is over all its tables come anew, as a run that has them from one reading."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -12,29 +11,25 @@ from threading import Event, Thread
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from hocket.errors import HocketError, RecorderError
+from hocket.errors import HocketError, PeerFailure, RecorderError
 from hocket.observe.saved import load_description, open_run
 from hocket.observe.serve.live import LiveRuns
 from hocket.observe.serve.run_analyst import RunAnalyst
 from hocket.observe.store.arrow_batches import arrow_table
 from hocket.observe.store.followed_run import RunFollower
-from hocket.observe.store.owner import IngestAnswer, StoreOwner
+from hocket.observe.store.interface import IngestAnswer, RunInStore, RunStore
 from hocket.observe.store.run_tables import run_tables
 from hocket.observe.store.segments import MOST_RUN_NAME
-from hocket.observe.store.stored_run import StoredRun
-from hocket.versioned_json import Head
-from hocket.whole_file import write_text
 
 if TYPE_CHECKING:
     from hocket.observe.saved import RunDescription
     from hocket.observe.store.run_tables import Columns
 
-_LOADED = Head("hocket loaded runs, version ", 1, RecorderError, most_nbytes=1 << 20)
-_LOADED_FILE = "loaded.json"
 _LOOK_S = 0.04
 _SENDER = "loader"
 _BATCH_ROWS = 65_536
 _STORED_S = 120.0
+_LOST_S = 2.0
 _BEGINNING_S = 30.0
 """A run that has just begun may say nothing so long."""
 LIVE_ENDING = "-live"
@@ -51,7 +46,7 @@ class RunLoader:
         name: of it in the store.
     """
 
-    def __init__(self, owner: StoreOwner, live: LiveRuns, folder: Path, name: str) -> None:
+    def __init__(self, owner: RunStore, live: LiveRuns, folder: Path, name: str) -> None:
         self._owner, self._live, self._folder, self._name = owner, live, folder, name
         self._stops = Event()
         self._thread = Thread(target=self._run, name=f"load {name}", daemon=True)
@@ -66,11 +61,16 @@ class RunLoader:
         self._thread.join(_STORED_S)
 
     def _run(self) -> None:
-        try:
-            if not is_loaded(self._owner.folder, self._name):
-                self._follow()
-        except (HocketError, OSError) as error:
-            self._owner.report(f"run {self._name}", f"{self._folder}: {error}")
+        while not self._stops.is_set():
+            try:
+                if not self._owner.is_loaded(self._name):
+                    self._follow()
+                return
+            except (HocketError, OSError) as error:
+                self._owner.report(f"run {self._name}", f"{self._folder}: {error}")
+                if not isinstance(error, PeerFailure):
+                    return
+            self._stops.wait(_LOST_S)  # the database of the store is away: then the run is followed from its beginning
 
     def _follow(self) -> None:
         """Store what a run saves, until it is over; then all of it."""
@@ -119,16 +119,16 @@ class RunLoader:
         self._owner.remove_run(self._name)
         run = self._added(self._name, opened.description)
         self._submit(run, run_tables(opened), {})
-        _mark_loaded(self._owner.folder, self._name)
+        self._owner.mark_loaded(self._name)
 
-    def _added(self, name: str, description: RunDescription) -> StoredRun:
+    def _added(self, name: str, description: RunDescription) -> RunInStore:
         known = {"began_unix_s": description.began_s, "command": list(description.command)}
         self._owner.add_run(name, known)
         run = self._owner.find_run(name)
         assert run is not None
         return run
 
-    def _submit(self, run: StoredRun, tables: Mapping[str, Columns], next_rows: dict[str, int]) -> None:
+    def _submit(self, run: RunInStore, tables: Mapping[str, Columns], next_rows: dict[str, int]) -> None:
         waiting: list[Future[IngestAnswer]] = []
         for table, columns in tables.items():
             rows = arrow_table(table, columns)
@@ -146,15 +146,3 @@ def name_in_store(folder: Path) -> str:
     """Return the name that a run has in a store: that of its folder, with "-" for what a name cannot have."""
     name = re.sub(r"[^A-Za-z0-9._-]", "-", folder.resolve().name).lstrip("._-")
     return name[: MOST_RUN_NAME - len(LIVE_ENDING)] or "run"
-
-
-def is_loaded(store: Path, name: str) -> bool:
-    """Return whether a store has all of a run that a loader has brought."""
-    path = store / _LOADED_FILE
-    return path.exists() and name in _LOADED.load(path)[1].get("runs", [])
-
-
-def _mark_loaded(store: Path, name: str) -> None:
-    path = store / _LOADED_FILE
-    known = _LOADED.load(path)[1].get("runs", []) if path.exists() else []
-    write_text(path, json.dumps({_LOADED.key: _LOADED.text, "runs": sorted({*known, name})}))

@@ -19,8 +19,9 @@ from hocket.observe.serve.opened_results import OpenedResults
 from hocket.observe.serve.page_files import PageFiles
 from hocket.observe.serve.run_loader import RunLoader, name_in_store
 from hocket.observe.serve.state import ServerState
+from hocket.observe.store.opening import open_store
 from hocket.observe.store.overview import QUESTIONS, sql_of
-from hocket.observe.store.owner import Retention, StoreOwner
+from hocket.observe.store.owner import Retention
 
 DEFAULT_PORT = 28080
 _MOST_CONNECTIONS = 1000
@@ -44,7 +45,9 @@ def serve_store(
     Needs ``pip install 'hocket[store]'``. `StoreClient` sends runs and asks; `query_stored` reads the files.
 
     Args:
-        folder: of the store; made if it does not exist. Its file ``token`` is what requests must show.
+        folder: of the store; made if it does not exist. Its file ``token`` is what requests must show. Or the address
+            of a database of ClickHouse, ``clickhouse://USER:PASSWORD@HOST:8123/DATABASE``; then the token is in a
+            folder of this user, ``~/.local/state/hocket/stores/HOST-PORT-DATABASE``.
         runs: folders of recorded runs to bring into it; those that go on are followed.
         host: address to listen at.
         port: to listen at; 0: any free one.
@@ -59,6 +62,7 @@ def serve_store(
         InvalidArgument: the folder is something else, or the address cannot be had.
         InvalidState: another process owns the store.
         MissingPackage: a package that the store needs is not installed.
+        AuthenticationError, PeerFailure: ClickHouse refuses the password, or cannot be reached.
 
     Examples:
         >>> from queue import Queue
@@ -83,8 +87,8 @@ def serve_store(
         if ":" in name.strip("[]") and not name.startswith("["):
             raise InvalidArgument(f"a name of this host has no port: {name!r:.80}")
     _keep_freed_memory()
-    with _listener(host, port) as listener, StoreOwner(folder, retention=retention) as owner:
-        token = read_token(Path(folder))
+    with _listener(host, port) as listener, open_store(folder, retention) as owner:
+        token = read_token(owner.folder)
         found_host, found_port = listener.getsockname()[:2]
         shown = f"[{found_host}]" if ":" in found_host else found_host
         own = {"localhost", "127.0.0.1", "[::1]", socket.gethostname(), shown, host}

@@ -15,8 +15,7 @@ from hocket.observe.serve.view import ViewSource
 if TYPE_CHECKING:
     import ibis.expr.types as ir
 
-    from hocket.observe.store.owner import StoreOwner
-    from hocket.observe.store.stored_run import StoredRun
+    from hocket.observe.store.interface import RunInStore, RunStore
     from hocket.observe.store.table_questions import Tables
 
 
@@ -76,7 +75,7 @@ def run_routes(state: ServerState) -> APIRouter:
             is_live = state.live.is_live(found)
             return await state.in_thread(lambda: json_bytes(_summary(found, state.owner, is_live)))
 
-        return json_response(await state.shared.get((found.folder.name, "summary"), compute))
+        return json_response(await state.shared.get((found.name, "summary"), compute))
 
     return routes
 
@@ -91,12 +90,12 @@ def _processes(table: Tables) -> ir.Table:
     )
 
 
-def _summary(run: StoredRun, owner: StoreOwner, is_live: bool) -> RunSummary:
+def _summary(run: RunInStore, owner: RunStore, is_live: bool) -> RunSummary:
     source = ViewSource(run, owner)
     (counts,) = source.rows(_processes)
     begin_s, end_s = run.extent()
     return RunSummary(
-        run=run.folder.name,
+        run=run.name,
         description=run.description if isinstance(run.description, dict) else {},
         command=source.command,
         began_unix_s=source.began_unix_s,

@@ -13,8 +13,7 @@ from hocket.observe.serve.opened_results import OpenedResults
 from hocket.observe.serve.requests import Bodies, RequestRefused
 from hocket.observe.serve.shared_answers import SharedAnswers
 from hocket.observe.serve.ticker import Ticker
-from hocket.observe.store.owner import StoreOwner
-from hocket.observe.store.stored_run import StoredRun
+from hocket.observe.store.interface import RunInStore, RunStore
 
 _SHARED_S = 1.0
 _MOST_SHARED_NBYTES = 256 << 20
@@ -42,7 +41,7 @@ class ServerState:
     """
 
     def __init__(
-        self, owner: StoreOwner, access: Access, base_path: str = "", results: OpenedResults | None = None
+        self, owner: RunStore, access: Access, base_path: str = "", results: OpenedResults | None = None
     ) -> None:
         self.owner = owner
         self.access = access
@@ -62,7 +61,7 @@ class ServerState:
         """Call a function that waits for files, in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, call, *arguments)
 
-    async def found(self, name: str) -> StoredRun:
+    async def found(self, name: str) -> RunInStore:
         """Return a run.
 
         Raises:

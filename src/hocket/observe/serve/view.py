@@ -8,9 +8,8 @@ from math import isfinite
 from typing import Any
 
 from hocket.errors import InvalidArgument
-from hocket.observe.store.owner import StoreOwner
+from hocket.observe.store.interface import RunInStore, RunStore
 from hocket.observe.store.rollups import LATEST_S
-from hocket.observe.store.stored_run import StoredRun
 from hocket.observe.store.table_questions import TableQuestion
 
 DEFAULT_SPANS, MOST_SPANS = 600, 4000
@@ -60,7 +59,7 @@ class ViewSource:
         owner: of the store.
     """
 
-    def __init__(self, run: StoredRun, owner: StoreOwner) -> None:
+    def __init__(self, run: RunInStore, owner: RunStore) -> None:
         self.run = run
         self._owner = owner
 

@@ -44,6 +44,6 @@ def _route(state: ServerState, view: View) -> Callable[..., Coroutine[Any, Any, 
         async def compute() -> bytes:
             return await state.in_thread(lambda: json_bytes(view.make(ViewSource(found, state.owner), window)))
 
-        return json_response(await state.shared.get((found.folder.name, view.name, window), compute))
+        return json_response(await state.shared.get((found.name, view.name, window), compute))
 
     return answer

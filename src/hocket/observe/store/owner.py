@@ -8,6 +8,7 @@ has all of them. Rows that arrive together are sealed together, by one thread.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 from collections import defaultdict
 from collections.abc import Callable
@@ -22,14 +23,16 @@ from typing import Any
 
 from hocket.errors import HocketError, InvalidArgument, InvalidState, RecorderError, ResourceExhausted
 from hocket.observe.store.arrow_batches import arrow
+from hocket.observe.store.interface import IngestAnswer, RunInStore, answer_waiting
 from hocket.observe.store.segments import RUN_FILE, RUN_NAME, STORE_FILE, check_run_name
 from hocket.observe.store.stored_run import SenderRows, StoredRun
 from hocket.versioned_json import Head
 from hocket.whole_file import write_text
 
 MOST_QUEUED_NBYTES = 256 << 20
+_LOADED = Head("hocket loaded runs, version ", 1, RecorderError, most_nbytes=1 << 20)
 _STORE = Head("hocket store, version ", 1, RecorderError, title="a store", most_nbytes=1 << 16)
-_LOCK_FILE, _RUNS = "owner.lock", "runs"
+_LOCK_FILE, _LOADED_FILE, _RUNS = "owner.lock", "loaded.json", "runs"
 _MOST_RUNS = 100_000
 _GATHERED_ROWS = 50_000
 _GATHER_S = 0.05
@@ -70,21 +73,6 @@ class Retention:
                 raise InvalidArgument(f"{name} must be positive, not {value}")
 
 
-@dataclass(frozen=True)
-class IngestAnswer:
-    """What became of rows.
-
-    Args:
-        next_row: the row of the sender that is expected next.
-        num_stored: how many of the rows are sealed now, by this call or by one before.
-        is_pending: whether they were sent before and are not yet sealed: ask again.
-    """
-
-    next_row: int
-    num_stored: int
-    is_pending: bool = False
-
-
 @dataclass
 class _Waiting:
     """Rows that are to be sealed."""
@@ -117,6 +105,7 @@ class StoreOwner:
     ) -> None:
         arrow().set_cpu_count(1)  # what can be done at once is done by threads of ours
         self.folder = Path(folder)
+        self.place = str(self.folder)
         self._retention = retention or Retention()
         self._most_queued_nbytes = most_queued_nbytes
         _make_store(self.folder)
@@ -228,6 +217,23 @@ class StoreOwner:
         if run is not None:
             run.close()
 
+    def is_loaded(self, name: str) -> bool:
+        """Return whether the store has all of a run that a loader has brought.
+
+        Raises:
+            RecorderError: the list of these runs is damaged; names its file.
+        """
+        return name in self._loaded()
+
+    def mark_loaded(self, name: str) -> None:
+        """Note that the store has all of a run that a loader has brought."""
+        runs = sorted({*self._loaded(), name})
+        write_text(self.folder / _LOADED_FILE, json.dumps({_LOADED.key: _LOADED.text, "runs": runs}))
+
+    def _loaded(self) -> list[str]:
+        path = self.folder / _LOADED_FILE
+        return [str(each) for each in _LOADED.load(path)[1].get("runs", [])] if path.exists() else []
+
     def report(self, place: str, problem: str) -> None:
         """Show a problem of something that goes on beside the store."""
         with self._runs_lock:
@@ -240,7 +246,7 @@ class StoreOwner:
             return dict(self._problems)
 
     def submit(
-        self, run: StoredRun, table: str, sender: str, first_row: int, rows: Any, nbytes: int
+        self, run: RunInStore, table: str, sender: str, first_row: int, rows: Any, nbytes: int
     ) -> Future[IngestAnswer]:
         """Have rows sealed, unless they already are.
 
@@ -256,6 +262,7 @@ class StoreOwner:
             InvalidArgument: the name of the sender is not valid, or a number is negative.
             ResourceExhausted: too much waits for being sealed: send it again later.
         """
+        assert isinstance(run, StoredRun)
         check_run_name(sender)
         if first_row < 0:
             raise InvalidArgument(f"the number of the first row must be at least 0, not {first_row}")
@@ -317,7 +324,7 @@ class StoreOwner:
             self._fail(group, error)
             return
         for each in group:
-            _answer(each.done, IngestAnswer(each.piece.after, each.piece.rows.num_rows))
+            answer_waiting(each.done, IngestAnswer(each.piece.after, each.piece.rows.num_rows))
 
     def _fail(self, group: list[_Waiting], error: Exception) -> None:
         """Tell a sender that its rows are not stored; and those that follow in the queue, which count on them."""
@@ -332,14 +339,14 @@ class StoreOwner:
         if not isinstance(error, (OSError, HocketError)):
             error = RecorderError(f"the rows cannot be stored: {type(error).__name__}: {error}")
         for each in (*group, *late):
-            _answer(each.done, error)
+            answer_waiting(each.done, error)
 
     def _tidy(self) -> None:
         while not self._is_closing.wait(_TIDY_S):
             with self._runs_lock:
                 runs = [*self._runs.values()]
             for run in runs:
-                self._try(f"run {run.folder.name}", run.tidy)
+                self._try(f"run {run.name}", run.tidy)
             self._try("retention", self._forget)
 
     def _try(self, place: str, work: Callable[[], object]) -> None:
@@ -373,17 +380,7 @@ class StoreOwner:
                     events_before = max(events_before, each.written_s + 1e-6)
                     break
         for run in runs:
-            self._try(f"run {run.folder.name}", lambda run=run: run.forget(events_before, rollups_before))  # type: ignore[misc]
-
-
-def _answer(done: Future[IngestAnswer], result: IngestAnswer | Exception) -> None:
-    """Give an answer to whoever still waits for it."""
-    if not done.set_running_or_notify_cancel():
-        return
-    if isinstance(result, Exception):
-        done.set_exception(result)
-    else:
-        done.set_result(result)
+            self._try(f"run {run.name}", lambda run=run: run.forget(events_before, rollups_before))  # type: ignore[misc]
 
 
 def _make_store(folder: Path) -> None:

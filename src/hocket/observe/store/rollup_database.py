@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,12 +9,14 @@ from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING, Any
 
-from hocket.errors import InvalidArgument, QueryTimeout, ResourceExhausted
+from hocket.errors import QueryTimeout, ResourceExhausted
 from hocket.observe.store.arrow_batches import arrow
 from hocket.observe.store.connection import duckdb_module
+from hocket.observe.store.interface import StoreAnswer
 from hocket.observe.store.overview import sql_of
 from hocket.observe.store.rollup_files import least_level, lowest_bins, read_levels
-from hocket.observe.store.rollups import GROUPS, LATEST_S, LONG, NAMES_OF_LAYERS, WIDTHS_S, merged, rollup_schema
+from hocket.observe.store.rollups import GROUPS, LONG, NAMES_OF_LAYERS, merged, rollup_schema
+from hocket.observe.store.spans import Extent, choose_spans, extent_of, seconds_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,31 +24,10 @@ if TYPE_CHECKING:
 _MOST_PARTIAL_ROWS = 200_000
 """Roll-ups are merged when so many rows were added."""
 MOST_LOADED_ROWS = 2_000_000
-_MOST_SPANS = 100_000
-_MOST_PARTS = 5_000_000
-"""Long events are divided into so many parts at most for one answer; more make its spans wider."""
 _TIMEOUT_S = 30.0
 _LAYERS = "ENUM(" + ", ".join(f"'{each}'" for each in sorted(NAMES_OF_LAYERS)) + ")"
 """Rows are grouped by it in half the time that they are by texts, and sorted as texts are."""
 _TYPES = {"int8": "TINYINT", "int64": "BIGINT", "string": "VARCHAR", "double": "DOUBLE"}
-
-
-@dataclass(frozen=True)
-class StoreAnswer:
-    """The answer to a question about a window.
-
-    Args:
-        width_s: length of a span; "bin" times it is the begin of a span in seconds since the run began.
-        begin_s, end_s: the window, in whole spans.
-        columns: their names.
-        rows: values by column.
-    """
-
-    width_s: float
-    begin_s: float
-    end_s: float
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Any, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -91,12 +71,12 @@ class RollupDatabase:
         columns = {field.name: _TYPES[str(field.type)] for field in rollup_schema()} | {"layer": _LAYERS}
         listed = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
         self._database.execute(f"CREATE TABLE rollups ({listed})")
-        self._num_rows = self._num_partial_rows = self._num_long = 0
-        self._least_s, self._most_s = math.inf, -math.inf
+        self._num_rows = self._num_partial_rows = 0
+        self._known = Extent()
         paths = files()
         self._least_level = least_level(paths, MOST_LOADED_ROWS)
         if self._least_level and (lowest := lowest_bins(paths)):
-            self._widen(*_seconds_of(*lowest))
+            self._known = Extent(*seconds_of(*lowest))
         for rollups in read_levels(paths, self._least_level):
             self.insert(rollups)
         self._num_partial_rows = 0  # files are merged as they come
@@ -104,9 +84,7 @@ class RollupDatabase:
     @property
     def extent(self) -> tuple[float, float]:
         """The begin of the first and the end of the last event, to a span; (0, 0) if the run has no events."""
-        if self._least_s > self._most_s:
-            return 0.0, 0.0
-        return max(self._least_s, -LATEST_S), min(self._most_s, LATEST_S)
+        return self._known.limits
 
     @property
     def is_too_large(self) -> bool:
@@ -120,7 +98,7 @@ class RollupDatabase:
 
     def inserted(self, rollups: pa.Table) -> Insertion:
         """Add rows that nobody sees before they are committed; nor ever, if they are not."""
-        kept, limits = rollups, _limits(rollups)
+        kept, known = rollups, extent_of(rollups)
         if self._least_level:
             compute, level = arrow().compute, rollups["level"]
             is_kept = compute.or_(compute.greater_equal(level, self._least_level), compute.equal(level, LONG))
@@ -137,9 +115,7 @@ class RollupDatabase:
 
         def commit() -> None:
             cursor.execute("COMMIT")
-            num_long, least_s, most_s = limits
-            self._num_long += num_long
-            self._widen(least_s, most_s)
+            self._known = self._known.joined(known)
             self._num_rows += kept.num_rows
             self._num_partial_rows += kept.num_rows
 
@@ -167,24 +143,14 @@ class RollupDatabase:
             timer = Timer(_TIMEOUT_S, cursor.interrupt)
             timer.start()
             try:
-                least, most = self.extent
-                begin = least if begin_s is None else begin_s
-                end = max(most, begin) if end_s is None else end_s
-                if not (abs(begin) <= LATEST_S and abs(end) <= LATEST_S and begin <= end):
-                    raise InvalidArgument(f"a window must begin before it ends, not {begin:g} and {end:g}")
-                if not 1 <= num_spans <= _MOST_SPANS:
-                    raise InvalidArgument(f"a window has 1 to {_MOST_SPANS} spans, not {num_spans}")
-                num_long = self._num_long_in(cursor, begin, end)
-                level = _level(begin, end, num_spans, num_long)
-                width_s = WIDTHS_S[level]
-                first, after = _spans(begin, end, width_s)
-                source = _read_parquet(self._files()) if level < self._least_level else "rollups"
-                parameters = {"level": level, "first": first, "after": after} | (
-                    {"width_s": width_s} if num_long else {}
+                chosen = choose_spans(
+                    begin_s, end_s, num_spans, self.extent, lambda begin, end: self._num_long_in(cursor, begin, end)
                 )
-                cursor.execute(sql_of(question, "duckdb", source=source, has_long=bool(num_long)), parameters)
+                source = _read_parquet(self._files()) if chosen.level < self._least_level else "rollups"
+                sql = sql_of(question, "duckdb", source=source, has_long=bool(chosen.num_long))
+                cursor.execute(sql, chosen.parameters)
                 columns = tuple(column[0] for column in cursor.description)
-                return StoreAnswer(width_s, first * width_s, after * width_s, columns, tuple(cursor.fetchall()))
+                return StoreAnswer(chosen.width_s, chosen.begin_s, chosen.end_s, columns, tuple(cursor.fetchall()))
             except duckdb.InterruptException:
                 raise QueryTimeout(f"the answer took longer than {_TIMEOUT_S:g} s: ask for a shorter window") from None
             except duckdb.Error as error:
@@ -193,7 +159,7 @@ class RollupDatabase:
                 timer.cancel()
 
     def _num_long_in(self, cursor: Any, begin_s: float, end_s: float) -> int:
-        if not self._num_long:
+        if not self._known.num_long:
             return 0
         sql = f"SELECT count(*) FROM rollups WHERE level = {LONG} AND began_s < $end AND ended_s >= $begin"
         return int(cursor.execute(sql, {"begin": begin_s, "end": end_s}).fetchone()[0])
@@ -206,44 +172,8 @@ class RollupDatabase:
         finally:
             cursor.close()
 
-    def _widen(self, least_s: float, most_s: float) -> None:
-        self._least_s, self._most_s = min(self._least_s, least_s), max(self._most_s, most_s)
-
-
-def _limits(rollups: pa.Table) -> tuple[int, float, float]:
-    """How many long events there are; the begin of the first and the end of the last event, to a span."""
-    compute, level = arrow().compute, rollups["level"]
-    least_s, most_s = math.inf, -math.inf
-    bins = rollups["bin"].filter(compute.equal(level, 0))
-    if len(bins):
-        least_s, most_s = _seconds_of(*compute.min_max(bins).as_py().values())
-    long_events = rollups.filter(compute.equal(level, LONG))
-    if long_events.num_rows:
-        least_s = min(least_s, compute.min(long_events["began_s"]).as_py())
-        most_s = max(most_s, compute.max(long_events["ended_s"]).as_py())
-    return long_events.num_rows, least_s, most_s
-
-
-def _seconds_of(first: int, last: int) -> tuple[float, float]:
-    """Begin and end of spans of the lowest level."""
-    return first * WIDTHS_S[0], (last + 1) * WIDTHS_S[0]
-
 
 def _read_parquet(paths: Iterable[Path]) -> str:
     """The SQL of all rows of files."""
     listed = ", ".join("'" + str(each).replace("'", "''") + "'" for each in paths)
     return f"read_parquet([{listed}])"
-
-
-def _level(begin_s: float, end_s: float, num_spans: int, num_long: int) -> int:
-    """The lowest level with so few spans, and so few parts of long events."""
-    for level, width_s in enumerate(WIDTHS_S):
-        first, after = _spans(begin_s, end_s, width_s)
-        if after - first <= num_spans and num_long * (after - first) <= _MOST_PARTS:
-            return level
-    return len(WIDTHS_S) - 1
-
-
-def _spans(begin_s: float, end_s: float, width_s: float) -> tuple[int, int]:
-    """The first span of a window and the one after its last."""
-    return int(begin_s // width_s), int(-(-end_s // width_s))

@@ -19,7 +19,8 @@ from hocket.errors import InvalidArgument, RecorderError
 from hocket.observe.store.arrow_batches import arrow, schema_of
 from hocket.observe.store.columns import TABLE_COLUMNS
 from hocket.observe.store.connection import QueryResult
-from hocket.observe.store.rollup_database import Insertion, RollupDatabase, StoreAnswer
+from hocket.observe.store.interface import StoreAnswer
+from hocket.observe.store.rollup_database import Insertion, RollupDatabase
 from hocket.observe.store.rollups import NAMES_OF_LAYERS, level_groups, merged, rollup_of
 from hocket.observe.store.segments import (
     RUN_FILE,
@@ -83,7 +84,7 @@ class StoredRun:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder, self.name = folder, folder.name
         _, content = _RUN.load(folder / RUN_FILE)
         self.description = content.get("description")
         self._lock = Lock()
@@ -135,9 +136,7 @@ class StoredRun:
             if first_row != expected:
                 return expected
             if key not in self._claimed and sum(each == table for each, _ in self._claimed) >= MOST_SENDERS:
-                raise InvalidArgument(
-                    f"table {table} of {self.folder.name} has {MOST_SENDERS} senders, the most there can be"
-                )
+                raise InvalidArgument(f"table {table} of {self.name} has {MOST_SENDERS} senders, the most there can be")
             self._claimed[key] = first_row + num_rows
             return None
 

@@ -85,7 +85,7 @@ def _regions(table: Tables) -> ir.Table:
 
 
 def _make(source: ViewSource, window: ViewWindow) -> ComparisonView:
-    others = [name for name in source.run_names() if name != source.run.folder.name]
+    others = [name for name in source.run_names() if name != source.run.name]
     if not window.other:
         return ComparisonView(others, "", [])
     before, after = _blocks(source.of(window.other)), _blocks(source)

@@ -54,7 +54,7 @@ def _findings(table: Tables) -> ir.Table:
 
 def _make(source: ViewSource, _: ViewWindow) -> HistoryView:
     names = source.run_names()
-    own = source.run.folder.name
+    own = source.run.name
     chosen = names[:_MOST_RUNS] if own in names[:_MOST_RUNS] else [*names[: _MOST_RUNS - 1], own]
     return HistoryView(len(names), [_row(source, name) for name in chosen])
 

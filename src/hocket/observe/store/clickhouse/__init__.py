@@ -1,0 +1,1 @@
+"""Stores whose rows are in a ClickHouse server."""
