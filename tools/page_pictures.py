@@ -1,14 +1,16 @@
 """Take the pictures of the page that the documentation has: python tools/page_pictures.py [FOLDER].
 
 Records examples/observed_training.py, one of whose ranks is slow on purpose, and looks at each view in Chromium: 1,200
-pixels wide in light colours and 400 wide in dark ones; the overview and the timeline in the other two ways as well, and
-while the training goes on. Needs /usr/bin/chromium, and `make page`.
+pixels wide in light colours and 400 wide in dark ones; the overview and the timeline in the other two ways as well. An
+earlier training is looked at while it goes on, which takes a part of the processors. FOLDER-strip.png has what counts
+of three pictures. Needs /usr/bin/chromium, and `make page`.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -24,7 +26,7 @@ from playwright.sync_api import sync_playwright
 ROOT = Path(__file__).parents[1]
 CHROMIUM = "/usr/bin/chromium"
 HOCKET = [sys.executable, "-m", "hocket.cli"]
-TRAINING = [*HOCKET, "run", "-n", "2", str(ROOT / "examples/observed_training.py"), "--slow-rank", "1"]
+TRAINING = ["hocket", "run", "-n", "2", "examples/observed_training.py", "--slow-rank", "1", "--steps", "500"]
 WAYS = {
     "1200-light": (1200, "light"),
     "400-dark": (400, "dark"),
@@ -33,6 +35,13 @@ WAYS = {
 }
 IN_ALL_WAYS = ("overview", "timeline")
 MOST_HEIGHT, NUM_COLOURS = 1600, 128
+STRIP = {"live-1200-light": (0, 455), "overview-1200-light": (200, 560), "breakdown-1200-light": (185, 420)}
+"""Which part of which picture, from top to bottom."""
+# Wherever this checkout is.
+PLACES = """([from, to]) => {
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) texts.currentNode.data = texts.currentNode.data.replaceAll(from, to);
+}"""
 TIMEOUT_S = 60.0
 
 
@@ -51,13 +60,38 @@ def served(run: Path, store: Path) -> Iterator[str]:
 
 def save(page: Any, path: Path) -> None:
     """Save what the page shows, with few colours."""
+    page.evaluate(PLACES, [str(ROOT), "~/hocket"])
     height = min(page.evaluate("document.documentElement.scrollHeight"), MOST_HEIGHT)
     width = page.viewport_size["width"]
     content = page.screenshot(full_page=True, clip={"x": 0, "y": 0, "width": width, "height": height})
-    Image.open(io.BytesIO(content)).convert("RGB").quantize(NUM_COLOURS, dither=Image.Dither.NONE).save(
-        path, optimize=True
-    )
+    write(Image.open(io.BytesIO(content)), path)
+
+
+def write(image: Image.Image, path: Path) -> None:
+    """Write a picture with few colours."""
+    image.convert("RGB").quantize(NUM_COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
     print(path.name, path.stat().st_size // 1024, "KiB", flush=True)
+
+
+def strip_of(folder: Path) -> Image.Image:
+    """What counts of some pictures, below each other."""
+    parts = []
+    for name, (top, bottom) in STRIP.items():
+        with Image.open(folder / f"{name}.png") as picture:
+            parts.append(picture.convert("RGB").crop((0, top, picture.width, min(bottom, picture.height))))
+    strip = Image.new("RGB", (parts[0].width, sum(each.height for each in parts)), "white")
+    top = 0
+    for each in parts:
+        strip.paste(each, (0, top))
+        top += each.height
+    return strip
+
+
+def recorded(run: Path) -> subprocess.Popen[bytes]:
+    """Begin to record the training."""
+    command = [*HOCKET, "observe", "run", "--output", str(run), "--", *TRAINING]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PATH": path})
 
 
 def until(page: Any, expression: str) -> None:
@@ -90,16 +124,16 @@ def take(browser: Any, address: str, folder: Path) -> None:
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="hocket-pictures-") as place, sync_playwright() as started:
-        run, store = Path(place) / "training", Path(place) / "store"
         browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        record = [*HOCKET, "observe", "run", "--output", str(run), "--", *TRAINING, "--steps", "500"]
-        recording = subprocess.Popen(record)
+        run = Path(place) / "live" / "training"
+        run.parent.mkdir()
+        recording = recorded(run)
         deadline = time.monotonic() + TIMEOUT_S
         while not ((claim := run / "recording").exists() and claim.stat().st_size):
             if time.monotonic() > deadline:
                 sys.exit("the training was not recorded")
             time.sleep(0.05)
-        with served(run, store) as address:
+        with served(run, Path(place) / "live-store") as address:
             page = browser.new_page(viewport={"width": 1200, "height": 640})
             page.goto(f"{address}&/training-live/timeline")
             until(page, "(document.querySelector('canvas')?.ariaLabel ?? '').includes('lanes')")
@@ -108,10 +142,15 @@ def main(folder: Path) -> None:
             page.close()
             if recording.wait(10 * TIMEOUT_S) != 0:
                 sys.exit("the training failed")
-            while not (store / "loaded.json").exists():
+        run = Path(place) / "training"
+        if recorded(run).wait(10 * TIMEOUT_S) != 0:
+            sys.exit("the training failed")
+        with served(run, Path(place) / "store") as address:
+            while not (Path(place) / "store/loaded.json").exists():
                 time.sleep(0.1)
             take(browser, address, folder)
         browser.close()
+    write(strip_of(folder), folder.with_name(f"{folder.name}-strip.png"))
 
 
 if __name__ == "__main__":
