@@ -193,7 +193,10 @@ def opening(options: Options) -> PartResults:
                         page = browser.new_page(viewport={"width": 1200, "height": 900})
                         begun = time.monotonic()
                         page.goto(f"{url}/#token={token}&/{RUN}/{view}")
-                        page.wait_for_selector(drawn, timeout=60_000)
+                        while page.query_selector(drawn) is None:  # Playwright would look twice a second only
+                            if time.monotonic() > begun + 60:
+                                raise TimeoutError(f"{view} of {num_rows} events was not drawn")
+                            time.sleep(0.01)
                         page.evaluate(
                             "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
                         )

@@ -169,6 +169,25 @@ def test_clocks_that_jump_make_no_wrong_number() -> None:
     assert pa.compute.sum(lowest["busy_s"]).as_py() == 0.0
 
 
+def test_rows_that_are_added_while_others_are_merged_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollup_database, "_MOST_PARTIAL_ROWS", 10)
+    database = rollup_database.RollupDatabase(list)
+    parts = [rollup_of("io", rows_of("io", 200, seed)) for seed in range(60)]
+    with ThreadPoolExecutor(1) as pool:
+        adding = pool.submit(lambda: [database.insert(each) for each in parts])
+        num_merged = 0
+        while not adding.done():
+            database.tidy()
+            num_merged += 1
+        adding.result()
+    assert num_merged > 1
+    database.tidy()
+    (row,) = database.ask("totals", 0.0, 1e6, 4).rows
+    expected = [rows_of("io", 200, seed)["weight"].to_numpy() for seed in range(60)]
+    assert row[1] == np.maximum(np.concatenate(expected), 1).sum()
+    assert database._num_rows == database._database.execute("SELECT count(*) FROM rollups").fetchone()[0]
+
+
 def test_roll_ups_of_many_cells_are_those_of_numpy() -> None:
     num_rows = 100_000
     draw = np.random.default_rng(5)

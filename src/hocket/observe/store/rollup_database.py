@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Timer
+from threading import Lock, Timer
 from typing import TYPE_CHECKING, Any
 
 from hocket.errors import QueryTimeout, ResourceExhausted
@@ -71,6 +71,7 @@ class RollupDatabase:
         columns = {field.name: _TYPES[str(field.type)] for field in rollup_schema()} | {"layer": _LAYERS}
         listed = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
         self._database.execute(f"CREATE TABLE rollups ({listed})")
+        self._counts_lock = Lock()
         self._num_rows = self._num_partial_rows = 0
         self._known = Extent()
         paths = files()
@@ -115,25 +116,30 @@ class RollupDatabase:
 
         def commit() -> None:
             cursor.execute("COMMIT")
-            self._known = self._known.joined(known)
-            self._num_rows += kept.num_rows
-            self._num_partial_rows += kept.num_rows
+            with self._counts_lock:
+                self._known = self._known.joined(known)
+                self._num_rows += kept.num_rows
+                self._num_partial_rows += kept.num_rows
 
         return Insertion(self, commit, cursor.close)
 
     def tidy(self) -> None:
-        """Merge rows of the same span, if many were added."""
-        if self._num_partial_rows <= _MOST_PARTIAL_ROWS:
+        """Merge rows of the same span, if many were added; others may be added meanwhile."""
+        num_partial = self._num_partial_rows
+        if num_partial <= _MOST_PARTIAL_ROWS:
             return
         with self._cursor() as cursor:
-            rows = merged(cursor.sql("SELECT * FROM rollups").to_arrow_table().cast(rollup_schema()))
+            cursor.execute("BEGIN")  # rows that are added from here on are neither seen nor removed
+            found = cursor.sql("SELECT * FROM rollups").to_arrow_table().cast(rollup_schema())
+            rows = merged(found, in_order=False)
             cursor.register("merged_rows", rows)
-            cursor.execute("BEGIN")
             cursor.execute("DELETE FROM rollups")
             cursor.execute("INSERT INTO rollups SELECT * FROM merged_rows")
             cursor.execute("COMMIT")
             cursor.unregister("merged_rows")
-        self._num_rows, self._num_partial_rows = rows.num_rows, 0
+        with self._counts_lock:
+            self._num_rows += rows.num_rows - found.num_rows
+            self._num_partial_rows -= num_partial
 
     def ask(self, question: str, begin_s: float | None, end_s: float | None, num_spans: int) -> StoreAnswer:
         """Answer a question; see `StoredRun.ask`."""

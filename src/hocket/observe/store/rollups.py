@@ -93,10 +93,12 @@ def _shortened(column: pa.ChunkedArray) -> tuple[NDArray[np.int32], pa.Array]:
     return codes, names
 
 
-def merged(rollups: pa.Table) -> pa.Table:
-    """Return roll-ups, by level and span, in which every span of a name and process occurs once.
+def merged(rollups: pa.Table, *, in_order: bool = True) -> pa.Table:
+    """Return roll-ups in which every span of a name and process occurs once; long events stay as they are.
 
-    Long events stay as they are.
+    Args:
+        rollups: in any order.
+        in_order: whether they are to be in the order of level and span.
     """
     pa = arrow()
     keys = ["level", "bin", "layer", "process", "rank", "name"]
@@ -106,7 +108,8 @@ def merged(rollups: pa.Table) -> pa.Table:
     found = rollups.filter(pa.compute.invert(is_long)).group_by(keys, use_threads=False).aggregate(sums)
     chosen = found.select([*keys, *(f"{name}_{how}" for name, how in sums)])
     whole = chosen.rename_columns([*keys, *(name for name, _ in sums)]).cast(rollup_schema())
-    whole = whole.sort_by([("level", "ascending"), ("bin", "ascending")])
+    if in_order:
+        whole = whole.sort_by([("level", "ascending"), ("bin", "ascending")])
     return pa.concat_tables([rollups.filter(is_long).cast(rollup_schema()), whole])
 
 

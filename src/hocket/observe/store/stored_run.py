@@ -286,9 +286,11 @@ class StoredRun:
             self._merge(self._rollup_folder(table), self._rollup_segments[table], is_rollup=True)
         now = monotonic()
         with self._database_lock:
-            if self._database is not None:
-                self._database.tidy()
-                if now - self._asked_s > _IDLE_S or self._database.is_too_large:
+            database = self._database
+        if database is not None:
+            database.tidy()
+            with self._database_lock:
+                if self._database is database and (now - self._asked_s > _IDLE_S or database.is_too_large):
                     self._database = None  # the next question reads what it needs
         with self._lock:
             due = [path for since, path in self._doomed if now - since > _GRACE_S]
