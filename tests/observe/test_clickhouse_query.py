@@ -62,6 +62,9 @@ SELECT file/**/('/etc/passwd') ¦ file
 SELECT arrayMap(file, ['/etc/passwd']) ¦ arrayMap
 SELECT arrayMap("file", ['/etc/passwd']) FROM io ¦ arrayMap
 SELECT arrayMap(toString, [1]) ¦ 'toString'
+SELECT arrayMax(file AS f, ['x.csv']) FROM io ¦ arrayMax
+SELECT arraySort(joinGet AS f, ['x']), (SELECT 1 AS joinGet) FROM io ¦ arraySort
+SELECT arrayCount(file || '', ['x']) FROM io ¦ arrayCount
 SELECT arrayFilter(x -> file(x) = '', ['/etc/passwd']) ¦ file
 SELECT * REPLACE (file('x') AS op) FROM io ¦ file
 SELECT * APPLY(file) FROM io ¦ APPLY

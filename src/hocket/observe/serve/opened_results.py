@@ -101,7 +101,7 @@ def _blaming(path: Path) -> Iterator[None]:
         yield
     except HocketError:
         raise
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise InvalidArgument(f"{path} is damaged: {type(error).__name__}: {error}") from error
 
 

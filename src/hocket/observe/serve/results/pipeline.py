@@ -98,8 +98,9 @@ def _make(source: ResultSource) -> PipelineAnswer:
             places, timeline.begin_s.tolist(), timeline.end_s.tolist(), strict=True
         )
     ]
+    stages = _stages_by_rank(schedule)
     ranks = [
-        PipelineRank(rank, _stages_of(schedule, rank), busy_s, peak)
+        PipelineRank(rank, stages.get(rank, []), busy_s, peak)
         for rank, (busy_s, peak) in enumerate(zip(timeline.busy_s.tolist(), timeline.peak_nbytes.tolist(), strict=True))
     ]
     bound_s = None if problem else bound_of(schedule, timeline.costs)
@@ -118,14 +119,13 @@ def _together(actions: Sequence[Action]) -> Iterator[tuple[Action, int, int]]:
         yield from ((action, place, len(group)) for place, action in enumerate(group))
 
 
-def _stages_of(schedule: PipelineSchedule, rank: int) -> list[str]:
-    """The stages of a rank, with the pipe where there are several, as in "1:2"."""
-    return [
-        f"{pipe}:{stage}" if schedule.num_pipes > 1 else str(stage)
-        for pipe, ranks in enumerate(schedule.placement.ranks)
-        for stage, owner in enumerate(ranks)
-        if owner == rank
-    ]
+def _stages_by_rank(schedule: PipelineSchedule) -> dict[int, list[str]]:
+    """The stages of each rank, with the pipe where there are several, as in "1:2"."""
+    found: dict[int, list[str]] = {}
+    for pipe, ranks in enumerate(schedule.placement.ranks):
+        for stage, owner in enumerate(ranks):
+            found.setdefault(owner, []).append(f"{pipe}:{stage}" if schedule.num_pipes > 1 else str(stage))
+    return found
 
 
 RESULT = ResultKind(

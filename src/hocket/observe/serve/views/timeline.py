@@ -114,16 +114,17 @@ def _make(source: ViewSource, window: ViewWindow) -> TimelineView:
     for own_process, own_rank, own_layer in sorted(found, key=_order):
         host = hosts.get(own_process, "")
         if by_host and (host, own_layer) not in places:
-            members = {each for each in ranks if each in hosts and hosts[each] == host} or {own_process}
+            members = [each for each in ranks if hosts.get(each, "") == host]
             places[host, own_layer] = len(lanes)
             lanes.append(TimelineLane(host or "unknown host", own_layer, host, -1, -1, len(members)))
-        elif not by_host:
+        elif not by_host and (own_process, own_layer) not in places:  # it may have had no rank before
             label = f"rank {own_rank}" if own_rank >= 0 else f"process {own_process}"
             places[own_process, own_layer] = len(lanes)
             lanes.append(TimelineLane(label, own_layer, host, own_process, own_rank, 1))
     owners = [hosts.get(each, "") for each in process] if by_host else process
     lane = [places[pair] for pair in zip(owners, layer, strict=True)]
-    cells = TimelineCells(*_summed(lane, spans, *sums) if by_host else map(list, (lane, spans, *sums)))
+    is_unique = len(places) == len(found)
+    cells = TimelineCells(*map(list, (lane, spans, *sums)) if is_unique else _summed(lane, spans, *sums))
     has_events = width_s == WIDTHS_S[0] and not by_host and sum(cells.count) <= _MOST_EVENTS
     first_s, last_s = _exact(window, begin_s, end_s)
     events = _single_events(source, places, first_s, last_s) if has_events else None

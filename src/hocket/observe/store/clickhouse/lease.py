@@ -47,7 +47,7 @@ class Lease:
     def __init__(self, server: ClickHouseServer, database: str, ident: str) -> None:
         self._server, self._database, self._ident = server, database, ident
         self._until_s = 0.0
-        self._number = 0
+        self._number = self._num_given_up = 0
 
     @property
     def is_held(self) -> bool:
@@ -71,12 +71,14 @@ class Lease:
             PeerFailure: the server cannot be reached.
         """
         self._find_others()
-        self._write(LEASE_S)
+        began_s = monotonic()
+        self._insert(self._own_id, LEASE_S, is_over=False)
         try:
             self._find_others()
         except HocketError:
             self.give_up()
             raise
+        self._until_s = began_s + LEASE_S
 
     def renew(self) -> None:
         """Have it last longer, unless it has ended meanwhile.
@@ -85,21 +87,23 @@ class Lease:
             InvalidState: it has ended.
             PeerFailure: the server cannot be reached.
         """
-        before_s = self._until_s
-        self._write(LEASE_S)
-        if monotonic() > before_s:  # another owner may have taken it
-            self._until_s = 0.0
+        before_s, began_s = self._until_s, monotonic()
+        self._insert(self._own_id, LEASE_S, is_over=False)
+        # Where it had ended meanwhile, another owner may have taken it.
+        self._until_s = began_s + LEASE_S if monotonic() <= before_s else 0.0
+        if not self._until_s:
             self.check()
 
     def give_up(self) -> None:
         """End it."""
         self._until_s = 0.0
-        self._insert(self._ident, 0.0, is_over=True)
+        self._insert(self._own_id, 0.0, is_over=True)
+        self._num_given_up += 1
 
-    def _write(self, seconds: float) -> None:
-        began_s = monotonic()
-        self._insert(self._ident, seconds, is_over=False)
-        self._until_s = began_s + seconds
+    @property
+    def _own_id(self) -> str:
+        """A lease that was given up is over for ever; the next one has another name."""
+        return f"{self._ident}.{self._num_given_up}"
 
     def _insert(self, ident: str, seconds: float, *, is_over: bool) -> None:
         self._number += 1
@@ -113,8 +117,8 @@ class Lease:
     def _find_others(self) -> None:
         """Look for owners that are alive."""
         sql = f"""SELECT id, any(host), any(process), max(until) - now64(3) FROM {self._database}.owners
-            WHERE id != {{own:String}} GROUP BY id HAVING max(until) > now64(3) AND NOT max(is_over)"""
-        for ident, host, process, rest_s in self._server.ask(sql, {"own": self._ident}).rows:
+            WHERE NOT startsWith(id, {{own:String}}) GROUP BY id HAVING max(until) > now64(3) AND NOT max(is_over)"""
+        for ident, host, process, rest_s in self._server.ask(sql, {"own": f"{self._ident}."}).rows:
             if not has_ended(process) or not self._is_settled(ident):
                 pid = process.split("/")[-2] if process.count("/") == 3 else "that is not known"
                 raise InvalidState(
@@ -130,7 +134,7 @@ class Lease:
         while monotonic() < deadline:
             sleep(_SETTLE_S)
             try:
-                if self._server.ask(sql, {"owner": f"{ident}-"}).rows == ((0,),):
+                if self._server.ask(sql, {"owner": f"{ident.partition('.')[0]}-"}).rows == ((0,),):
                     return True
             except HocketError:  # this user may not see it: then its lease has to end
                 return False
@@ -147,7 +151,15 @@ def has_ended(process: str) -> bool:
     parts = process.rsplit("/", 2)
     if len(parts) != 3 or parts[0] != _surroundings() or not parts[1].isdigit():
         return False
-    return _began(int(parts[1])) != parts[2]
+    pid = int(parts[1])
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        pass
+    began = _began(pid)
+    return began is not None and began != parts[2]
 
 
 def _surroundings() -> str:
@@ -155,10 +167,11 @@ def _surroundings() -> str:
     return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
 
 
-def _began(pid: int) -> str:
-    """When a process began, in ticks since the boot; "": there is none, or it has ended and nobody has asked how."""
+def _began(pid: int) -> str | None:
+    """When a process began, in ticks since the boot; "": it has ended, and nobody has asked how. None: it is not seen,
+    as those of other users are where /proc hides them."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
+    except OSError:
+        return None
     return "" if fields[0] in "ZX" else fields[19]

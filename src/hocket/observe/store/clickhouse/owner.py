@@ -257,7 +257,16 @@ class ClickHouseOwner:
                 self._round = taken
             try:
                 with self._inserting:
-                    self._restore() if self._is_stale else self._write_round(taken)
+                    if self._is_stale:
+                        with self._changed:  # what was claimed before has no claim any more
+                            taken += self._queue
+                            self._queue = []
+                        self._restore()
+                        again = ResourceExhausted("what is stored was read again: send it again")
+                        for each in taken:
+                            answer_waiting(each.done, again)
+                    else:
+                        self._write_round(taken)
             except Exception as error:  # the thread must go on: what is stored is read again
                 self._fail(taken, error)
                 self._is_closing.wait(1.0)

@@ -173,16 +173,28 @@ def _check_calls(tokens: list[Any]) -> None:
 
 
 def _is_written_out(tokens: list[Any]) -> bool:
-    """Whether the first argument of a call is no name that stands alone among others, even in parentheses."""
+    """Whether the first argument of a call is a function that is written out, or the only one."""
     kinds = [each.token_type.name for each in tokens]
     if kinds[0] != "L_PAREN":
-        return kinds[:2] != ["IDENTIFIER", "COMMA"]
+        return kinds[1:2] == ["ARROW"] or not _has_further(kinds)
     depth = 0
     for place, kind in enumerate(kinds):
         depth += {"L_PAREN": 1, "R_PAREN": -1}.get(kind, 0)
         if not depth:
             return bool(kinds[place + 1] == "ARROW")
     return False
+
+
+def _has_further(kinds: list[str]) -> bool:
+    """Whether a call has more arguments than one."""
+    depth = 0
+    for kind in kinds:
+        if not depth and kind in ("COMMA", "R_PAREN"):
+            return kind == "COMMA"
+        depth += {"L_PAREN": 1, "L_BRACKET": 1, "L_BRACE": 1, "R_PAREN": -1, "R_BRACKET": -1, "R_BRACE": -1}.get(
+            kind, 0
+        )
+    return True
 
 
 def _is_aggregate(name: str) -> bool:
