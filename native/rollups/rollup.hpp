@@ -41,7 +41,7 @@ struct Multipliers {
 class Cells {
  public:
   Cells();
-  // The cell of a span, process and name; made if there is none. Valid until the next call.
+  // Returns the cell of a span, process and name, and adds it if it is missing. Valid until the next call.
   Cell& at(int64_t bin, int64_t process, int32_t name);
   // All of them, by span, process and name; none is left.
   std::vector<Cell> take_sorted();

@@ -244,7 +244,7 @@ class Result:
 
 
 def _count(given: Mapping[str, Any], name: str, least: int) -> int:
-    """Return a number of a result; TypeError or ValueError if it is none, or less than `least`."""
+    """Return a number of a result. Raises TypeError for other types, ValueError if it is less than `least`."""
     value = given[name]
     if type(value) is not int:
         raise TypeError(f"{name} must be a whole number, not {value!r:.80}")

@@ -111,7 +111,7 @@ def _listed(result: LoadedResult) -> ResultListed:
 
 
 def _free_name(path: Path, taken: set[str]) -> str:
-    """The name of the file; of another one with this name, the folder, too. What is no Unicode is no part of it."""
+    """Return the name of the file, with its folder if the name is taken; bytes that are not Unicode are dropped."""
     own, folder = (each.encode("utf-8", "replace").decode() for each in (path.name, path.resolve().parent.name))
     name = own
     if name in taken:
@@ -169,5 +169,5 @@ def _kind_of(file: ResultFile, kinds: Sequence[ResultKind]) -> ResultKind:
     if found:
         raise InvalidArgument(f"{file.path}: {found}")
     named = (file.content or {}).get("format")
-    says = "" if named is None else f" but {named!r:.80}"
-    raise InvalidArgument(f"{file.path} is none of these{says}: {known}")
+    says = "" if named is None else f" (its format is {named!r:.80})"
+    raise InvalidArgument(f"{file.path} cannot be opened{says}; these kinds of files can be: {known}")

@@ -80,7 +80,7 @@ class RunInStore(Protocol):
             num_spans: at most so many spans, which selects the level.
 
         Raises:
-            InvalidArgument: there is no such question, or the window is none.
+            InvalidArgument: the question is unknown, or the window is not valid.
             QueryTimeout: it took too long.
         """
 

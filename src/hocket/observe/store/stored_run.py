@@ -208,7 +208,7 @@ class StoredRun:
             num_spans: at most so many spans, which selects the level.
 
         Raises:
-            InvalidArgument: there is no such question, or the window is none.
+            InvalidArgument: the question is unknown, or the window is not valid.
         """
         self._asked_s = monotonic()
         return self._opened().ask(question, begin_s, end_s, num_spans)

@@ -17,7 +17,7 @@ from hocket.errors import InvalidArgument
 from hocket.observe.serve.result import LoadedResult, ResultFile, ResultKind, ResultSource
 
 _LEAST = 0.02
-"""A smaller difference is none, as in `hocket bench compare`."""
+"""Smaller differences are ignored, as in `hocket bench compare`."""
 _MOST_TEXT = 2000
 
 

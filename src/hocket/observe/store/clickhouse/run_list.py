@@ -71,7 +71,7 @@ class ListedRuns:
             return sorted(self._runs, key=lambda name: (self._runs[name].created_us, name), reverse=True)
 
     def find(self, name: str) -> ListedRun | None:
-        """Return a run; None: there is none of this name."""
+        """Return the run with this name, or None."""
         with self._lock:
             return self._runs.get(name)
 

@@ -10,7 +10,7 @@ rows and roll-ups carry as `batch`. Each insert is one block, so it is there as 
 - The owner is killed between the inserts of a round: its rows that are there are known by their sender and number, and
   a sender that has got no answer is told by the next owner that they are stored. Their roll-ups may be missing. Only
   the last round can lack them, and it lacks all of them or none: so the next owner looks for roll-ups of the highest
-  `batch` of the tables that have some, and makes them from its rows if there are none.
+  `batch` of the tables that have some, and makes them from its rows if they are missing.
 - The lease is over before the round is: the owner forgets the round, as if it had been killed, and starts again with
   what is stored, once it has the lease again.
 """
