@@ -49,12 +49,13 @@ void set_choice(PyCommunicator& self, const std::string& kind, const std::string
 }
 
 constexpr size_t kMostPolicyText = 4096;
+constexpr size_t kMostPolicies = 16;  // of a communicator
 
 // For recorded runs. A text that is too long is left out: what was chosen is recorded without it.
-void define_policy(PyCommunicator& self, const std::string& json) {
-  if (json.size() > kMostPolicyText) return;
+void define_policy(PyCommunicator& self, const std::string& json, size_t number) {
+  if (json.size() > kMostPolicyText || number >= kMostPolicies) return;
   const ProgressGuard guard;
-  self.core().events().define(DefinitionKind::policy, json, 0);
+  self.core().events().define(DefinitionKind::policy, json, number);
 }
 
 }  // namespace
@@ -65,7 +66,7 @@ void add_program_methods(nb::class_<PyCommunicator>& communicator) {
            nb::arg("ports"), nb::arg("group_size"), nb::arg("rounds"), nb::arg("sources"), nb::arg("destinations"),
            nb::arg("blocks"), nb::arg("source_slots"), nb::arg("destination_slots"), nb::arg("reduces"))
       .def("_program_names", [](PyCommunicator& self) { return self.core().program_names(); })
-      .def("_define_policy", &define_policy, nb::arg("json"))
+      .def("_define_policy", &define_policy, nb::arg("json"), nb::arg("number"))
       .def("_set_choice", &set_choice, nb::arg("kind"), nb::arg("dtype_class"), nb::arg("ranges"));
 }
 

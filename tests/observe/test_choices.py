@@ -78,7 +78,6 @@ def test_a_run_says_which_table_chose_and_the_table_says_why(tmp_path: Path) -> 
     assert [*rows] == [(each.op, each.carrier, each.why) for each in found]
     # Another table at that place is not believed to be the one of the run.
     _table(path, 2e-6, 5e-6)
-    choices._explained.cache_clear()
     again = _choices_of(tmp_path / "run")
     changed = next(each for each in again if each.op == "broadcast")
     assert str(path) in changed.why and changed.expected_s is None and changed.saved_s is None
@@ -98,6 +97,15 @@ def test_a_model_and_a_fixed_policy(tmp_path: Path) -> None:
     assert all("*=shm" in each.why and each.expected_s is None for each in fixed)
 
 
+def test_policies_that_replace_each_other_are_told_apart(tmp_path: Path) -> None:
+    program = _PROGRAM.replace(
+        "    for _ in range(5):", '    comm.policy = hk.Policy.fixed({"*": "shm"})\n    for _ in range(5):'
+    )
+    found = _recorded(tmp_path, program, "changed", None)
+    chosen = next(each for each in found if (each.op, each.carrier) == ("all_reduce", "shm"))
+    assert chosen.expected_s is None and "2" in chosen.why
+
+
 def _text(policy: dict[str, str], **group: int) -> str:
     facts = {"size": 2, "backends": ["x"], "num_hosts": 1, "ranks_per_host": 1, "ranks_per_domain": 1}
     return json.dumps({"identity": policy, "group": {**facts, **group}})
@@ -112,5 +120,5 @@ def _text(policy: dict[str, str], **group: int) -> str:
     ],
 )  # fmt: skip
 def test_texts_of_a_stranger_explain_nothing(text: str) -> None:
-    _, candidates = choices._explained(text, "all_reduce", "full", 1000)
-    assert candidates == ()
+    _, candidates = choices._read_policy(text).explain("all_reduce", "full", 1000)
+    assert candidates == []

@@ -70,12 +70,15 @@ class Chooser:
         self._key = key
         self._schedules = schedules
         self._programs: dict[tuple[str, object], int] = {}
+        self._recorded: list[str] = []
+        """The policies so far, as recorded runs know them."""
         self._program_cache: dict[tuple[str, object, int], int] = {}  # by the arguments of calls
 
     def set_policy(self, comm: _native.Communicator, policy: Policy) -> None:
         """Use a policy from now on. Raises InvalidType if `policy` is not a `Policy`."""
         if not isinstance(policy, Policy):
             raise InvalidType(f"policy must be a hocket.Policy, such as Policy.fixed({{'*': 'shm'}}), not {policy!r}")
+        identity = {str(name): str(text) for name, text in policy.identity(self.group).items()}
         choices = policy.choices(self.group)
         shares = [policy.shares(self.group, library.name) for library in self._libraries]
         self.policy = policy
@@ -85,8 +88,10 @@ class Chooser:
         for library, each in zip(self._libraries, shares, strict=True):
             library.set_shares(self._key, each)
         self.given_policy = policy
-        if comm.rank == 0:
-            comm._define_policy(json.dumps({"identity": policy.identity(self.group), "group": asdict(self.group)}))
+        recorded = json.dumps({"identity": identity, "group": asdict(self.group)})
+        if comm.rank == 0 and recorded not in self._recorded:
+            comm._define_policy(recorded, len(self._recorded))
+            self._recorded.append(recorded)
 
     def explain(self, comm: _native.Communicator, op: str, nbytes: int, dtype: str, reduction: str) -> Explanation:
         """See `Communicator.explain`."""

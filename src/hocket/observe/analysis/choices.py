@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from hocket.comm.policy import CHOOSABLE, Group, Policy, dtype_class, join_carrier
@@ -113,12 +112,15 @@ def choices_of(totals: RunTotals, observations: Observations) -> tuple[RunChoice
     recorded: dict[int, set[str]] = {}
     for number in numbers_of_program(totals.communicators):
         each = totals.communicators[number]
-        if each.policy:
-            recorded.setdefault(each.size, set()).add(each.policy)
-    return tuple(_choice(row, observations.rows, recorded.get(row.num_ranks, set())) for row in breakdown(totals))
+        recorded.setdefault(each.size, set()).update(each.policies)
+    policies = {text: _read_policy(text) for text in set().union(*recorded.values())}
+    return tuple(
+        _choice(row, observations.rows, [policies[text] for text in recorded.get(row.num_ranks, ())])
+        for row in breakdown(totals)
+    )
 
 
-def _choice(row: BreakdownRow, observed: Sequence[Observation], recorded: set[str]) -> RunChoice:
+def _choice(row: BreakdownRow, observed: Sequence[Observation], recorded: Sequence[_ReadPolicy]) -> RunChoice:
     carrier = join_carrier(row.library, row.algorithm)
     alike = [
         each for each in observed
@@ -131,7 +133,7 @@ def _choice(row: BreakdownRow, observed: Sequence[Observation], recorded: set[st
     if not row.is_foreign and row.op in CHOOSABLE and row.count and len(recorded) == 1:
         nbytes = own.nbytes if own else row.nbytes // row.count
         dtypes = own.dtypes if own else dtype_class(row.op, _DTYPE)
-        why, candidates = _explained(*recorded, row.op, dtypes, nbytes)
+        why, candidates = recorded[0].explain(row.op, dtypes, nbytes)
         times = {name: (seconds, origin) for name, seconds, origin in candidates if seconds is not None}
         expected_s, source = times.pop(carrier, (None, ""))
         if times:
@@ -156,25 +158,37 @@ def _is_alike(one: Observation, other: Observation) -> bool:
     return (one.nbytes, one.dtypes, one.num_hosts) == (other.nbytes, other.dtypes, other.num_hosts)
 
 
-@lru_cache(4096)
-def _explained(
-    recorded: str, op: str, dtypes: str, nbytes: int
-) -> tuple[str, tuple[tuple[str, float | None, str], ...]]:
-    """The reason of a recorded policy's choice, and the carriers, their times and the origin of these."""
+@dataclass(frozen=True)
+class _ReadPolicy:
+    """A policy of a run; where it cannot be asked, `note` says why, else what is to be said besides its reason."""
+
+    policy: Policy | None
+    group: Group | None
+    note: str
+
+    def explain(self, op: str, dtypes: str, nbytes: int) -> tuple[str, list[tuple[str, float | None, str]]]:
+        """Return the reason of its choice, and the carriers, their times and the origin of these."""
+        if self.policy is None or self.group is None:
+            return self.note, []
+        try:
+            why, candidates = self.policy.explain(self.group, op, dtypes, nbytes)
+        except (ArithmeticError, LookupError, TypeError, ValueError):  # facts of a group that no program has
+            return "", []
+        return why + self.note, [(each.carrier, each.seconds, each.source) for each in candidates]
+
+
+def _read_policy(recorded: str) -> _ReadPolicy:
     try:
         known = record_from(_RecordedPolicy, json.loads(recorded))
     except (ValueError, TypeError, KeyError, RecursionError):
-        return "", ()
+        return _ReadPolicy(None, None, "")
     group = known.group
     if not (1 <= group.num_hosts <= group.size <= _MOST_RANKS and 0 < len(group.backends) <= _MOST_BACKENDS):
-        return "", ()
+        return _ReadPolicy(None, None, "")
     policy, reason = _policy_of(known.identity)
-    if policy is None:
-        return reason, ()
     asked = Group(group.size, group.backends, group.num_hosts, group.ranks_per_host, group.ranks_per_domain)
-    why, candidates = policy.explain(asked, op, dtypes, nbytes)
     corrected = f"; corrected {known.identity['corrected']}" if "corrected" in known.identity else ""
-    return why + corrected, tuple((each.carrier, each.seconds, each.source) for each in candidates)
+    return _ReadPolicy(policy, asked, reason or corrected)
 
 
 def _policy_of(identity: dict[str, str]) -> tuple[Policy | None, str]:

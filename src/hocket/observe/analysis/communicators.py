@@ -33,7 +33,7 @@ class RunCommunicator:
         members: ranks in the job by rank in the communicator; empty: unknown.
         processes: of each rank in the communicator that was recorded, the process, as a place in
             `ObservedRun.processes`.
-        policy: JSON that says what chose its libraries; "": unknown.
+        policies: JSON of each policy that chose its libraries, in the order in which they came; none: unknown.
 
     Examples:
         >>> from hocket import observe
@@ -45,7 +45,7 @@ class RunCommunicator:
     job: int
     members: tuple[int, ...]
     processes: dict[int, int]
-    policy: str = ""
+    policies: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
@@ -69,7 +69,7 @@ class RunNames:
         self._places = {"": 0}
         self._comms: list[dict[int, int]] = [{} for _ in processes]
         found: dict[tuple[int, str, str, int], tuple[int, RunCommunicator]] = {}
-        policies: dict[int, str] = {}
+        policies: dict[int, tuple[str, ...]] = {}
         for place, (process, job) in enumerate(zip(processes, job_numbers(processes), strict=True)):
             num_same: Counter[tuple[str, str]] = Counter()
             for ident, definition in process.snapshot.communicators.items():
@@ -80,9 +80,11 @@ class RunNames:
                 new = len(found), RunCommunicator(definition.text, job, members, {})
                 self._comms[place][ident], communicator = found.setdefault(key, new)
                 communicator.processes.setdefault(definition.extra, place)
-                if policy := process.snapshot.names.get(("policy", ident, 0)):
-                    policies[self._comms[place][ident]] = policy
-        self.communicators = tuple(replace(each, policy=policies.get(number, "")) for number, each in found.values())
+                own = {each.number: each.text for each in process.snapshot.definitions
+                       if each.kind == "policy" and each.id == ident}  # fmt: skip
+                if own:
+                    policies[self._comms[place][ident]] = tuple(own[number] for number in sorted(own))
+        self.communicators = tuple(replace(each, policies=policies.get(number, ())) for number, each in found.values())
 
     @property
     def texts(self) -> tuple[str, ...]:
