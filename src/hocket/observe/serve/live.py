@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 KEPT_SPANS = 1024
 """Pages show the last minute of a run that goes on."""
-_MOST_TICKS = 100
+_MOST_TICKS = 200
 _SILENT_S = 15.0
 """A sender that says nothing for so long has gone."""
 MOST_SINGLE = 64

@@ -1,4 +1,4 @@
-"""Wakes those who follow runs, at most ten times a second."""
+"""Wakes those who follow runs, at most twenty times a second."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from hocket.observe.serve.live import LiveRun
 
-_INTERVAL_S = 0.1
+_INTERVAL_S = 0.05
 _SHOWN_S = 1.0
 """A tick comes at least so often: a page that gets none knows that the connection is gone."""
 
