@@ -31,17 +31,17 @@ demo: install
 
 # Budgets are seconds, and a machine shared with others gives no two runs the same: `make test BUDGETS=` prints seconds only.
 BUDGETS ?= --enforce-budgets
-test: install
+test: install page
 	$(BIN)/python -m pytest tests --ignore tests/native --ignore tests/system --ignore tests/gpu $(BUDGETS)
 
 # Everything but tests/system, every rank a fresh interpreter; in pieces: PART=1/4 to PART=4/4.
-test-full: install
+test-full: install page
 	$(BIN)/python -m pytest tests --ignore tests/system --ignore tests/gpu --tier full --part "$(PART)"
 
 # What communicates, beside eight busy processes, with deadlines ten times as long; it has no time limit of its own.
 COMMUNICATING := bench boot cli comm conformance examples faults keras memory mixing model openness pipeline session \
 	torch train tune
-test-loaded: install
+test-loaded: install page
 	$(BIN)/python -m pytest $(COMMUNICATING:%=tests/%) --busy 8 --deadline-factor 10
 
 # What communicates, with the thread that drives operations where a machine has more processors than ranks.
@@ -72,7 +72,7 @@ test-mutations: install
 
 # Lines and branches of src/ that `make test` goes through, in ranks and other processes, too; TIER=full: all tests.
 TIER ?= quick
-test-coverage: install
+test-coverage: install page
 	@case "$(TIER)" in quick|full) ;; *) echo "TIER must be quick or full, not '$(TIER)'" >&2; exit 2;; esac
 	mkdir -p build/coverage && rm -f build/coverage/data*
 	$(BIN)/python -m coverage run -m pytest tests --ignore tests/native --ignore tests/system --ignore tests/gpu --tier $(TIER) --deadline-factor 5; \

@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 IN_WHEEL = ("hocket/_native.pyi", "hocket/py.typed", "hocket/cli/run.py", "hocket/torch/dist.py",
-            "hocket/observe/serve/assets/index.html")  # fmt: skip
+            "hocket/observe/serve/assets/index.html", "hocket/observe/serve/assets/one-file/index.html")  # fmt: skip
 JOB = """
 import numpy as np
 import hocket as hk

@@ -14,6 +14,7 @@ import pytest
 
 from hocket.observe import StoreClient, record_run
 
+from .. import program
 from ..load import scaled
 from ..observe.stored_rows import served
 from .browser import BrowserPage
@@ -90,11 +91,41 @@ def test_what_the_page_says_is_what_the_store_has(browser: Any, recorded: tuple[
             assert count == expected[0]
             assert (busy_s, most_s) == pytest.approx(tuple(expected[1:]), rel=1e-6)
         shown.show("matrix")
-        total = sum(float(each.get_attribute("data-value")) for each in shown.page.query_selector_all("[data-total]"))
-        sql = "SELECT sum(sent_nbytes + modelled_nbytes) FROM matrix"
-        assert total == pytest.approx(
-            client.ask("/v1/runs/training/query", method="POST", body=sql.encode())["rows"][0][0]
-        )
+        sent = "SELECT sum(sent_nbytes + modelled_nbytes) FROM matrix"
+        waited = "SELECT sum(wait_s) FROM waits WHERE rank != late_rank AND late_rank >= 0"
+        for names, sql in ((("sent", "modelled"), sent), (("waits",), waited)):
+            found = [each for name in names for each in shown.page.query_selector_all(f"[data-total={name}]")]
+            assert sum(float(each.get_attribute("data-value")) for each in found) == pytest.approx(
+                client.ask("/v1/runs/training/query", method="POST", body=sql.encode())["rows"][0][0]
+            )
+
+
+def test_a_report_shows_what_the_server_shows(browser: Any, recorded: tuple[StoreClient, str], tmp_path: Path) -> None:
+    client, address = recorded
+    run = Path(client.ask("/v1/health")["store"]).parent / "training"
+    written = program.hocket("observe", "report", str(run), str(tmp_path / "report.html"))
+    assert written.returncode == 0, written.stderr
+    with (
+        BrowserPage(browser, address) as served,
+        BrowserPage(browser, (tmp_path / "report.html").as_uri(), offline=True, color_scheme="dark") as report,
+    ):
+        assert {*report.views} == {*served.views} - {"history", "comparison"}
+        for view in report.views:
+            values = []
+            for shown in (served, report):
+                shown.show(view)
+                assert shown.page.query_selector("main [role=alert]") is None, view
+                cells = shown.page.query_selector_all("main [data-value]")
+                values.append([each.get_attribute("data-value") for each in cells])
+            assert values[0] == values[1], view
+            assert report.accessibility() == [], view
+        report.show("timeline")
+        report.page.focus("canvas")
+        before = report.page.screenshot()
+        report.page.keyboard.press("+")
+        report.page.wait_for_timeout(200)
+        assert report.page.screenshot() != before and "from=" not in report.page.url
+        assert report.problems == []
 
 
 def test_the_keyboard_zooms_and_the_address_has_the_window(browser: Any, recorded: tuple[StoreClient, str]) -> None:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from hocket.bench.formats.json import load_run
     from hocket.bench.guidelines import GUIDELINES, Guideline, check
     from hocket.bench.guidelines import GuidelineFinding as Finding
-    from hocket.bench.page import make_page
     from hocket.bench.point import Point
     from hocket.bench.rank import open_drivers, open_world, opened, prepare_all
     from hocket.bench.registry import Benchmark, Prepared, Setting, benchmarks, find_benchmark
@@ -49,7 +48,6 @@ __all__ = [
     "compare",
     "find_benchmark",
     "load_run",
-    "make_page",
     "measure_speedup",
     "open_drivers",
     "open_world",

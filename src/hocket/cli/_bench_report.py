@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,10 +16,11 @@ from hocket.cli._output import AsJson
 from hocket.cli._tables import console_of, table_of
 from hocket.cli._verbs import argument, optional
 from hocket.errors import InvalidArgument
-from hocket.whole_file import check_output
+from hocket.whole_file import check_output, write_text
 
 if TYPE_CHECKING:
     from hocket.bench.apps.speedup import Speedup
+    from hocket.bench.run import Run
 
 
 def report(
@@ -29,7 +31,7 @@ def report(
     pictures: Annotated[Path | None, optional(metavar="FOLDER", help="Also write the pictures as PNG files.")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Write a self-contained HTML page of results: tables, and a picture of each benchmark.
+    """Write results of benchmarks as one HTML file that loads nothing: the page of `hocket open`.
 
     Examples:
       hocket bench run latency all_reduce --library shm,gloo --format json -o results.json
@@ -37,7 +39,8 @@ def report(
       hocket bench report before.json after.json -o both.html --pictures pictures
     """
     from hocket.bench.formats.json import load_run
-    from hocket.bench.page import make_page
+    from hocket.observe.serve.opened_results import open_results
+    from hocket.observe.serve.report import page_of_runs
 
     runs = {each.stem: load_run(each) for each in files}
     if len(runs) < len(files):
@@ -45,11 +48,22 @@ def report(
     check_output(output)
     if pictures is not None and pictures.is_file():
         raise InvalidArgument(f"{pictures} is a file; name a folder for the pictures")
+    page = page_of_runs([], open_results(files))
     if pictures is not None:
         pictures.mkdir(parents=True, exist_ok=True)
-    output.write_text(make_page(runs, pictures))
+        for name, run in runs.items():
+            _draw(run, pictures, "" if len(runs) == 1 else f"{name}-")
+    write_text(output, page)
     print(json.dumps({"written": str(output)}) if as_json else f"wrote {output}")
     return 0
+
+
+def _draw(run: Run, folder: Path, prefix: str) -> None:
+    from hocket.bench.draw import draw_benchmark
+
+    ordered = sorted(run.results, key=lambda each: each.point.benchmark)
+    for benchmark, results in groupby(ordered, key=lambda each: each.point.benchmark):
+        draw_benchmark(list(results), folder / f"{prefix}{benchmark}.png")
 
 
 def apps(

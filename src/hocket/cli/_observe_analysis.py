@@ -74,8 +74,8 @@ _EXPORT_EXAMPLES = """\b
 Examples:
   hocket observe export run-1 run-1.json.gz
   hocket observe export run-1 run-1.flight && torchfrtrace run-1.flight"""
-_REPORT_HELP = """Write a recorded run as one HTML file, to read and to pass on: findings, a timeline of all ranks, who
-waited for whom, communication, network, files, and what was not seen. The file needs nothing else."""
+_REPORT_HELP = """Write a recorded run as one HTML file, to read and to pass on: the page of `hocket observe serve`, with
+what its views show of the whole run. The file needs nothing else (pip install 'hocket[store]' to write it)."""
 _REPORT_EXAMPLES = """\b
 Examples:
   hocket observe report run-1
@@ -83,7 +83,7 @@ Examples:
 _QUERY_HELP = """Ask a recorded run in SQL (of DuckDB: pip install 'hocket[sql]').
 
 Tables: processes, communicators, operations, waits, totals, transfers, io, regions, samples, host_samples, connections,
-links, findings. DESCRIBE TABLE shows the columns of one. Times are seconds since the run began. A query can read these
+links, findings, problems. DESCRIBE TABLE shows the columns of one. Times are seconds since the run began. A query can read these
 tables and nothing else."""
 _QUERY_EXAMPLES = """\b
 Examples:
@@ -303,7 +303,7 @@ def report(
 ) -> int:
     """Write a run as one HTML file."""
     from hocket.observe import write_report
-    from hocket.observe.report.page import check_report_path
+    from hocket.observe.serve.report import check_report_path
 
     path = Path(f"{run.resolve().name}.html") if target is None else target
     check_report_path(path)

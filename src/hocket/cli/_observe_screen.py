@@ -178,16 +178,6 @@ def format_seen(io: IoCompleteness) -> str:
     return format_share(whole.share)
 
 
-def describe_io(what: str, account: IoAccount) -> str:
-    """Return a line such as "reads: 0.998 of 12 MiB were seen, 21 KiB were not"."""
-    if account.share is None:
-        return f"{what}: no bytes"
-    missing = account.missing_nbytes
-    rest = "" if not missing else f", {format_bytes(missing)} were not" if missing > 0 else ""
-    more = f", {format_bytes(-missing)} more than the kernel counted" if missing < 0 else ""
-    return f"{what}: {format_share(account.share)} of {format_bytes(account.kernel_nbytes)} were seen{rest}{more}"
-
-
 def _numbers(account: IoAccount) -> tuple[int, int, int]:
     return account.recorded_nbytes, account.other_nbytes, account.kernel_nbytes
 

@@ -185,7 +185,7 @@ def _print_recording(recording: RunRecording) -> None:
 
 
 def _io_lines(io: RunCompleteness) -> Iterator[str]:
-    from hocket.cli._observe_screen import describe_io
+    from hocket.observe.completeness import describe_io
 
     total = io.total
     if total.read is None or total.written is None:
@@ -287,9 +287,10 @@ def attach(
     as_json: AsJson = False,
 ) -> int:
     """Print what one process does."""
-    from hocket.cli._observe_screen import describe, describe_io
+    from hocket.cli._observe_screen import describe
     from hocket.cli._tables import print_table
     from hocket.observe import activity_of, completeness_of, events_in
+    from hocket.observe.completeness import describe_io
     from hocket.observe.processes import io_counters, status_of
     from hocket.trace import find_recorders
 

@@ -67,16 +67,17 @@ def open_files(
         check_output(html, is_replaced=True)
         if any(html.resolve() == path.resolve() for path in files if path.exists()):
             raise InvalidArgument(f"--html {html} would replace a file that is opened: name another one")
-        if folders:
-            raise InvalidArgument(f"{folders[0]} is a folder: `hocket observe report` writes a run as a page")
-        return _write(open_results(files), html, as_json)
     store = _store_among(folders)
     runs = [folder for folder in folders if folder != store]
     _check_runs(runs)
     if store is not None and runs:
         raise InvalidArgument(f"{store} is a store, and {runs[0]} a run: open one of both")
+    if store is not None and html is not None:
+        raise InvalidArgument(f"{store} is a store: --html writes the folders of runs that are named, and files")
     results = open_results([path for path in files if path not in folders])
     check_page()
+    if html is not None:
+        return _write(results, runs, html, as_json)
     alone = runs if len(files) == 1 else []
     with place_of_store(None if store is None else str(store), alone, is_temporary=not alone) as place:
         serve_place(place, runs, PageOptions(host, port, opens=opens, as_json=as_json), results=results)
@@ -100,11 +101,12 @@ def _check_runs(runs: Sequence[Path]) -> None:
             raise InvalidArgument(f"{first} and {run} have the same name: rename one, or open one of both")
 
 
-def _write(results: OpenedResults, path: Path, as_json: bool) -> int:
-    from hocket.observe.serve.page_document import page_document
+def _write(results: OpenedResults, runs: Sequence[Path], path: Path, as_json: bool) -> int:
+    from hocket.observe import open_run
+    from hocket.observe.serve.report import page_of_runs
 
-    write_text(path, page_document(results))
-    facts = {"written": str(path), "results": [asdict(each) for each in results.listed]}
+    write_text(path, page_of_runs([open_run(run) for run in runs], results))
+    facts = {"written": str(path), "results": [asdict(each) for each in results.listed], "runs": [*map(str, runs)]}
     print(json_text(facts) if as_json else f"wrote {path}")
     return 0
 

@@ -52,10 +52,10 @@ from hocket.observe.job_watcher import JobView, JobWatcher, RankView
 from hocket.observe.processes import ProcessStatus, process_status
 from hocket.observe.program import counter, mark, region, traced
 from hocket.observe.recording import RunRecording, follow_run, join_run, record_run
-from hocket.observe.report.page import write_report
 from hocket.observe.run_clock import RunClock
 from hocket.observe.saved import ObservedRun, RunDescription, SavedProcess, open_run
 from hocket.observe.series import SERIES_STATES, SavedSeries
+from hocket.observe.serve.report import write_report
 from hocket.observe.serve.running import serve_store
 from hocket.observe.sources import SourceStatus, find_sources
 from hocket.observe.store.client import StoreClient

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hocket import _native
+from hocket.comm.policy import format_nbytes
 from hocket.errors import RecorderError
 from hocket.trace import ReadWritten, RecorderSnapshot
 
@@ -197,6 +198,16 @@ def format_share(share: float | None) -> str:
     if share is None:
         return "no bytes"
     return f"{min(share, 0.999) if share < 1 else share:.3f}"
+
+
+def describe_io(what: str, account: IoAccount) -> str:
+    """Return a line such as "reads: 0.998 of 12.0 MiB were seen, 21.3 KiB were not"."""
+    if account.share is None:
+        return f"{what}: no bytes"
+    missing = account.missing_nbytes
+    rest = "" if not missing else f", {format_nbytes(missing)} were not" if missing > 0 else ""
+    more = f", {format_nbytes(-missing)} more than the kernel counted" if missing < 0 else ""
+    return f"{what}: {format_share(account.share)} of {format_nbytes(account.kernel_nbytes)} were seen{rest}{more}"
 
 
 def total_of(

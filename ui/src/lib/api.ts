@@ -68,6 +68,11 @@ export function resultPath(name: string): string {
 const answers: Record<string, unknown> | null = readAnswers();
 export const isFile = answers !== null;
 
+/** Whether this page can show a view of a run: a file has the views of its run only, of the whole run. */
+export function hasView(run: string, view: string): boolean {
+  return answers === null || `runs/${run}/views/${view}` in answers;
+}
+
 function readAnswers(): Record<string, unknown> | null {
   const text = document.getElementById("answers")?.textContent;
   return text ? (JSON.parse(text) as Record<string, unknown>) : null;

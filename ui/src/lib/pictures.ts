@@ -1,6 +1,6 @@
 // Makes the picture of a timeline: of what the server answers, or of what it sends while a run goes on.
 
-import type { Timeline } from "./api";
+import type { Timeline, TimeWindow } from "./api";
 import { orderOf } from "./layers";
 import type { LiveFeed } from "./live.svelte";
 import type { Lane, TimelinePicture } from "./timeline";
@@ -8,7 +8,8 @@ import type { Lane, TimelinePicture } from "./timeline";
 /** A run that has just begun has so long a picture. */
 const LEAST_S = 5;
 
-export function pictureOf(found: Timeline): TimelinePicture {
+/** `part` is what is drawn of it; null: from its begin, or to its end. */
+export function pictureOf(found: Timeline, part: TimeWindow | null = null): TimelinePicture {
   const first_span = Math.floor(found.begin_s / found.width_s + 1e-9);
   const num_spans = Math.max(1, Math.round((found.end_s - found.begin_s) / found.width_s));
   const lanes: Lane[] = found.lanes.map((each) => ({
@@ -40,7 +41,9 @@ export function pictureOf(found: Timeline): TimelinePicture {
   }
   markFirst(lanes);
   const clock_error_s = found.clock_error_s ?? null;
-  return { begin_s: found.begin_s, end_s: found.end_s, width_s: found.width_s, first_span, lanes, clock_error_s };
+  const begin_s = Math.min(Math.max(part?.begin_s ?? found.begin_s, found.begin_s), found.end_s - found.width_s);
+  const end_s = Math.max(Math.min(part?.end_s ?? found.end_s, found.end_s), begin_s + found.width_s);
+  return { begin_s, end_s, width_s: found.width_s, first_span, lanes, clock_error_s };
 }
 
 /** The last seconds of a run that goes on. `_numTicks` is there so that whoever draws is told of a new tick. */

@@ -45,7 +45,9 @@ _LEAST_RTT_RATIO = 2.0
 """A link that is full lets packets wait: round trips are longer than over an idle one."""
 _LEAST_OTHER_SHARE = 0.1
 _FOREIGN_LOAD = "foreign load"
-_ORDER = {"death": 0, "hang": 0, _FOREIGN_LOAD: 2}
+ORDER = {"death": 0, "hang": 0, _FOREIGN_LOAD: 2}
+"""What comes first; all other kinds are between them."""
+MIDDLE = 1
 _NOT_RUNNING, _WAITING = "not running", "waiting for a CPU"
 _DOING = {
     _NOT_RUNNING: "it was not running", _WAITING: "it was waiting for a CPU",
@@ -111,7 +113,7 @@ def findings_in(run: ObservedRun, operations: RunOperations, waits: WaitStates) 
         *map(_of_contention, contentions(run, operations, waits)),
         *map(_of_load, loads),
     ]
-    return tuple(sorted(found, key=lambda each: (_ORDER.get(each.kind, 1), -each.seconds)))
+    return tuple(sorted(found, key=lambda each: (ORDER.get(each.kind, MIDDLE), -each.seconds)))
 
 
 def _of_hang(run: ObservedRun, operations: RunOperations, hang: Hang) -> RunFinding | None:

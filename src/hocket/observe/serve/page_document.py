@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from hocket.errors import InvalidState, MissingPackage
 from hocket.observe.serve.opened_results import OpenedResults
-from hocket.observe.serve.page_files import ASSETS, MISSING
+from hocket.observe.serve.page_files import MISSING, ONE_FILE
 from hocket.observe.serve.requests import json_bytes
 
 _SCRIPT = re.compile(r'<script type="module"[^>]* src="\./([^"]+)"[^>]*></script>')
@@ -19,7 +20,7 @@ _ENDS_SCRIPT = re.compile(r"<(?=/?script|!--)", re.IGNORECASE)
 """In a script, these characters are in texts only; there, this escape means the same."""
 
 
-def check_page(assets: Path = ASSETS) -> None:
+def check_page(assets: Path = ONE_FILE) -> None:
     """Check that the page was built.
 
     Args:
@@ -32,11 +33,14 @@ def check_page(assets: Path = ASSETS) -> None:
         raise MissingPackage(MISSING)
 
 
-def page_document(results: OpenedResults, assets: Path = ASSETS) -> str:
-    """Return the page of files as one HTML file. Its policy allows a browser to load nothing else.
+def page_document(
+    results: OpenedResults, runs: Mapping[str, Mapping[str, bytes]] | None = None, assets: Path = ONE_FILE
+) -> str:
+    """Return the page as one HTML file. Its policy allows a browser to load nothing else.
 
     Args:
-        results: the files.
+        results: files that are shown.
+        runs: by their names in a store, the answers of each, as `answers_of` returns them.
         assets: folder with the files of the page.
 
     Raises:
@@ -54,15 +58,17 @@ def page_document(results: OpenedResults, assets: Path = ASSETS) -> str:
     known = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; script-src 'sha256-{known}'; style-src 'unsafe-inline'; img-src data: blob:"
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}" />\n<style>{style}</style>\n</head>'
-    answers = f'<script type="application/json" id="answers">{_answers(results)}</script>'
+    answers = f'<script type="application/json" id="answers">{_answers(results, runs or {})}</script>'
     body = f'{answers}\n<script type="module">{script}</script>\n</body>'
     before, _, after = page.partition("</head>")
     return before + head + after.replace("</body>", body)
 
 
-def _answers(results: OpenedResults) -> str:
+def _answers(results: OpenedResults, runs: Mapping[str, Mapping[str, bytes]]) -> str:
     """The answers by the paths at which a server has them, as JSON that ends no script."""
-    listed = json_bytes({"results": results.listed}).decode()
-    parts = [f'"runs":{{"runs":[]}},"results":{listed}']
-    parts += [f"{json_bytes('results/' + name).decode()}:{body.decode()}" for name, body in results.answers.items()]
+    found = {"runs": json_bytes({"runs": [*runs]}), "results": json_bytes({"results": results.listed})}
+    found |= {f"results/{name}": body for name, body in results.answers.items()}
+    for answers in runs.values():
+        found |= answers
+    parts = [f"{json_bytes(path).decode()}:{body.decode()}" for path, body in found.items()]
     return f"{{{','.join(parts)}}}".replace("<", "\\u003c")

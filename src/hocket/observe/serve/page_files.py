@@ -8,6 +8,8 @@ from typing import Any
 from hocket.observe.serve.requests import RequestRefused
 
 ASSETS = Path(__file__).parent / "assets"
+ONE_FILE = ASSETS / "one-file"
+"""The same page with one script, for a page that is one file."""
 _KINDS = {
     ".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml", ".woff2": "font/woff2",
@@ -33,7 +35,7 @@ class PageFiles:
         self._files = {
             str(path.relative_to(folder)): path.read_bytes()
             for path in sorted(folder.rglob("*"))
-            if path.is_file() and path.suffix in _KINDS
+            if path.is_file() and path.suffix in _KINDS and ONE_FILE not in path.parents
         }
 
     def response(self, name: str) -> Any:

@@ -22,7 +22,7 @@ from hocket.observe.store.run_tables import run_tables
 from hocket.observe.store.segments import MOST_RUN_NAME
 
 if TYPE_CHECKING:
-    from hocket.observe.saved import RunDescription
+    from hocket.observe.saved import ObservedRun, RunDescription
     from hocket.observe.store.run_tables import Columns
 
 _LOOK_S = 0.04
@@ -82,7 +82,7 @@ class RunLoader:
             return
         live_name = self._name + LIVE_ENDING
         self._owner.remove_run(live_name)
-        run = self._added(live_name, description)
+        run = _added(self._owner, live_name, description)
         live = self._live.begin(run)
         live.is_local = True
         try:
@@ -91,7 +91,7 @@ class RunLoader:
                 while not self._stops.wait(_LOOK_S):
                     found = follower.look()
                     live.hear(found.now_s)
-                    self._submit(run, found.tables, next_rows)
+                    _submit(self._owner, run, found.tables, next_rows)
                     if (tables := analyst.look(follower.places)) is not None:
                         run.replace_tables(tables)
                         live.change()
@@ -115,31 +115,44 @@ class RunLoader:
         return None
 
     def _load(self) -> None:
-        opened = open_run(self._folder)
-        self._owner.remove_run(self._name)
-        run = self._added(self._name, opened.description)
-        self._submit(run, run_tables(opened), {})
+        load_run(self._owner, open_run(self._folder), self._name)
         self._owner.mark_loaded(self._name)
 
-    def _added(self, name: str, description: RunDescription) -> RunInStore:
-        known = {"began_unix_s": description.began_s, "command": list(description.command)}
-        self._owner.add_run(name, known)
-        run = self._owner.find_run(name)
-        assert run is not None
-        return run
 
-    def _submit(self, run: RunInStore, tables: Mapping[str, Columns], next_rows: dict[str, int]) -> None:
-        waiting: list[Future[IngestAnswer]] = []
-        for table, columns in tables.items():
-            rows = arrow_table(table, columns)
-            for first in range(0, rows.num_rows, _BATCH_ROWS):
-                part, number = rows.slice(first, _BATCH_ROWS), next_rows.get(table, 0)
-                waiting.append(self._owner.submit(run, table, _SENDER, number, part, part.nbytes))
-                next_rows[table] = number + part.num_rows
-                while len(waiting) > 8:
-                    waiting.pop(0).result(_STORED_S)
-        for each in waiting:
-            each.result(_STORED_S)
+def load_run(owner: RunStore, opened: ObservedRun, name: str) -> RunInStore:
+    """Store a run that is over, in place of what the store has under its name.
+
+    Args:
+        owner: of the store.
+        opened: the run.
+        name: of it in the store.
+    """
+    owner.remove_run(name)
+    run = _added(owner, name, opened.description)
+    _submit(owner, run, run_tables(opened), {})
+    return run
+
+
+def _added(owner: RunStore, name: str, description: RunDescription) -> RunInStore:
+    known = {"began_unix_s": description.began_s, "command": list(description.command)}
+    owner.add_run(name, known)
+    run = owner.find_run(name)
+    assert run is not None
+    return run
+
+
+def _submit(owner: RunStore, run: RunInStore, tables: Mapping[str, Columns], next_rows: dict[str, int]) -> None:
+    waiting: list[Future[IngestAnswer]] = []
+    for table, columns in tables.items():
+        rows = arrow_table(table, columns)
+        for first in range(0, rows.num_rows, _BATCH_ROWS):
+            part, number = rows.slice(first, _BATCH_ROWS), next_rows.get(table, 0)
+            waiting.append(owner.submit(run, table, _SENDER, number, part, part.nbytes))
+            next_rows[table] = number + part.num_rows
+            while len(waiting) > 8:
+                waiting.pop(0).result(_STORED_S)
+    for each in waiting:
+        each.result(_STORED_S)
 
 
 def name_in_store(folder: Path) -> str:

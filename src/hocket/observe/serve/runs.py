@@ -73,7 +73,7 @@ def run_routes(state: ServerState) -> APIRouter:
 
         async def compute() -> bytes:
             is_live = state.live.is_live(found)
-            return await state.in_thread(lambda: json_bytes(_summary(found, state.owner, is_live)))
+            return await state.in_thread(lambda: json_bytes(summary_of(found, state.owner, is_live=is_live)))
 
         return json_response(await state.shared.get((found.name, "summary"), compute))
 
@@ -90,7 +90,8 @@ def _processes(table: Tables) -> ir.Table:
     )
 
 
-def _summary(run: RunInStore, owner: RunStore, is_live: bool) -> RunSummary:
+def summary_of(run: RunInStore, owner: RunStore, *, is_live: bool) -> RunSummary:
+    """Return what a run is."""
     source = ViewSource(run, owner)
     (counts,) = source.rows(_processes)
     begin_s, end_s = run.extent()

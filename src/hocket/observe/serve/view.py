@@ -43,12 +43,16 @@ class View:
         answer: dataclass of what `make` returns; the types of the page are made of it.
         make: computes the view of a run.
         title: what it shows, as a sentence.
+        num_spans: how many spans of time it shows at most, where a request names no number.
+        is_of_run: whether it shows one run only, and no others of the store.
     """
 
     name: str
     answer: type
     make: Callable[[ViewSource, ViewWindow], Any]
     title: str
+    num_spans: int = DEFAULT_SPANS
+    is_of_run: bool = True
 
 
 class ViewSource:

@@ -13,9 +13,9 @@ from hocket.observe.serve.questions import Moment
 from hocket.observe.serve.requests import json_bytes, json_response
 from hocket.observe.serve.routes import new_routes
 from hocket.observe.serve.state import ServerState
-from hocket.observe.serve.view import DEFAULT_SPANS, MOST_SPANS, View, ViewSource, ViewWindow
+from hocket.observe.serve.view import MOST_SPANS, View, ViewSource, ViewWindow
 
-Spans = Annotated[int, Query(ge=1, le=MOST_SPANS, description="Most spans of time.")]
+Spans = Annotated[int | None, Query(ge=1, le=MOST_SPANS, description="Most spans of time.")]
 Other = Annotated[str, Query(max_length=100, description="Another run, for views that compare.")]
 
 
@@ -36,10 +36,10 @@ def view_routes(state: ServerState) -> APIRouter:
 
 def _route(state: ServerState, view: View) -> Callable[..., Coroutine[Any, Any, Any]]:
     async def answer(
-        run: str, begin_s: Moment = None, end_s: Moment = None, spans: Spans = DEFAULT_SPANS, other: Other = ""
+        run: str, begin_s: Moment = None, end_s: Moment = None, spans: Spans = None, other: Other = ""
     ) -> Any:
         found = await state.found(run)
-        window = ViewWindow(begin_s, end_s, spans, other)
+        window = ViewWindow(begin_s, end_s, view.num_spans if spans is None else spans, other)
 
         async def compute() -> bytes:
             return await state.in_thread(lambda: json_bytes(view.make(ViewSource(found, state.owner), window)))

@@ -98,6 +98,7 @@ TABLE_COLUMNS: dict[str, dict[str, str]] = {
         **_numbers("runtime_s load_balance communication parallel wait_share transfer_share"),
         "is_upper_bound": BOOLEAN,
     },
+    "problems": {**OF_PROCESS, "text": TEXT},
     "hosts": {"host": TEXT, "num_processes": INTEGER, "clock_error_s": NUMBER, "num_lost": INTEGER},
 }  # fmt: skip
 """The type of each column of each table of a run."""

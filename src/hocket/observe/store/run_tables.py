@@ -24,6 +24,7 @@ from hocket.observe.analysis.operations import kind_names, operations_of
 from hocket.observe.analysis.regions import regions_of
 from hocket.observe.analysis.totals import COMMUNICATION, RunTotals, totals_of
 from hocket.observe.analysis.waits import wait_states
+from hocket.observe.completeness import describe_io
 from hocket.observe.saved import saved_layout
 from hocket.observe.series import PROCESS_NUMBERS, SERIES_STATES
 from hocket.observe.store.columns import BOOLEAN, INTEGER, NUMBER, NUMPY_TYPES, TABLE_COLUMNS, TEXT
@@ -79,6 +80,7 @@ def derived_tables(run: ObservedRun, operations: RunOperations) -> dict[str, Col
         "conserved": _records("conserved", conservation(run)),
         "efficiencies": _records("efficiencies", efficiencies(operations, waits)),
         "hosts": _hosts(run),
+        "problems": _problems(run),
     })  # fmt: skip
 
 
@@ -342,6 +344,26 @@ def _hosts(run: ObservedRun) -> Columns:
         "clock_error_s": _numbers(max(each.clock.error_s for each in own) for own in found.values()),
         "num_lost": _integers(sum(sum(each.lost.values()) for each in own) for own in found.values()),
     }
+
+
+def _problems(run: ObservedRun) -> Columns:
+    """What was not seen, and what could not be read: of processes, then of the run as a whole."""
+    import numpy as np
+
+    texts: list[tuple[int, str]] = []
+    for place, process in enumerate(run.processes):
+        lost = [f"{count} events of {ring} were overwritten" for ring, count in process.lost.items() if count]
+        seen = [
+            describe_io(what, account)
+            for what, account in (("reads", process.io.read), ("writes", process.io.written))
+            if account is not None and account.missing_nbytes
+        ]
+        texts += [(place, text) for text in (*lost, *seen, *process.problems)]
+    places = _integers(place for place, _ in texts)
+    nobody = _integers(-1 for _ in run.problems)
+    of_run = {"process": nobody, "rank": nobody, "host": _texts("" for _ in run.problems)}
+    columns = {name: np.concatenate([found, of_run[name]]) for name, found in _place(run, places).items()}
+    return {**columns, "text": _texts([*(text for _, text in texts), *run.problems])}
 
 
 def _records(table: str, rows: Sequence[object]) -> Columns:

@@ -124,4 +124,6 @@ def _text(row: dict[str, Any]) -> str:
     return f"{row['op']}{of_sizes} over {through} between {row['size']} ranks"
 
 
-VIEW = View("comparison", ComparisonView, _make, "This run after another one: what became slower or faster.")
+VIEW = View(
+    "comparison", ComparisonView, _make, "This run after another one: what became slower or faster.", is_of_run=False
+)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hocket.errors import HocketError
 from hocket.observe.serve.view import View, ViewSource, ViewWindow
+from hocket.observe.serve.views.overview import findings_in_order
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
@@ -46,10 +47,8 @@ def _efficiencies(table: Tables) -> ir.Table:
     return table("efficiencies").order_by(ibis.desc("num_ranks"), "job").limit(1)
 
 
-def _findings(table: Tables) -> ir.Table:
-    import ibis
-
-    return table("findings").order_by(ibis.desc("seconds")).limit(1)
+def _worst(table: Tables) -> ir.Table:
+    return findings_in_order(table).limit(1)
 
 
 def _make(source: ViewSource, _: ViewWindow) -> HistoryView:
@@ -64,7 +63,7 @@ def _row(source: ViewSource, name: str) -> HistoryRow:
         found = source.of(name)
         begin_s, end_s = found.run.extent()
         totals, *_ = found.ask("totals", ViewWindow())
-        efficiencies, findings = found.rows(_efficiencies), found.rows(_findings)
+        efficiencies, findings = found.rows(_efficiencies), found.rows(_worst)
     except HocketError as error:  # one that is damaged hides no other
         return HistoryRow(name, "", None, 0.0, None, None, "", {}, {}, str(error)[:300])
     return HistoryRow(
@@ -81,4 +80,4 @@ def _row(source: ViewSource, name: str) -> HistoryRow:
     )
 
 
-VIEW = View("history", HistoryView, _make, "The latest runs of the store.")
+VIEW = View("history", HistoryView, _make, "The latest runs of the store.", is_of_run=False)

@@ -85,4 +85,4 @@ def _make(source: ViewSource, window: ViewWindow) -> IoView:
     return IoView(begin_s, end_s, width_s, cells, files)
 
 
-VIEW = View("io", IoView, _make, "Reads and writes of files over time.")
+VIEW = View("io", IoView, _make, "Reads and writes of files over time.", num_spans=150)

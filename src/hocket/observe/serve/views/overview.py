@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hocket.observe.analysis.findings import MIDDLE, ORDER
 from hocket.observe.serve.view import View, ViewSource, ViewWindow
 
 if TYPE_CHECKING:
@@ -79,10 +80,12 @@ class OverviewView:
     names: list[NameTotal]
 
 
-def _findings(table: Tables) -> ir.Table:
+def findings_in_order(table: Tables) -> ir.Table:
+    """The findings, in the order of `hocket.observe.findings`."""
     import ibis
 
-    return table("findings").order_by(ibis.desc("seconds"), "text")
+    rows = table("findings")
+    return rows.order_by(rows.kind.cases(*ORDER.items(), else_=MIDDLE), ibis.desc("seconds"), "text")
 
 
 def _make(source: ViewSource, window: ViewWindow) -> OverviewView:
@@ -92,7 +95,7 @@ def _make(source: ViewSource, window: ViewWindow) -> OverviewView:
     return OverviewView(
         begin_s=begin_s,
         end_s=end_s,
-        findings=[FindingRow(**row) for row in source.rows(_findings)],
+        findings=[FindingRow(**row) for row in source.rows(findings_in_order)],
         totals=[LayerTotal(**row) for row in totals],
         over_time=_series(over_time, width_s, first_s, last_s),
         names=[NameTotal(**row) for row in names[:_MOST_NAMES]],

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hocket.observe.store.table_questions import Tables
 
 _MOST_POINTS = 200
+_MOST_PROBLEMS = 1000
 
 
 @dataclass(frozen=True)
@@ -45,16 +46,31 @@ class ProcessRow:
 
 
 @dataclass(frozen=True)
+class ProblemRow:
+    """What was not seen of a process, or could not be read; "process" is -1 if it is about the run as a whole."""
+
+    process: int
+    rank: int
+    host: str
+    text: str
+
+
+@dataclass(frozen=True)
 class ProcessesView:
-    """The answer."""
+    """The answer. "problems" are at most 1,000."""
 
     begin_s: float
     end_s: float
     processes: list[ProcessRow]
+    problems: list[ProblemRow]
 
 
 def _processes(table: Tables) -> ir.Table:
     return table("processes").order_by("process")
+
+
+def _problems(table: Tables) -> ir.Table:
+    return table("problems").order_by("process", "text").limit(_MOST_PROBLEMS)
 
 
 def _samples(table: Tables) -> ir.Table:
@@ -78,7 +94,7 @@ def _make(source: ViewSource, window: ViewWindow) -> ProcessesView:
         )
         for row in source.rows(_processes)
     ]
-    return ProcessesView(begin_s, end_s, processes)
+    return ProcessesView(begin_s, end_s, processes, [ProblemRow(**row) for row in source.rows(_problems)])
 
 
 def _series(rows: list[dict[str, Any]]) -> ProcessSeries:

@@ -171,4 +171,4 @@ def _single_events(
     return TimelineEvents(*map(list, columns))
 
 
-VIEW = View("timeline", TimelineView, _make, "What each process did when.")
+VIEW = View("timeline", TimelineView, _make, "What each process did when.", num_spans=1200)

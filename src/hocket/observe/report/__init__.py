@@ -1,1 +1,0 @@
-"""A recorded run as one page with pictures."""
