@@ -25,8 +25,18 @@ class BrowserPage:
     """
 
     def __init__(self, browser: Any, address: str, *, ready: str = "nav a", **options: Any) -> None:
-        self.context = browser.new_context(**options)
-        self.page = self.context.new_page()
+        self._open(browser.new_context(**options), address, ready)
+
+    @classmethod
+    def beside(cls, other: BrowserPage, address: str, ready: str = "nav a") -> BrowserPage:
+        """A page of the same browser, with the same session and the same connections; it is closed with the first."""
+        page = cls.__new__(cls)
+        page._open(other.context, address, ready)
+        return page
+
+    def _open(self, context: Any, address: str, ready: str) -> None:
+        self.context = context
+        self.page = context.new_page()
         self.problems: list[str] = []
         self.page.on("console", lambda message: self.problems.append(message.text) if message.type == "error" else None)
         self.page.on("pageerror", lambda error: self.problems.append(str(error)))

@@ -8,6 +8,7 @@ import selectors
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -127,36 +128,69 @@ class _Feeder(threading.Thread):
             self.problem = error
 
 
-def test_a_page_whose_connection_is_cut_again_and_again(browser: Any, tmp_path: Path) -> None:
-    with served(tmp_path / "store") as (_, client):
+@contextlib.contextmanager
+def _fed(folder: Path) -> Iterator[tuple[StoreClient, _Feeder, str]]:
+    """A store with a run that goes on, who feeds it, and the rest of the address of its page."""
+    with served(folder / "store") as (_, client):
         client.ask("/v1/runs/run-1", method="PUT")
         client.ask("/v1/runs/run-1/progress", method="POST", now_s=0.0)
         token = client._headers["authorization"].partition(" ")[2]
         feeder = _Feeder(client._url, token)
         feeder.start()
-        state = "document.querySelector('[data-state]')?.dataset.state"
-        address, port = f"/#token={token}&/run-1/timeline", int(client._url.rpartition(":")[2])
+        yield client, feeder, f"/#token={token}&/run-1/timeline"
+
+
+_STATE = "document.querySelector('[data-state]')?.dataset.state"
+
+
+def _check_all_events(client: StoreClient, feeder: _Feeder, shown: BrowserPage) -> None:
+    """Stop, and compare the events of the page with those of the store."""
+    feeder.has_to_stop.set()
+    feeder.join(scaled(30))
+    assert feeder.problem is None
+    (answer,) = client.ask("/v1/runs/run-1/questions/totals")["rows"]
+    assert answer[1] == feeder.num_sent
+    shown.until(f"Number(document.querySelector('[data-state]').dataset.events) === {feeder.num_sent}", 20)
+    shown.page.wait_for_timeout(500)
+    assert shown.page.get_attribute("[data-state]", "data-events") == str(feeder.num_sent)
+
+
+def test_many_pages_that_nobody_sees(browser: Any, tmp_path: Path) -> None:
+    """A browser has six connections for all its pages of one server, and each page that follows a run holds one."""
+    hide = "Object.defineProperty(document, 'visibilityState', {get: () => window.isSeen ? 'visible' : 'hidden'})"
+    with _fed(tmp_path) as (client, feeder, address), BrowserPage(browser, client._url + address) as first:
+        shown = first
+        for _ in range(8):
+            shown.until(f"{_STATE} === 'live'", 30)
+            shown.page.evaluate(hide)
+            shown.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+            shown.until(f"{_STATE} === 'connecting'", 30)
+            shown = BrowserPage.beside(first, client._url + address)
+        shown.until(f"{_STATE} === 'live'", 30)
+        first.page.evaluate("window.isSeen = true")
+        first.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        first.until(f"{_STATE} === 'live'", 30)
+        _check_all_events(client, feeder, first)
+        assert first.problems == []
+
+
+def test_a_page_whose_connection_is_cut_again_and_again(browser: Any, tmp_path: Path) -> None:
+    with _fed(tmp_path) as (client, feeder, address):
+        port = int(client._url.rpartition(":")[2])
         with (
             _Proxy(port) as proxy,
             BrowserPage(browser, f"http://127.0.0.1:{proxy.port}{address}") as shown,
         ):
-            shown.until(f"{state} === 'live'", 30)
+            shown.until(f"{_STATE} === 'live'", 30)
             shown.page.evaluate("window.isTheSamePage = true")
             for number in range(NUM_KILLS):
                 shown.page.wait_for_timeout(50)
                 assert proxy.cut(2.0 if number % 5 == 0 else 0.0) > 0
-                shown.until(f"{state} === 'stale'")
+                shown.until(f"{_STATE} === 'stale'")
                 if number % 5 == 0:  # it is said to those who look and to those who listen
                     assert "stale" in shown.page.inner_text("[data-state]")
                     assert shown.page.get_attribute("[data-state]", "role") == "status"
-                shown.until(f"{state} === 'live'", 20)
-            feeder.has_to_stop.set()
-            feeder.join(scaled(30))
-            assert feeder.problem is None
+                shown.until(f"{_STATE} === 'live'", 20)
             assert feeder.num_sent > NUM_KILLS * BATCH_ROWS
-            (answer,) = client.ask("/v1/runs/run-1/questions/totals")["rows"]
-            assert answer[1] == feeder.num_sent
-            shown.until(f"Number(document.querySelector('[data-state]').dataset.events) === {feeder.num_sent}", 20)
-            shown.page.wait_for_timeout(500)
-            assert shown.page.get_attribute("[data-state]", "data-events") == str(feeder.num_sent)
+            _check_all_events(client, feeder, shown)
             assert shown.page.evaluate("window.isTheSamePage")

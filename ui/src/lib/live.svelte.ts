@@ -21,6 +21,9 @@ export type LiveState = "off" | "connecting" | "live" | "stale" | "over" | "unsu
 const NUM_SPANS = 1024;
 const STALE_MS = 3000;
 const LOOK_MS = 500;
+/** A page that nobody sees for so long gives its connection back: a browser has six of them for all its pages of one
+ * server, and the seventh page would wait for ever. */
+const UNSEEN_MS = 2000;
 
 export class LiveFeed {
   state = $state<LiveState>("off");
@@ -41,6 +44,7 @@ export class LiveFeed {
   #source: EventSource | null = null;
   #timer: ReturnType<typeof setInterval> | null = null;
   #run = "";
+  #seenAt = 0;
 
   follow(run: string): void {
     this.close();
@@ -52,8 +56,10 @@ export class LiveFeed {
       return;
     }
     this.state = "connecting";
+    this.#seenAt = performance.now();
     this.#connect();
     this.#timer = setInterval(() => this.#look(), LOOK_MS);
+    document.addEventListener("visibilitychange", this.#look);
   }
 
   close(): void {
@@ -61,6 +67,7 @@ export class LiveFeed {
     this.#source = null;
     if (this.#timer !== null) clearInterval(this.#timer);
     this.#timer = null;
+    document.removeEventListener("visibilitychange", this.#look);
     this.state = "off";
   }
 
@@ -81,14 +88,21 @@ export class LiveFeed {
     };
   }
 
-  #look(): void {
+  #look = (): void => {
     if (this.state === "over") return;
+    if (document.visibilityState === "visible") this.#seenAt = performance.now();
+    else if (performance.now() - this.#seenAt > UNSEEN_MS) {
+      this.#source?.close();
+      this.#source = null;
+      this.state = "connecting";
+      return;
+    }
     if (performance.now() - this.cameAt > STALE_MS && this.state === "live") this.state = "stale";
     if (this.#source === null) {
       this.numReconnects += 1;
       this.#connect();
     }
-  }
+  };
 
   #take(tick: LiveTick): void {
     this.state = "live";
