@@ -74,8 +74,8 @@ _EXPORT_EXAMPLES = """\b
 Examples:
   hocket observe export run-1 run-1.json.gz
   hocket observe export run-1 run-1.flight && torchfrtrace run-1.flight"""
-_REPORT_HELP = """Write a recorded run as one HTML file, to read and to pass on: the page of `hocket observe serve`, with
-what its views show of the whole run. The file needs nothing else (pip install 'hocket[store]' to write it)."""
+_REPORT_HELP = """Write a recorded run as one HTML file, to read and to pass on: the page of `hocket observe serve`,
+with what its views show of the whole run. The file needs nothing else (pip install 'hocket[store]' to write it)."""
 _REPORT_EXAMPLES = """\b
 Examples:
   hocket observe report run-1
@@ -83,8 +83,8 @@ Examples:
 _QUERY_HELP = """Ask a recorded run in SQL (of DuckDB: pip install 'hocket[sql]').
 
 Tables: processes, communicators, operations, waits, totals, transfers, io, regions, samples, host_samples, connections,
-links, findings, problems. DESCRIBE TABLE shows the columns of one. Times are seconds since the run began. A query can read these
-tables and nothing else."""
+links, findings, problems. DESCRIBE TABLE shows the columns of one. Times are seconds since the run began. A query can
+read these tables and nothing else."""
 _QUERY_EXAMPLES = """\b
 Examples:
   hocket observe query run-1 "SELECT op, library, count(*), sum(seconds) FROM operations GROUP BY ALL"

@@ -53,6 +53,13 @@ TOKEN_VARIABLE = "HOCKET_STORE_TOKEN"
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _UNITS_NBYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
+Host = Annotated[str, typer.Option("--host", help="Address to listen at.")]
+Port = Annotated[
+    int | None,
+    typer.Option("--port", min=0, max=65535, help="To listen at; 0: any free one.", show_default="28080 or the next"),
+]
+Opens = Annotated[bool, typer.Option("--open", help="Open the page in this host's browser.")]
+
 
 @dataclass(frozen=True)
 class PageOptions:
@@ -82,13 +89,8 @@ def serve(
             "--store", metavar="STORE", help="Folder of many runs, or the address of a database of ClickHouse."
         ),
     ] = None,
-    host: Annotated[str, typer.Option("--host", help="Address to listen at.")] = "127.0.0.1",
-    port: Annotated[
-        int | None,
-        typer.Option(
-            "--port", min=0, max=65535, help="To listen at; 0: any free one.", show_default="28080 or the next"
-        ),
-    ] = None,
+    host: Host = "127.0.0.1",
+    port: Port = None,
     name: Annotated[
         list[str] | None, typer.Option("--name", help="A further name of this host in addresses; may be repeated.")
     ] = None,
@@ -101,7 +103,7 @@ def serve(
     ] = "",
     keep_rollups: Annotated[str, typer.Option("--keep-rollups", help="How long roll-ups are kept, such as 365d.")] = "",
     beside: Annotated[bool, typer.Option("--beside", hidden=True)] = False,
-    opens: Annotated[bool, typer.Option("--open", help="Open the page in this host's browser.")] = False,
+    opens: Opens = False,
     as_json: AsJson = False,
 ) -> int:
     """Show runs."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hocket.cli._observe_store import PageOptions, check_run, place_of_store, serve_place
+from hocket.cli._observe_store import Host, Opens, PageOptions, Port, check_run, place_of_store, serve_place
 from hocket.cli._output import AsJson, json_text
 from hocket.cli._verbs import add_verb, argument, optional
 from hocket.errors import InvalidArgument
@@ -31,14 +31,9 @@ def open_files(
     html: Annotated[
         Path | None, optional("--html", metavar="PAGE", help="Write the page as one HTML file, and serve nothing.")
     ] = None,
-    host: Annotated[str, typer.Option("--host", help="Address to listen at.")] = "127.0.0.1",
-    port: Annotated[
-        int | None,
-        typer.Option(
-            "--port", min=0, max=65535, help="To listen at; 0: any free one.", show_default="28080 or the next"
-        ),
-    ] = None,
-    opens: Annotated[bool, typer.Option("--open", help="Open the page in this host's browser.")] = False,
+    host: Host = "127.0.0.1",
+    port: Port = None,
+    opens: Opens = False,
     as_json: AsJson = False,
 ) -> int:
     """Show files that other commands have written, and recorded runs, on a page in the browser, until Ctrl-C.
