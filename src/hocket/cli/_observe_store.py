@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-import webbrowser
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from shutil import rmtree
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hocket.cli._browser import browser_at
 from hocket.cli._output import AsJson, json_text
 from hocket.errors import InvalidArgument
 
@@ -143,6 +143,7 @@ def serve_place(
 
     folder, base_path = folder_of(place), options.base_path.rstrip("/")
     has_address = False
+    opened = ExitStack()
 
     def say(url: str) -> None:
         nonlocal has_address
@@ -150,7 +151,7 @@ def serve_place(
         (folder / "address").write_text(url + "\n")
         page = f"{url}{base_path}/#token={(folder / 'token').read_text().strip()}"
         if options.opens:
-            webbrowser.open(page)
+            opened.enter_context(browser_at(page))
         if options.as_json:
             listed = {} if results is None else {"results": [asdict(each) for each in results.listed]}
             print(json_text({"url": url, "page": page, "store": shown_place(place), **listed}), flush=True)
@@ -161,8 +162,9 @@ def serve_place(
     if options.port is None and chosen != DEFAULT_PORT:
         print(f"hocket: port {DEFAULT_PORT} is taken; {chosen} is used", file=sys.stderr)
     try:
-        serve_store(place, runs=runs, host=options.host, port=chosen, names=options.names, retention=retention,
-                    base_path=base_path, on_ready=say, until=until, results=results)  # fmt: skip
+        with opened:
+            serve_store(place, runs=runs, host=options.host, port=chosen, names=options.names, retention=retention,
+                        base_path=base_path, on_ready=say, until=until, results=results)  # fmt: skip
     finally:
         if has_address:  # whoever has that port later is not to be told the token
             (folder / "address").unlink(missing_ok=True)
