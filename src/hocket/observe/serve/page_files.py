@@ -14,7 +14,7 @@ _KINDS = {
     ".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml", ".woff2": "font/woff2",
 }  # fmt: skip
-MISSING = "hocket was installed without its page: install a wheel, or Node.js and then `make page`"
+MISSING = "hocket was installed without its page: in a clone, `make page` builds it; then install again. Wheels have it"
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:;"
     " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
