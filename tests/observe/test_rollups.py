@@ -18,7 +18,8 @@ from hocket.observe.store.columns import TABLE_COLUMNS
 from hocket.observe.store.overview import QUESTIONS
 from hocket.observe.store.owner import StoreOwner
 from hocket.observe.store.rollups import NAMES_OF_LAYERS, WIDTHS_S, merged, rollup_of
-from hocket.observe.store.stored_run import SenderRows, StoredRun
+from hocket.observe.store.senders import SenderRows
+from hocket.observe.store.stored_run import StoredRun
 
 from ..naming import raises
 from .stored_rows import columns_of, rows_of

@@ -1,7 +1,6 @@
 """The owner of a store: the one process that writes it.
 
-Whoever sends rows numbers them from 0 on, for each table and sender. So rows that were sent twice, after an answer was
-lost, are stored once, and none is left out. Rows are answered for when they are sealed: a store whose owner is killed
+Rows are answered for when they are sealed: a store whose owner is killed
 has all of them. Rows that arrive together are sealed together, by one thread.
 """
 
@@ -25,7 +24,8 @@ from hocket.errors import HocketError, InvalidArgument, InvalidState, RecorderEr
 from hocket.observe.store.arrow_batches import arrow
 from hocket.observe.store.interface import IngestAnswer, RunInStore, answer_waiting
 from hocket.observe.store.segments import RUN_FILE, RUN_NAME, STORE_FILE, check_run_name
-from hocket.observe.store.stored_run import SenderRows, StoredRun
+from hocket.observe.store.senders import SenderRows
+from hocket.observe.store.stored_run import StoredRun
 from hocket.versioned_json import Head
 from hocket.whole_file import write_text
 
@@ -153,14 +153,11 @@ class StoreOwner:
         return []
 
     def add_run(self, name: str, description: dict[str, Any]) -> bool:
-        """Make a run, and return whether it is new.
+        """Make a run, and return whether it is new; see `RunStore.add_run`.
 
         Args:
             name: letters, digits, ".", "_" and "-".
             description: JSON that says which run it is; {}: any.
-
-        Raises:
-            InvalidArgument: the name is not valid, the store has another run of this name, or too many runs.
         """
         check_run_name(name)
         with self._runs_lock:
@@ -248,24 +245,8 @@ class StoreOwner:
     def submit(
         self, run: RunInStore, table: str, sender: str, first_row: int, rows: Any, nbytes: int
     ) -> Future[IngestAnswer]:
-        """Have rows sealed, unless they already are.
-
-        Args:
-            run: from `find_run`.
-            table: which rows they are.
-            sender: who sends them; a name as of a run.
-            first_row: number of the first one, of all that this sender sends of this table.
-            rows: from `read_batch`.
-            nbytes: about how much memory they take.
-
-        Raises:
-            InvalidArgument: the name of the sender is not valid, or a number is negative.
-            ResourceExhausted: too much waits for being sealed: send it again later.
-        """
+        """Have rows sealed, unless they already are; see `RunStore.submit`."""
         assert isinstance(run, StoredRun)
-        check_run_name(sender)
-        if first_row < 0:
-            raise InvalidArgument(f"the number of the first row must be at least 0, not {first_row}")
         piece = SenderRows(sender, first_row, rows)
         done: Future[IngestAnswer] = Future()
         with self._changed:
@@ -273,16 +254,12 @@ class StoreOwner:
                 raise ResourceExhausted("the store is being closed")
             if self._queued_nbytes + nbytes > self._most_queued_nbytes:
                 raise ResourceExhausted(f"{self._queued_nbytes} bytes wait for being stored: send it again later")
-            expected = run.claim(table, sender, first_row, rows.num_rows)
-            if expected is None and rows.num_rows:
+            if (answer := run.senders.claim(table, piece)) is None:
                 self._queue.append(_Waiting(run, table, piece, nbytes, done, monotonic()))
                 self._queued_nbytes += nbytes
                 self._changed.notify_all()
                 return done
-        sealed = run.next_row(table, sender)
-        is_known = piece.after <= sealed
-        is_pending = not is_known and piece.after <= (first_row if expected is None else expected)
-        done.set_result(IngestAnswer(sealed, rows.num_rows if is_known else 0, is_pending))
+        done.set_result(answer)
         return done
 
     def _write(self) -> None:
@@ -330,7 +307,7 @@ class StoreOwner:
         """Tell a sender that its rows are not stored; and those that follow in the queue, which count on them."""
         run, table, sender = group[0].run, group[0].table, group[0].piece.sender
         with self._changed:
-            run.give_up(table, [sender])
+            run.senders.give_up(table, sender)
             late = [
                 each for each in self._queue if each.run is run and each.table == table and each.piece.sender == sender
             ]  # fmt: skip

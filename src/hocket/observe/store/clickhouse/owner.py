@@ -25,7 +25,7 @@ from hocket.observe.store.columns import TABLE_COLUMNS
 from hocket.observe.store.interface import IngestAnswer, RunInStore, answer_waiting
 from hocket.observe.store.owner import MOST_QUEUED_NBYTES, Retention
 from hocket.observe.store.segments import check_run_name
-from hocket.observe.store.stored_run import SenderRows
+from hocket.observe.store.senders import SenderRows
 
 _GATHERED_ROWS = 50_000
 _GATHER_S = 0.2
@@ -210,14 +210,9 @@ class ClickHouseOwner:
         """Have rows stored, unless they already are; see `RunStore.submit`.
 
         Raises:
-            InvalidArgument: the name of the sender is not valid, a number is negative, or the run was removed.
             PeerFailure: the server is away.
-            ResourceExhausted: too much waits for being stored: send it again later.
         """
         assert isinstance(run, ClickHouseRun)
-        check_run_name(sender)
-        if first_row < 0:
-            raise InvalidArgument(f"the number of the first row must be at least 0, not {first_row}")
         piece = SenderRows(sender, first_row, rows)
         done: Future[IngestAnswer] = Future()
         with self._changed:
@@ -232,16 +227,12 @@ class ClickHouseOwner:
             with self._runs_lock:
                 if self._runs.get(run.name) is not run:
                     raise InvalidArgument(f"run {run.name} was removed")
-            expected = run.claim(table, sender, first_row, rows.num_rows)
-            if expected is None and rows.num_rows:
+            if (answer := run.senders.claim(table, piece)) is None:
                 self._queue.append(QueuedRows(run, table, piece, nbytes, done, monotonic()))
                 self._queued_nbytes += nbytes
                 self._changed.notify_all()
                 return done
-        stored = run.next_row(table, sender)
-        is_known = piece.after <= stored
-        is_pending = not is_known and piece.after <= (first_row if expected is None else expected)
-        done.set_result(IngestAnswer(stored, rows.num_rows if is_known else 0, is_pending))
+        done.set_result(answer)
         return done
 
     def _write(self) -> None:
@@ -298,7 +289,7 @@ class ClickHouseOwner:
             else:
                 refused[id(each.run), each.table, each.piece.sender] = error
                 answer_waiting(each.done, error)
-                each.run.give_up(each.table, each.piece.sender)
+                each.run.senders.give_up(each.table, each.piece.sender)
         if refused:
             self._refuse_following(refused)
 
@@ -309,7 +300,7 @@ class ClickHouseOwner:
             self._queue = [each for each in self._queue if each not in late]
             self._queued_nbytes -= sum(each.nbytes for each in late)
             for each in late:
-                each.run.give_up(each.table, each.piece.sender)
+                each.run.senders.give_up(each.table, each.piece.sender)
         for each in late:
             answer_waiting(each.done, refused[id(each.run), each.table, each.piece.sender])
 

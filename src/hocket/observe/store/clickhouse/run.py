@@ -8,7 +8,6 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from hocket.errors import InvalidArgument
 from hocket.observe.store.arrow_batches import arrow, schema_of
 from hocket.observe.store.clickhouse.rows import as_table
 from hocket.observe.store.clickhouse.tables import DERIVED, rows_of_run, with_rows_of_run
@@ -17,8 +16,8 @@ from hocket.observe.store.columns import TABLE_COLUMNS
 from hocket.observe.store.interface import StoreAnswer
 from hocket.observe.store.overview import sql_of
 from hocket.observe.store.rollups import LONG
+from hocket.observe.store.senders import SenderNumbers, SenderRows
 from hocket.observe.store.spans import Extent, choose_spans, seconds_of
-from hocket.observe.store.stored_run import MOST_SENDERS
 from hocket.observe.store.table_questions import TableQuestion, table_sql
 
 if TYPE_CHECKING:
@@ -58,6 +57,7 @@ class ClickHouseRun:
         self._derived: dict[str, int] = {}
         self._num_derived: dict[str, int] = {}
         self.on_rollup: Callable[[Any, Any], object] | None = None
+        self.senders = SenderNumbers(name, {})
         self.reload()
 
     @property
@@ -78,8 +78,8 @@ class ClickHouseRun:
         """
         next_rows, num_rows, extent = self._read()
         with self._lock:
-            self._next_rows, self._claimed = next_rows, dict(next_rows)
             self._num_rows, self._extent = num_rows, extent
+        self.senders.restart(next_rows)
 
     def recount(self) -> None:
         """Read again what the run has, after some of it was removed; while no rows are inserted."""
@@ -103,37 +103,11 @@ class ClickHouseRun:
             num_rows[table] = num_rows.get(table, 0) + int(count)
         return next_rows, num_rows, self._read_extent()
 
-    def claim(self, table: str, sender: str, first_row: int, num_rows: int) -> int | None:
-        """Reserve a place for rows.
-
-        Returns:
-            None: the rows are to be stored. A number: they are not, and this is the row that is expected next.
-
-        Raises:
-            InvalidArgument: there are too many senders.
-        """
-        key = table, sender
+    def note_stored(self, table: str, piece: SenderRows) -> None:
+        """Note that claimed rows are stored."""
         with self._lock:
-            expected = self._claimed.get(key, 0)
-            if first_row != expected:
-                return expected
-            if key not in self._claimed and sum(each == table for each, _ in self._claimed) >= MOST_SENDERS:
-                raise InvalidArgument(
-                    f"table {table} of {self._name} has {MOST_SENDERS} senders, the most there can be"
-                )
-            self._claimed[key] = first_row + num_rows
-            return None
-
-    def give_up(self, table: str, sender: str) -> None:
-        """Take back what was claimed and could not be stored."""
-        with self._lock:
-            self._claimed[table, sender] = self._next_rows.get((table, sender), 0)
-
-    def note_stored(self, table: str, sender: str, after: int, num_rows: int) -> None:
-        """Note that a sender has come so far."""
-        with self._lock:
-            self._next_rows[table, sender] = after
-            self._num_rows[table] = self._num_rows.get(table, 0) + num_rows
+            self._num_rows[table] = self._num_rows.get(table, 0) + piece.num_rows
+        self.senders.note_stored(table, piece)
 
     def note_rollups(self, known: Extent) -> None:
         """Note that roll-ups were stored."""
@@ -142,8 +116,7 @@ class ClickHouseRun:
 
     def next_row(self, table: str, sender: str) -> int:
         """Return the number of the first row of a sender that is not yet stored."""
-        with self._lock:
-            return self._next_rows.get((table, sender), 0)
+        return self.senders.next_row(table, sender)
 
     def num_rows(self) -> dict[str, int]:
         """Return the number of rows of each table that has some."""

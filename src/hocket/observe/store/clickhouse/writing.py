@@ -33,8 +33,8 @@ from hocket.observe.store.clickhouse.tables import DERIVED
 from hocket.observe.store.columns import TABLE_COLUMNS
 from hocket.observe.store.interface import IngestAnswer
 from hocket.observe.store.rollups import NAMES_OF_LAYERS, rollup_of
+from hocket.observe.store.senders import SenderRows
 from hocket.observe.store.spans import extent_of
-from hocket.observe.store.stored_run import SenderRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -104,7 +104,7 @@ class RoundWriter:
         self._insert_rollups([(run.name, rollup) for run, rollup, _ in rollups], batch)
         for each, error in results:
             if error is None:
-                each.run.note_stored(each.table, each.piece.sender, each.piece.after, int(each.piece.rows.num_rows))
+                each.run.note_stored(each.table, each.piece)
         for run, rollup, rows in rollups:
             run.note_rollups(extent_of(rollup))
             if run.on_rollup is not None:
