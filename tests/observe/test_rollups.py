@@ -172,7 +172,7 @@ def test_clocks_that_jump_make_no_wrong_number() -> None:
 
 def test_rows_that_are_added_while_others_are_merged_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollup_database, "_MOST_PARTIAL_ROWS", 10)
-    database = rollup_database.RollupDatabase(list)
+    database = rollup_database.RollupDatabase([], list)
     parts = [rollup_of("io", rows_of("io", 200, seed)) for seed in range(60)]
     with ThreadPoolExecutor(1) as pool:
         adding = pool.submit(lambda: [database.insert(each) for each in parts])

@@ -19,8 +19,8 @@ from hocket.observe.store.arrow_batches import arrow, schema_of
 from hocket.observe.store.columns import TABLE_COLUMNS
 from hocket.observe.store.connection import QueryResult
 from hocket.observe.store.interface import StoreAnswer
+from hocket.observe.store.loaded_rollups import LoadedRollups
 from hocket.observe.store.merging import merge_segments, small_neighbours
-from hocket.observe.store.rollup_database import Insertion, RollupDatabase
 from hocket.observe.store.rollups import NAMES_OF_LAYERS, level_groups, rollup_of
 from hocket.observe.store.segments import (
     RUN_FILE,
@@ -47,8 +47,6 @@ _DIVIDED_ROWS = 100_000
 """So many rows at once are written as two segments, by two threads."""
 _GRACE_S = 150.0
 """Files that were merged stay so long, for queries that read them."""
-_IDLE_S = 600.0
-"""Roll-ups that nobody asks for leave the memory after that time."""
 
 
 class StoredRun:
@@ -66,9 +64,8 @@ class StoredRun:
         _, content = _RUN.load(folder / RUN_FILE)
         self.description = content.get("description")
         self._lock = Lock()
-        # Held while the roll-ups in memory and the list of their segments must be the same; taken before the other one.
-        self._database_lock = Lock()
-        self._asked_s = monotonic()
+        self._rollups = LoadedRollups(self._rollup_files)
+        """Its lock is taken before the other one."""
         self._segments: dict[str, list[Segment]] = {}
         self._rollup_segments: dict[str, list[Segment]] = {}
         self._numbers: dict[str, int] = {}
@@ -77,7 +74,6 @@ class StoredRun:
         self._replaced: dict[str, Any] = {}
         self.on_rollup: Callable[[Any, Any], object] | None = None
         """Is called with the roll-up of rows, and the rows, after they were sealed."""
-        self._database: RollupDatabase | None = None
         self.senders = SenderNumbers(self.name, self._load())
 
     @staticmethod
@@ -127,7 +123,7 @@ class StoredRun:
                     rollup = rollup_of(table, rows)
                     groups = level_groups(rollup)
                     rollup_part = write_part(self._rollup_folder(table), number, last, rollup, {}, groups=groups)
-                    insertion = self._inserted(rollup, stack)
+                    insertion = self._rollups.prepared(rollup, stack)
                 parts = [task.result() for task in tasks]
             except BaseException:
                 _remove_parts([rollup_part, *(task.result() for task in tasks if task.exception() is None)])
@@ -135,7 +131,7 @@ class StoredRun:
             with self._lock:
                 self._numbers[table] = last  # never again, whatever fails from here on
             written, rollup_segment = _published(parts, rollup_part)
-            with self._database_lock:
+            with self._rollups.changing:
                 with self._lock:
                     self._segments.setdefault(table, []).extend(written)
                     if rollup_segment is not None:
@@ -143,7 +139,7 @@ class StoredRun:
                     for piece in pieces:
                         self.senders.note_stored(table, piece)
                 if rollup is not None:
-                    self._show(rollup, insertion)
+                    self._rollups.add(rollup, insertion)
         if rollup is not None and self.on_rollup is not None:
             self.on_rollup(rollup, rows)
 
@@ -151,8 +147,7 @@ class StoredRun:
         self, question: str, begin_s: float | None = None, end_s: float | None = None, num_spans: int = 600
     ) -> StoreAnswer:
         """Answer a question from the roll-ups; see `RunInStore.ask`."""
-        self._asked_s = monotonic()
-        return self._opened().ask(question, begin_s, end_s, num_spans)
+        return self._rollups.opened().ask(question, begin_s, end_s, num_spans)
 
     def query(self, sql: str, *, timeout: float, most_rows: int) -> QueryResult:
         """Answer a query over all events; see `query_stored`."""
@@ -190,8 +185,7 @@ class StoredRun:
 
     def extent(self) -> tuple[float, float]:
         """Return the begin of the first and the end of the last event; see `RunInStore.extent`."""
-        self._asked_s = monotonic()
-        return self._opened().extent
+        return self._rollups.opened().extent
 
     def replace_tables(self, tables: Mapping[str, Any]) -> None:
         """Have tables asked instead of what is stored of them, as long as this process lives."""
@@ -215,14 +209,8 @@ class StoredRun:
             self._merge(self.folder / table, self._segments[table], is_rollup=False)
         for table in [*self._rollup_segments]:
             self._merge(self._rollup_folder(table), self._rollup_segments[table], is_rollup=True)
+        self._rollups.tidy()
         now = monotonic()
-        with self._database_lock:
-            database = self._database
-        if database is not None:
-            database.tidy()
-            with self._database_lock:
-                if self._database is database and (now - self._asked_s > _IDLE_S or database.is_too_large):
-                    self._database = None  # the next question reads what it needs
         with self._lock:
             due = [path for since, path in self._doomed if now - since > _GRACE_S]
             self._doomed = [(since, path) for since, path in self._doomed if now - since <= _GRACE_S]
@@ -231,7 +219,7 @@ class StoredRun:
 
     def forget(self, written_before_s: float, rollups_before_s: float) -> None:
         """Remove what was written before, in seconds since 1970; how far each sender has come is kept."""
-        with self._database_lock, self._lock:
+        with self._rollups.changing, self._lock:
             events = _written_before(self._segments.values(), written_before_s)
             rollups = _written_before(self._rollup_segments.values(), rollups_before_s)
             if not events and not rollups:
@@ -252,12 +240,12 @@ class StoredRun:
                 found[:] = [each for each in found if each not in events and each not in rollups]
             self._doomed += [(monotonic(), each.path) for each in (*events, *rollups)]
             if rollups:
-                self._database = None  # whoever asks just now keeps it
+                self._rollups.drop()
 
     def close(self) -> None:
         """Free the memory of roll-ups, and remove files that were merged."""
-        with self._database_lock, self._lock:
-            self._database = None
+        with self._rollups.changing, self._lock:
+            self._rollups.drop()
             doomed, self._doomed = self._doomed, []
         for _, path in doomed:
             path.unlink(missing_ok=True)
@@ -307,39 +295,9 @@ class StoredRun:
         folder.mkdir(exist_ok=True)
         return folder
 
-    def _opened(self) -> RollupDatabase:
-        """The database of roll-ups, filled from their segments when it is first needed."""
-        with self._database_lock:
-            if self._database is None:
-                self._database = RollupDatabase(self._rollup_files)
-            return self._database
-
     def _rollup_files(self) -> list[Path]:
         with self._lock:
             return [each.path for each in chain.from_iterable(self._rollup_segments.values())]
-
-    def _inserted(self, rollup: Any, stack: ExitStack) -> Insertion | None:
-        """Roll-ups in the database, which are not yet visible; None: there is no database, or it cannot take them."""
-        with self._database_lock:
-            database = self._database
-        if database is None:
-            return None
-        try:
-            return stack.enter_context(database.inserted(rollup))
-        except Exception:
-            with self._database_lock:
-                self._database = None  # the next question reads all roll-ups again
-            return None
-
-    def _show(self, rollup: Any, insertion: Insertion | None) -> None:
-        """Make stored roll-ups visible; with the lock of the database."""
-        try:
-            if insertion is not None and insertion.database is self._database:
-                insertion.commit()
-            elif self._database is not None:  # it was opened meanwhile, without them
-                self._database.insert(rollup)
-        except Exception:
-            self._database = None
 
     def _merge(self, folder: Path, segments: list[Segment], *, is_rollup: bool) -> None:
         with self._lock:
