@@ -348,16 +348,19 @@ class ClickHouseOwner:
                 if self._lease.is_held:
                     self._lease.renew()
                 else:
-                    # Another owner may have come and gone: a round must not go on with what it knew before.
-                    with self._inserting:
-                        with self._changed:
-                            self._is_stale = True
-                            self._changed.notify_all()
-                        self._lease.take()
+                    self._take_again()
             except Exception as error:  # the thread must go on
                 self.report("lease", str(error))
             else:
                 self._clear("lease")
+
+    def _take_again(self) -> None:
+        """Take the lease after it was over: another owner may have come and gone, so what is stored is read again."""
+        with self._inserting:
+            with self._changed:
+                self._is_stale = True
+                self._changed.notify_all()
+            self._lease.take()
 
     @contextmanager
     def _excluding_rounds(self) -> Iterator[None]:
