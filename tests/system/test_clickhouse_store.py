@@ -215,8 +215,6 @@ def test_tables_of_another_version_are_refused(server: Server, tmp_path: Path, m
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with raises(RecorderError, names=("newer", "7", "1")):
         ClickHouseOwner(address)
-    with raises(InvalidArgument):
-        ClickHouseOwner(address, retention=Retention(events_nbytes=1000))
 
 
 @pytest.mark.usefixtures("in_process")
@@ -250,6 +248,73 @@ def test_what_is_old_is_removed_and_senders_go_on(server: Server) -> None:
         assert again is not None
         assert (again.num_rows(), again.next_row("operations", "a"), again.extent()) == ({}, 0, (0.0, 0.0))
         assert owner.submit(again, "operations", "a", 0, rows, rows.nbytes).result(60).num_stored == 100
+
+
+@pytest.mark.usefixtures("in_process")
+def test_the_oldest_events_go_first(server: Server) -> None:
+    """Each round has rows of another size and another table, and rows that are replaced as a whole are not counted."""
+    from hocket.observe.store.clickhouse.owner import ClickHouseOwner
+
+    address = parse_address(server.address("limited"))
+    rounds = [("operations", 3000), ("io", 2000), ("operations", 1000), ("io", 500)]
+    with ClickHouseOwner(address) as owner:
+        owner.add_run("run-1", {})
+        run = owner.find_run("run-1")
+        assert run is not None
+        first = {"operations": 0, "io": 0}
+        for table, count in rounds:
+            rows = rows_of(table, count, count)
+            owner.submit(run, table, "a", first[table], rows, rows.nbytes).result(60)
+            first[table] += count
+        run.replace_tables({"findings": rows_of("findings", 7)})
+        sizes = owner._old._sizes()
+        totals = run.ask("totals").rows
+    nbytes = [count * sizes[table][1] for table, count in rounds]
+    for num_kept in (4, 3, 2, 2, 1, 0):
+        limit = int(sum(nbytes[4 - num_kept :]) + 0.5 * nbytes[max(3 - num_kept, 0)])
+        with ClickHouseOwner(address, retention=Retention(events_nbytes=limit)) as owner:
+            run = owner.find_run("run-1")
+            assert run is not None
+            assert owner._old.are_due
+            for _ in range(2):  # what was removed is still in the files
+                owner._old._removed_s = float("-inf")
+                owner._forget()
+            kept = rounds[4 - num_kept :]
+            counts = {name: sum(count for table, count in kept if table == name) for name in ("operations", "io")}
+            assert {name: run.num_rows().get(name, 0) for name in counts} == counts
+            assert {name: run.next_row(name, "a") for name in counts} == first
+            found = [list(row) for row in run.ask("totals").rows]
+            assert not difference(found, [list(row) for row in totals])  # roll-ups stay
+            replaced = owner._server.ask("SELECT count() FROM limited.findings WHERE sender = '~'").rows
+            assert replaced == ((7,),)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_roll_ups_that_were_removed_do_not_come_back(server: Server) -> None:
+    from hocket.observe.store.clickhouse.owner import ClickHouseOwner
+
+    rows, address = rows_of("operations", 100), parse_address(server.address("removed"))
+    with ClickHouseOwner(address, retention=Retention(rollups_s=0.5)) as owner:
+        owner.add_run("run-1", {})
+        run = owner.find_run("run-1")
+        assert run is not None
+        owner.submit(run, "operations", "a", 0, rows, rows.nbytes).result(60)
+        time.sleep(0.6)
+        owner._forget()
+        assert run.ask("totals").rows == ()
+        assert run.extent() == (0.0, 0.0)
+    with ClickHouseOwner(address) as owner:  # without limits
+        run = owner.find_run("run-1")
+        assert run is not None
+        assert run.num_rows() == {"operations": 100}
+        assert run.ask("totals").rows == ()
+        owner.submit(run, "operations", "a", 100, rows, rows.nbytes).result(60)
+        expected = run.ask("totals").rows
+        owner._server.remove("rollups", "1", {})  # as if it had been killed before it stored them
+    with ClickHouseOwner(address) as owner:
+        run = owner.find_run("run-1")
+        assert run is not None
+        assert run.ask("totals").rows == expected != ()
 
 
 @pytest.mark.usefixtures("in_process")

@@ -9,13 +9,14 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Condition, Event, Lock, RLock, Thread
-from time import monotonic, time
+from time import monotonic
 from typing import Any
 
 from hocket.errors import HocketError, InvalidArgument, PeerFailure, RecorderError, ResourceExhausted
 from hocket.observe.store.arrow_batches import arrow
 from hocket.observe.store.clickhouse.address import ClickHouseAddress
 from hocket.observe.store.clickhouse.lease import RENEW_S, Lease
+from hocket.observe.store.clickhouse.old_rows import OldRows
 from hocket.observe.store.clickhouse.run import ClickHouseRun
 from hocket.observe.store.clickhouse.run_list import ListedRuns
 from hocket.observe.store.clickhouse.server import ClickHouseServer
@@ -33,8 +34,6 @@ _GATHER_S = 0.2
 _TIDY_S = 30.0
 _CLOSE_S = 30.0
 _ROUND_S, _LOOK_S = 30.0, 0.1
-_FORGET_SHARE, _MOST_FORGET_S = 0.05, 3600.0
-"""What is too old is removed when a twentieth of its time has passed, or an hour: it costs the server a while."""
 _MOST_PROBLEM = 500
 
 
@@ -48,8 +47,8 @@ class ClickHouseOwner:
 
     Raises:
         AuthenticationError: the server does not know the user, or the password is wrong.
-        InvalidArgument: retention has a limit that ClickHouse cannot keep, the user may not make tables, or the folder
-            for the token cannot be made.
+        InvalidArgument: the user may not make tables, or not read the sizes that retention needs, or the folder for the
+            token cannot be made.
         InvalidState: another process owns the database; names it.
         MissingPackage: `clickhouse_connect` is not installed.
         PeerFailure: the server cannot be reached.
@@ -60,9 +59,7 @@ class ClickHouseOwner:
         self, address: ClickHouseAddress, *, retention: Retention | None = None,
         most_queued_nbytes: int = MOST_QUEUED_NBYTES,
     ) -> None:  # fmt: skip
-        self._retention = retention or Retention()
-        if self._retention.events_nbytes is not None:
-            raise InvalidArgument("a store in ClickHouse has no limit of bytes: limit the time that events are kept")
+        retention = retention or Retention()
         arrow().set_cpu_count(1)
         self.folder, self.place = address.folder, address.shown
         _make_folder(self.folder)
@@ -70,6 +67,7 @@ class ClickHouseOwner:
         self._database = address.database
         self._server = ClickHouseServer(address, ident)
         make_tables(self._server, self._database)
+        self._old = OldRows(self._server, self._database, retention)
         self._lease = Lease(self._server, self._database, ident)
         self._lease.take()
         self._runs: dict[str, ClickHouseRun] = {}
@@ -85,7 +83,6 @@ class ClickHouseOwner:
         """Whether it has to be read again what is stored."""
         self._retired: dict[tuple[str, str], int] = {}
         """The batch that replaced a table as a whole when it was last looked."""
-        self._forgot_s = monotonic()
         self._is_closing = Event()
         self._inserting = RLock()
         """Held by whoever changes what is stored: by the writer for a round, which may last."""
@@ -408,22 +405,16 @@ class ClickHouseOwner:
         self._retired = found
 
     def _forget(self) -> None:
-        limits = self._retention
-        kept = [each for each in (limits.events_s, limits.rollups_s) if each is not None]
-        if not kept or monotonic() - self._forgot_s < min(_FORGET_SHARE * min(kept), _MOST_FORGET_S):
+        if not self._old.are_due:
             return
-        now = time()
+        first_kept = self._old.first_kept()  # takes a while, and rounds may be written meanwhile
         with self._excluding_rounds():
             self._lease.check()
-            if limits.events_s is not None:
-                self._writer.forget_events(int((now - limits.events_s) * 1e6))
-            if limits.rollups_s is not None:
-                self._writer.forget_rollups(int((now - limits.rollups_s) * 1e6))
+            self._old.remove(first_kept)
             with self._runs_lock:
                 runs = [*self._runs.values()]
             for run in runs:
                 run.recount()
-        self._forgot_s = monotonic()
 
 
 def _make_folder(folder: Path) -> None:

@@ -44,6 +44,9 @@ _OTHERS = {
     "senders": (
         "run String, sender String, table String, next_row Int64", "MergeTree ORDER BY (run, table, sender)"
     ),
+    "forgotten": (
+        "what LowCardinality(String), batch Int64", "ReplacingMergeTree(batch) ORDER BY what"
+    ),
     "owners": (
         "id String, host String, process String, until DateTime64(3), is_over Bool",
         "MergeTree ORDER BY id TTL toDateTime(until) + INTERVAL 1 DAY",

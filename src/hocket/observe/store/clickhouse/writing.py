@@ -10,7 +10,7 @@ rows and roll-ups carry as `batch`. Each insert is one block, so it is there as 
 - The owner is killed between the inserts of a round: its rows that are there are known by their sender and number, and
   a sender that has got no answer is told by the next owner that they are stored. Their roll-ups may be missing. Only
   the last round can lack them, and it lacks all of them or none: so the next owner looks for roll-ups of the highest
-  `batch` of the tables that have some, and makes them from its rows if they are missing.
+  `batch` of the tables that have some, and makes them from its rows if they are missing and were not removed.
 - The lease is over before the round is: the owner forgets the round, as if it had been killed, and starts again with
   what is stored, once it has the lease again.
 """
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from hocket.errors import HocketError, InvalidState, PeerFailure, QueryTimeout, RecorderError, ResourceExhausted
 from hocket.observe.store.arrow_batches import arrow, schema_of
+from hocket.observe.store.clickhouse.old_rows import first_kept_rollups
 from hocket.observe.store.clickhouse.rows import as_stored, as_table, with_columns
 from hocket.observe.store.clickhouse.run import ClickHouseRun
 from hocket.observe.store.clickhouse.tables import DERIVED
@@ -128,7 +129,9 @@ class RoundWriter:
         self._last = max(self._last, self._highest(("rollups", *TABLE_COLUMNS), "1"))
         layers = tuple(NAMES_OF_LAYERS)
         batch = self._highest(layers, f"sender != '{DERIVED}'")
-        if not batch or self._highest(("rollups",), f"batch >= {batch}"):
+        if not batch or batch < first_kept_rollups(self._server, self._database):
+            return
+        if self._highest(("rollups",), f"batch >= {batch}"):
             return
         rollups = []
         for table in layers:
@@ -142,26 +145,6 @@ class RoundWriter:
         parts = (f"SELECT max(batch) AS highest FROM {self._database}.{each} WHERE {condition}" for each in tables)
         sql = f"SELECT max(highest) FROM ({' UNION ALL '.join(parts)})"
         return int(self._server.ask(sql, timeout=_REPAIR_S).rows[0][0] or 0)
-
-    def forget_events(self, before: int) -> None:
-        """Remove rows of rounds before one; first it is noted how far their senders have come."""
-        for table in TABLE_COLUMNS:
-            place, chosen = f"{self._database}.{table}", {"before": before}
-            old = f"batch < {{before:Int64}} AND sender != '{DERIVED}'"
-            if not self._server.ask(f"SELECT count() FROM {place} WHERE {old}", chosen).rows[0][0]:
-                continue
-            self._server.do(
-                f"""INSERT INTO {self._database}.senders SELECT run, sender, '{table}', max(sender_row) + 1
-                FROM {place} WHERE {old} GROUP BY run, sender""",
-                chosen,
-            )
-            self._server.remove(table, old, chosen)
-
-    def forget_rollups(self, before: int) -> None:
-        """Remove roll-ups of rounds before one."""
-        place, chosen = f"{self._database}.rollups", {"before": before}
-        if self._server.ask(f"SELECT count() FROM {place} WHERE batch < {{before:Int64}}", chosen).rows[0][0]:
-            self._server.remove("rollups", "batch < {before:Int64}", chosen)
 
     def next_batch(self) -> int:
         """Return the next number of a round: microseconds since 1970, and never a smaller one than before."""
