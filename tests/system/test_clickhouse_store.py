@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from hocket.errors import InvalidArgument, RecorderError
-from hocket.observe import StoreClient, open_run, record_run
+from hocket.errors import InvalidArgument, QueryTimeout, RecorderError
+from hocket.observe import StoreClient, open_run, query_stored, record_run
 from hocket.observe.serve.view_routes import all_views
 from hocket.observe.store.arrow_batches import write_batch
 from hocket.observe.store.clickhouse.address import parse_address
@@ -164,6 +164,67 @@ def test_queries_of_strangers(server: Server, tmp_path: Path) -> None:
         with raises(InvalidArgument, names="0.5"):
             ask(slow, timeout_s=0.5)
         assert count_stored(store) == 400
+
+
+def _asked(server: Server, state: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hocket.cli", "observe", *arguments]
+    done = subprocess.run(command, env=server.environment(state), capture_output=True, text=True, timeout=60)
+    assert PASSWORD not in done.stdout + done.stderr
+    return done
+
+
+def test_a_database_is_asked_with_and_without_its_owner(server: Server, tmp_path: Path) -> None:
+    rows, address = rows_of("operations", 300), server.address("queried")
+    sql = "SELECT op, count(*) AS n FROM operations GROUP BY op ORDER BY op"
+    with owned(server, "queried", tmp_path) as (_, store):
+        for run in ("run-1", "run-2"):
+            store.ask(f"/v1/runs/{run}", method="PUT")
+        send_rows(store, rows, 0)
+        expected = store.ask("/v1/runs/run-1/query", method="POST", body=sql.encode())
+        answers = [_asked(server, tmp_path, "query", address, "--run", "run-1", sql, "--json")]
+    answers.append(_asked(server, tmp_path, "query", address, "--run", "run-1", sql, "--json", "--timeout", "500"))
+    for done in answers:
+        found = json.loads(done.stdout)
+        assert (found["run"], found["columns"], found["rows"]) == (address, expected["columns"], expected["rows"])
+        assert sum(row[1] for row in found["rows"]) == 300
+    empty = _asked(server, tmp_path, "query", address, "--run", "run-2", "SELECT count(*) FROM operations", "--json")
+    assert json.loads(empty.stdout)["rows"] == [[0]]
+    for arguments, names in (
+        (("query", address, "--run", "run-3", sql), ("run-1", "run-2", "run-3")),
+        (("query", address, sql), ("run-1", "run-2")),
+        (("query", server.address("nowhere"), "--run", "run-1", sql), (server.address("nowhere"),)),
+        (("query", address, "--run", "run-1", "SELECT * FROM queried.senders"), ("queried.senders",)),
+        (("query", address, "--run", "run-1", "SELECT count(*) FROM rollups"), ("rollups",)),
+        (("query", address.replace("//", "//default:other@"), "--run", "run-1", sql), ("HOCKET_CLICKHOUSE_PASSWORD",)),
+        (("findings", address), ("hocket observe query",)),
+    ):
+        done = _asked(server, tmp_path, *arguments)
+        assert done.returncode in (1, 2), arguments
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+        for name in names:
+            assert name in done.stderr
+
+
+@pytest.mark.usefixtures("in_process")
+def test_queries_of_a_database_are_bounded(server: Server) -> None:
+    from hocket.observe.store.clickhouse.owner import ClickHouseOwner
+
+    rows, address = rows_of("operations", 400), server.address("bounded")
+    with ClickHouseOwner(parse_address(address)) as owner:
+        owner.add_run("run-1", {})
+        run = owner.find_run("run-1")
+        assert run is not None
+        owner.submit(run, "operations", "a", 0, rows, rows.nbytes).result(60)
+    assert len(query_stored(address, "run-1", "SELECT rank FROM operations", most_rows=400).rows) == 400
+    with raises(InvalidArgument, names="399.00"):
+        query_stored(address, "run-1", "SELECT rank FROM operations", most_rows=399)
+    with raises(QueryTimeout, names="0.2"):
+        query_stored(address, "run-1", "SELECT sum(a.rank * b.rank * c.rank * d.rank) FROM " + " CROSS JOIN ".join(
+            f"operations AS {name}" for name in "abcd"), timeout=0.2)  # fmt: skip
+    with ClickHouseOwner(parse_address(address)) as owner:
+        owner._server.do("INSERT INTO bounded.version SELECT 7")
+    with raises(RecorderError, names=("bounded", "7")):
+        query_stored(address, "run-1", "SELECT 1")
 
 
 def test_one_process_owns_a_database(server: Server, tmp_path: Path) -> None:

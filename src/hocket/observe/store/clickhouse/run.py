@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from hocket.observe.store.arrow_batches import arrow, schema_of
 from hocket.observe.store.clickhouse.rows import as_table
+from hocket.observe.store.clickhouse.stored_query import bound_to_run, limits_of_rows, query_run_rows
 from hocket.observe.store.clickhouse.tables import DERIVED, rows_of_run, with_rows_of_run
-from hocket.observe.store.clickhouse.user_query import checked_query
 from hocket.observe.store.columns import TABLE_COLUMNS
 from hocket.observe.store.interface import StoreAnswer
 from hocket.observe.store.overview import sql_of
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from hocket.observe.store.connection import QueryResult
 
 _TABLE_S = 120.0
-_MOST_NBYTES = 256 << 20
-"""Of an answer to a query of a user."""
-_MEMORY_NBYTES = 1 << 30
 
 
 class ClickHouseRun:
@@ -140,14 +137,10 @@ class ClickHouseRun:
         return StoreAnswer(chosen.width_s, chosen.begin_s, chosen.end_s, result.columns, result.rows)
 
     def query(self, sql: str, *, timeout: float, most_rows: int) -> QueryResult:
-        """Answer a query in ClickHouse's SQL, which comes from a stranger; see `checked_query`."""
-        written, named = checked_query(sql)
-        limits = {
-            "max_result_rows": most_rows, "max_result_bytes": _MOST_NBYTES, "result_overflow_mode": "throw",
-            "max_memory_usage": _MEMORY_NBYTES, "join_use_nulls": 0, "aggregate_functions_null_for_empty": 0,
-        }  # fmt: skip
-        text, parameters = self._with_rows(written, named, {})
-        return self._server.ask(text, parameters, timeout=timeout, settings=limits)
+        """Answer a query in ClickHouse's SQL, which comes from a stranger; see `query_run_rows`."""
+        return query_run_rows(
+            self._server, self._database, self._name, sql, self.derived, timeout=timeout, most_rows=most_rows
+        )
 
     def ask_tables(
         self, question: TableQuestion, begin_s: float, end_s: float, *, timeout: float, most_rows: int
@@ -156,9 +149,9 @@ class ClickHouseRun:
         sql, names = table_sql(question, "clickhouse")
         window = {"begin_s": begin_s, "end_s": end_s}
         named = set(re.findall(r"[a-z_]+", sql)) & set(TABLE_COLUMNS)
-        text, parameters = self._with_rows(sql, named, {name: window[name] for name in names})
-        limits = {"max_result_rows": most_rows, "max_result_bytes": _MOST_NBYTES, "result_overflow_mode": "throw"}
-        return self._server.ask(text, parameters, timeout=timeout, settings=limits)
+        text, parameters = bound_to_run(sql, self._database, self._name, named, self.derived)
+        chosen = {**parameters, **{name: window[name] for name in names}}
+        return self._server.ask(text, chosen, timeout=timeout, settings=limits_of_rows(most_rows))
 
     def write_table(self, table: str, path: Path) -> None:
         """Write all rows of a table into one Parquet file.
@@ -188,14 +181,6 @@ class ClickHouseRun:
         """The batch of each table that was replaced as a whole."""
         with self._lock:
             return dict(self._derived)
-
-    def _with_rows(
-        self, sql: str, tables: Sequence[str] | set[str] | frozenset[str], parameters: Mapping[str, object]
-    ) -> tuple[str, dict[str, object]]:
-        derived = self.derived
-        batches = {f"batch_{table}": batch for table, batch in derived.items() if table in tables}
-        text = with_rows_of_run(sql, self._database, sorted(tables), derived)
-        return text, {**parameters, **batches, **({"run": self._name} if tables else {})}
 
     def _num_long_in(self, begin_s: float, end_s: float) -> int:
         with self._lock:
