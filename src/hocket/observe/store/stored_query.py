@@ -9,7 +9,6 @@ from typing import Any
 
 from hocket.errors import InvalidArgument, RecorderError
 from hocket.observe.store.clickhouse.address import is_clickhouse, parse_address
-from hocket.observe.store.clickhouse.stored_query import query_database
 from hocket.observe.store.columns import BOOLEAN, INTEGER, NUMBER, TABLE_COLUMNS, TEXT
 from hocket.observe.store.connection import QueryResult, check_query, connect, run_query
 from hocket.observe.store.segments import RUN_FILE, RUN_NAME, STORE_FILE, find_segments, no_such_run
@@ -47,6 +46,8 @@ def query_stored(
         ((0,),)
     """
     if isinstance(store, str) and is_clickhouse(store):
+        from hocket.observe.store.clickhouse.stored_query import query_database
+
         return query_database(parse_address(store), run, sql, timeout=timeout, most_rows=most_rows)
     if not (Path(store) / STORE_FILE).is_file():
         raise InvalidArgument(f"{store} is no store: hocket observe serve --store makes one")

@@ -21,16 +21,16 @@ from hocket.observe.store.clickhouse.run import ClickHouseRun
 from hocket.observe.store.clickhouse.run_list import ListedRuns
 from hocket.observe.store.clickhouse.server import ClickHouseServer
 from hocket.observe.store.clickhouse.tables import DERIVED, make_tables
-from hocket.observe.store.clickhouse.writing import QueuedRows, RoundWriter
+from hocket.observe.store.clickhouse.writing import RoundRows, RoundWriter
 from hocket.observe.store.columns import TABLE_COLUMNS
 from hocket.observe.store.interface import IngestAnswer, RunInStore, answer_waiting
 from hocket.observe.store.owner import MOST_QUEUED_NBYTES, Retention
+from hocket.observe.store.queued_rows import QueuedRows, gather
 from hocket.observe.store.segments import check_run_name
 from hocket.observe.store.senders import SenderRows
 
-_GATHERED_ROWS = 50_000
 _GATHER_S = 0.2
-"""Fewer rows than that wait so long for others: ClickHouse wants few and large inserts."""
+"""Few rows wait so long for others: ClickHouse wants few and large inserts."""
 _TIDY_S = 30.0
 _CLOSE_S = 30.0
 _ROUND_S, _LOOK_S = 30.0, 0.1
@@ -73,11 +73,11 @@ class ClickHouseOwner:
         self._runs: dict[str, ClickHouseRun] = {}
         self._runs_lock = Lock()
         self._problems: dict[str, str] = {}
-        self._queue: list[QueuedRows] = []
+        self._queue: list[RoundRows] = []
         self._queued_nbytes = 0
         self._changed = Condition()
         self._most_queued_nbytes = most_queued_nbytes
-        self._round: list[QueuedRows] = []
+        self._round: list[RoundRows] = []
         self._lost: Exception | None = None
         self._is_stale = False
         """Whether it has to be read again what is stored."""
@@ -240,7 +240,7 @@ class ClickHouseOwner:
                 if self._is_closing.is_set() and (self._is_stale or not self._queue):
                     return
                 if not self._is_stale:
-                    self._gather()
+                    gather(self._queue, self._changed, _GATHER_S, self._is_closing)
                 taken, self._queue = self._queue, []
                 self._round = taken
             try:
@@ -262,17 +262,7 @@ class ClickHouseOwner:
                 self._queued_nbytes -= sum(each.nbytes for each in taken)
                 self._round = []
 
-    def _gather(self) -> None:
-        """Wait a little for more rows; with the lock."""
-        until = self._queue[0].since_s + _GATHER_S
-        while (
-            sum(each.piece.rows.num_rows for each in self._queue) < _GATHERED_ROWS
-            and (rest := until - monotonic()) > 0
-            and not self._is_closing.is_set()
-        ):
-            self._changed.wait(rest)
-
-    def _write_round(self, taken: list[QueuedRows]) -> None:
+    def _write_round(self, taken: list[RoundRows]) -> None:
         with self._runs_lock:
             there = [each for each in taken if self._runs.get(each.run.name) is each.run]
         for each in taken:
@@ -301,7 +291,7 @@ class ClickHouseOwner:
         for each in late:
             answer_waiting(each.done, refused[id(each.run), each.table, each.piece.sender])
 
-    def _fail(self, taken: list[QueuedRows], error: Exception) -> None:
+    def _fail(self, taken: list[RoundRows], error: Exception) -> None:
         """Nobody knows what of these rows is stored: their senders ask again, after it has been read."""
         with self._changed:
             self._is_stale = True

@@ -19,8 +19,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
 from threading import Event
 from time import time
 from typing import TYPE_CHECKING
@@ -32,9 +30,8 @@ from hocket.observe.store.clickhouse.rows import as_stored, as_table, with_colum
 from hocket.observe.store.clickhouse.run import ClickHouseRun
 from hocket.observe.store.clickhouse.tables import DERIVED
 from hocket.observe.store.columns import TABLE_COLUMNS
-from hocket.observe.store.interface import IngestAnswer
+from hocket.observe.store.queued_rows import QueuedRows
 from hocket.observe.store.rollups import NAMES_OF_LAYERS, rollup_of
-from hocket.observe.store.senders import SenderRows
 from hocket.observe.store.spans import extent_of
 
 if TYPE_CHECKING:
@@ -49,16 +46,7 @@ _FIRST_PAUSE_S, _MOST_PAUSE_S = 0.2, 2.0
 _REPAIR_S = 120.0
 
 
-@dataclass
-class QueuedRows:
-    """Rows that are to be stored."""
-
-    run: ClickHouseRun
-    table: str
-    piece: SenderRows
-    nbytes: int
-    done: Future[IngestAnswer]
-    since_s: float
+RoundRows = QueuedRows[ClickHouseRun]
 
 
 class RoundWriter:
@@ -80,7 +68,7 @@ class RoundWriter:
         self._is_closing, self._on_lost = is_closing, on_lost
         self._last = 0
 
-    def write(self, queued: Sequence[QueuedRows]) -> list[tuple[QueuedRows, Exception | None]]:
+    def write(self, queued: Sequence[RoundRows]) -> list[tuple[RoundRows, Exception | None]]:
         """Store a round, and return what became of its rows: None: they are stored.
 
         Raises:
@@ -88,13 +76,13 @@ class RoundWriter:
             PeerFailure: the store is being closed while the server cannot be reached.
         """
         batch = self.next_batch()
-        by_table: dict[str, list[QueuedRows]] = defaultdict(list)
+        by_table: dict[str, list[RoundRows]] = defaultdict(list)
         for each in queued:
             by_table[each.table].append(each)
-        results: list[tuple[QueuedRows, Exception | None]] = []
+        results: list[tuple[RoundRows, Exception | None]] = []
         for table, group in by_table.items():
             results += self._insert_group(table, group, batch, f"{self._ident}/{batch}/{table}")
-        stored: dict[tuple[str, str], list[QueuedRows]] = defaultdict(list)
+        stored: dict[tuple[str, str], list[RoundRows]] = defaultdict(list)
         for each, error in results:
             if error is None and each.table in NAMES_OF_LAYERS:
                 stored[each.run.name, each.table].append(each)
@@ -160,8 +148,8 @@ class RoundWriter:
         return pa.concat_tables(parts) if parts else schema.empty_table()
 
     def _insert_group(
-        self, table: str, group: list[QueuedRows], batch: int, token: str
-    ) -> list[tuple[QueuedRows, Exception | None]]:
+        self, table: str, group: list[RoundRows], batch: int, token: str
+    ) -> list[tuple[RoundRows, Exception | None]]:
         """Insert rows of a table; if the server refuses them, those of each sender, so that none fails another."""
         pieces = [as_stored(each.run.name, each.piece.rows, batch, each.piece) for each in group]
         try:
@@ -169,12 +157,12 @@ class RoundWriter:
         except HocketError as error:
             if isinstance(error, (InvalidState, *_AGAIN)):
                 raise
-            by_sender: dict[tuple[str, str], list[QueuedRows]] = defaultdict(list)
+            by_sender: dict[tuple[str, str], list[RoundRows]] = defaultdict(list)
             for each in group:
                 by_sender[each.run.name, each.piece.sender].append(each)
             if len(by_sender) == 1:
                 return [(each, RecorderError(f"the rows cannot be stored: {error}")) for each in group]
-            found: list[tuple[QueuedRows, Exception | None]] = []
+            found: list[tuple[RoundRows, Exception | None]] = []
             for number, own in enumerate(by_sender.values()):
                 found += self._insert_group(table, own, batch, f"{token}/{number}")
             return found
