@@ -176,7 +176,7 @@ def _asked(server: Server, state: Path, *arguments: str) -> subprocess.Completed
 def test_a_database_is_asked_with_and_without_its_owner(server: Server, tmp_path: Path) -> None:
     rows, address = rows_of("operations", 300), server.address("queried")
     sql = "SELECT op, count(*) AS n FROM operations GROUP BY op ORDER BY op"
-    with owned(server, "queried", tmp_path) as (_, store):
+    with owned(server, "queried", tmp_path, "--keep-bytes", "100G", "--keep", "30d") as (_, store):
         for run in ("run-1", "run-2"):
             store.ask(f"/v1/runs/{run}", method="PUT")
         send_rows(store, rows, 0)
