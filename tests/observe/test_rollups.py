@@ -18,7 +18,8 @@ from hocket.observe.store.columns import TABLE_COLUMNS
 from hocket.observe.store.overview import QUESTIONS
 from hocket.observe.store.owner import StoreOwner
 from hocket.observe.store.rollups import NAMES_OF_LAYERS, WIDTHS_S, merged, rollup_of
-from hocket.observe.store.stored_run import SenderRows, StoredRun
+from hocket.observe.store.senders import SenderRows
+from hocket.observe.store.stored_run import StoredRun
 
 from ..naming import raises
 from .stored_rows import columns_of, rows_of
@@ -171,7 +172,7 @@ def test_clocks_that_jump_make_no_wrong_number() -> None:
 
 def test_rows_that_are_added_while_others_are_merged_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollup_database, "_MOST_PARTIAL_ROWS", 10)
-    database = rollup_database.RollupDatabase(list)
+    database = rollup_database.RollupDatabase([], list)
     parts = [rollup_of("io", rows_of("io", 200, seed)) for seed in range(60)]
     with ThreadPoolExecutor(1) as pool:
         adding = pool.submit(lambda: [database.insert(each) for each in parts])

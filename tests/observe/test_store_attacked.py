@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import signal
 import socket
 import time
@@ -25,7 +26,7 @@ from hocket.observe.store import segments as segments_module
 from hocket.observe.store import stored_run
 from hocket.observe.store.arrow_batches import arrow_table, read_batch, schema_of, write_batch
 from hocket.observe.store.owner import StoreOwner
-from hocket.observe.store.rollups import merged, rollup_of
+from hocket.observe.store.rollups import merged, rollup_of, rollup_schema
 
 from ..naming import raises
 from .fabricated_run import MS, FakeRank, Op, fabricate
@@ -171,6 +172,61 @@ def test_bytes_that_overflow_are_the_largest_number() -> None:
     found = merged(rollup_of("io", arrow_table("io", columns))).to_pylist()
     assert {each["nbytes"] for each in found if each["name"] == "large"} <= {0, 1 << 62}
     assert {each["nbytes"] for each in found if each["name"] == "small"} <= {0, 16}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_merged_sums_are_those_of_python_or_the_largest_number(seed: int) -> None:
+    """Of cells with random numbers, and with numbers whose sums are next to the largest one."""
+    draw = random.Random(seed)
+    count = 300
+    values = {name: [draw.choice((draw.randrange(1 << draw.randrange(1, 63)), (1 << 62) - draw.randrange(2), 1 << 62))
+                     for _ in range(count)] for name in ("count", "nbytes")}  # fmt: skip
+    bins = [draw.randrange(100) for _ in range(count)]
+    columns: dict[str, Any] = {field.name: [0] * count for field in rollup_schema()}
+    columns |= {"layer": ["io"] * count, "name": ["read"] * count, "bin": bins, **values}
+    found = merged(pa.table(columns, schema=rollup_schema()))
+    assert found["bin"].to_pylist() == sorted(set(bins))
+    num_saturated = 0
+    for name, numbers in values.items():
+        sums = dict.fromkeys(bins, 0)
+        for place, number in zip(bins, numbers, strict=True):
+            sums[place] += number
+        expected = [min(sums[place], (1 << 63) - 1) for place in sorted(sums)]
+        assert found[name].to_pylist() == expected
+        num_saturated += expected.count((1 << 63) - 1)
+    assert 0 < num_saturated < 2 * len(set(bins))
+
+
+def test_sums_of_a_run_are_those_of_python_or_the_largest_number(tmp_path: Path) -> None:
+    """However they came together: in one batch, by merging segments or memory, or in the answer."""
+    with StoreOwner(tmp_path / "store") as owner:
+        owner.add_run("run-1", {})
+        run = found_run(owner, "run-1")
+        totals = {"small": 0, "large": 0}
+        for number in range(9):
+            columns = columns_of("io", 4)
+            columns["began_s"], columns["ended_s"] = np.arange(4.0), np.arange(4.0) + 0.01
+            columns["process"] = np.zeros(4, np.int64)
+            columns["kind"] = np.array(["small", "small", "large", "large"], object)
+            columns["nbytes"] = np.array([number, 1 << 40, 1 << 53, 1 << 53])
+            columns["weight"] = np.array([1, 3, 1 << 8, 1 << 8])
+            for name, nbytes, weight in zip(columns["kind"], columns["nbytes"], columns["weight"], strict=True):
+                totals[name] += int(nbytes) * int(weight)
+            submit(owner, run, 4 * number, arrow_table("io", columns), table="io")
+        expected = {name: min(total, (1 << 63) - 1) for name, total in totals.items()}
+        assert expected["large"] == (1 << 63) - 1 and expected["small"] == totals["small"]
+
+        def sums() -> dict[str, int]:
+            return {row[1]: row[4] for row in run.ask("names").rows}
+
+        assert sums() == expected
+        run.tidy()
+        assert len(run._rollup_segments["io"]) == 1
+    with StoreOwner(tmp_path / "store") as owner:
+        run = found_run(owner, "run-1")
+        assert sums() == expected
+        cells = {(row[1], row[0]) for row in run.ask("over-time").rows}
+        assert len(cells) == 4
 
 
 def test_names_that_do_not_occur_are_no_names() -> None:

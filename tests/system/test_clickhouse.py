@@ -8,13 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from hocket.observe.store.arrow_batches import arrow_table
 from hocket.observe.store.overview import QUESTIONS, sql_of
 from hocket.observe.store.owner import StoreOwner
 from hocket.observe.store.rollups import WIDTHS_S
 
-from ..observe.stored_rows import rows_of
+from ..observe.stored_rows import columns_of, rows_of
 
 pytestmark = pytest.mark.timeout(300)
 _PROGRAM = """
@@ -36,6 +38,10 @@ def test_answers_of_clickhouse_are_those_of_duckdb(packages: Path, tmp_path: Pat
         for seed, table in enumerate(("operations", "io", "transfers", "regions")):
             rows = rows_of(table, 3000, seed)
             owner.submit(run, table, "a", 0, rows, rows.nbytes).result(60)
+        columns = columns_of("io", 20)  # their sums do not fit into 64 bits
+        columns |= {"nbytes": np.full(20, 1 << 53), "weight": np.full(20, 1 << 8)}
+        large = arrow_table("io", columns)
+        owner.submit(run, "io", "b", 0, large, large.nbytes).result(60)
         expected, questions = [], []
         for level, begin_s, end_s in ((0, 1.0, 2.0), (2, 0.0, 64.0), (11, 0.0, WIDTHS_S[-1])):
             width_s = WIDTHS_S[level]
@@ -45,6 +51,7 @@ def test_answers_of_clickhouse_are_those_of_duckdb(packages: Path, tmp_path: Pat
                 expected.append(answer.rows)
                 window = {"level": level, "first": int(begin_s // width_s), "after": int(end_s // width_s)}
                 questions.append((sql_of(question, "clickhouse"), {**window, "width_s": width_s}))
+        assert any((1 << 63) - 1 in row for row in expected[0])
         asked = {"files": f"{run.folder}/rollups-*/*.parquet", "questions": questions}
         environment = {**os.environ, "PYTHONPATH": str(packages)}
         done = subprocess.run([sys.executable, "-c", _PROGRAM], input=json.dumps(asked), capture_output=True, text=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 import time
 from pathlib import Path
 from threading import Thread
@@ -130,14 +131,68 @@ def test_an_owner_whose_lease_is_over_stores_nothing(server: Server) -> None:
             with raises(InvalidState, names="lapsed"):
                 first._lease.take()
             assert other.query("SELECT count(*) FROM operations", timeout=10, most_rows=9).rows == ((400,),)
-        with first._inserting:
-            first._lease.take()
+        first._take_again()
         deadline = time.monotonic() + 60
         while first._is_stale and time.monotonic() < deadline:
             time.sleep(0.05)
         assert run.next_row("operations", "a") == 400
         first.submit(run, "operations", "a", 400, rows, rows.nbytes).result(60)
         assert run.query("SELECT count(*) FROM operations", timeout=10, most_rows=9).rows == ((600,),)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_lease_that_was_given_up_hides_no_later_one(server: Server) -> None:
+    from hocket.observe.store.clickhouse.lease import Lease
+    from hocket.observe.store.clickhouse.server import ClickHouseServer
+    from hocket.observe.store.clickhouse.tables import make_tables
+
+    client = ClickHouseServer(parse_address(server.address("leased")), "hocket-a")
+    make_tables(client, "leased")
+    first, second = (Lease(client, "leased", ident) for ident in ("hocket-a", "hocket-ab"))
+    for _ in range(3):
+        first.take()
+        assert first.is_held
+        with raises(InvalidState, names=("leased", str(os.getpid()))):
+            second.take()
+        assert not second.is_held
+        first.give_up()
+        assert not first.is_held
+    second.take()
+    with raises(InvalidState, names=("leased", str(os.getpid()))):
+        first.take()
+    assert second.is_held and not first.is_held
+    assert client.ask("SELECT count(DISTINCT id), countIf(is_over) FROM leased.owners").rows == ((4, 3),)
+    client.close()
+
+
+@pytest.mark.usefixtures("in_process")
+def test_rows_that_wait_while_what_is_stored_is_read_again_are_answered(server: Server) -> None:
+    from hocket.observe.store.clickhouse.owner import ClickHouseOwner
+
+    rows, address = rows_of("operations", 300), parse_address(server.address("waiting"))
+    parts = [rows.slice(first, 100) for first in (0, 100, 200)]
+    with ClickHouseOwner(address) as owner:
+        owner.add_run("run-1", {})
+        run = owner.find_run("run-1")
+        assert run is not None
+        with owner._inserting:  # the writer waits, with the first rows
+            waiting = [owner.submit(run, "operations", "a", 0, parts[0], parts[0].nbytes)]
+            deadline = time.monotonic() + 30
+            while not owner._round:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            waiting.append(owner.submit(run, "operations", "a", 100, parts[1], parts[1].nbytes))
+            owner._lease.give_up()  # as if it had been stopped for a while
+            owner._take_again()
+            with pytest.raises(ResourceExhausted):
+                owner.submit(run, "operations", "a", 200, parts[2], parts[2].nbytes)
+        for each in waiting:
+            with pytest.raises(ResourceExhausted):
+                each.result(30)
+        assert run.next_row("operations", "a") == 0
+        for number, part in enumerate(parts):
+            assert owner.submit(run, "operations", "a", 100 * number, part, part.nbytes).result(30).num_stored == 100
+        assert run.query("SELECT count(*) FROM operations", timeout=10, most_rows=9).rows == ((300,),)
 
 
 def test_a_server_that_is_lost_and_comes_back(packages: Path, tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from hocket.errors import InvalidArgument, RecorderError
-from hocket.observe import StoreClient, open_run, record_run
+from hocket.errors import InvalidArgument, QueryTimeout, RecorderError
+from hocket.observe import StoreClient, open_run, query_stored, record_run
 from hocket.observe.serve.view_routes import all_views
 from hocket.observe.store.arrow_batches import write_batch
 from hocket.observe.store.clickhouse.address import parse_address
@@ -166,6 +166,67 @@ def test_queries_of_strangers(server: Server, tmp_path: Path) -> None:
         assert count_stored(store) == 400
 
 
+def _asked(server: Server, state: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hocket.cli", "observe", *arguments]
+    done = subprocess.run(command, env=server.environment(state), capture_output=True, text=True, timeout=60)
+    assert PASSWORD not in done.stdout + done.stderr
+    return done
+
+
+def test_a_database_is_asked_with_and_without_its_owner(server: Server, tmp_path: Path) -> None:
+    rows, address = rows_of("operations", 300), server.address("queried")
+    sql = "SELECT op, count(*) AS n FROM operations GROUP BY op ORDER BY op"
+    with owned(server, "queried", tmp_path, "--keep-bytes", "100G", "--keep", "30d") as (_, store):
+        for run in ("run-1", "run-2"):
+            store.ask(f"/v1/runs/{run}", method="PUT")
+        send_rows(store, rows, 0)
+        expected = store.ask("/v1/runs/run-1/query", method="POST", body=sql.encode())
+        answers = [_asked(server, tmp_path, "query", address, "--run", "run-1", sql, "--json")]
+    answers.append(_asked(server, tmp_path, "query", address, "--run", "run-1", sql, "--json", "--timeout", "500"))
+    for done in answers:
+        found = json.loads(done.stdout)
+        assert (found["run"], found["columns"], found["rows"]) == (address, expected["columns"], expected["rows"])
+        assert sum(row[1] for row in found["rows"]) == 300
+    empty = _asked(server, tmp_path, "query", address, "--run", "run-2", "SELECT count(*) FROM operations", "--json")
+    assert json.loads(empty.stdout)["rows"] == [[0]]
+    for arguments, names in (
+        (("query", address, "--run", "run-3", sql), ("run-1", "run-2", "run-3")),
+        (("query", address, sql), ("run-1", "run-2")),
+        (("query", server.address("nowhere"), "--run", "run-1", sql), (server.address("nowhere"),)),
+        (("query", address, "--run", "run-1", "SELECT * FROM queried.senders"), ("queried.senders",)),
+        (("query", address, "--run", "run-1", "SELECT count(*) FROM rollups"), ("rollups",)),
+        (("query", address.replace("//", "//default:other@"), "--run", "run-1", sql), ("HOCKET_CLICKHOUSE_PASSWORD",)),
+        (("findings", address), ("hocket observe query",)),
+    ):
+        done = _asked(server, tmp_path, *arguments)
+        assert done.returncode in (1, 2), arguments
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+        for name in names:
+            assert name in done.stderr
+
+
+@pytest.mark.usefixtures("in_process")
+def test_queries_of_a_database_are_bounded(server: Server) -> None:
+    from hocket.observe.store.clickhouse.owner import ClickHouseOwner
+
+    rows, address = rows_of("operations", 400), server.address("bounded")
+    with ClickHouseOwner(parse_address(address)) as owner:
+        owner.add_run("run-1", {})
+        run = owner.find_run("run-1")
+        assert run is not None
+        owner.submit(run, "operations", "a", 0, rows, rows.nbytes).result(60)
+    assert len(query_stored(address, "run-1", "SELECT rank FROM operations", most_rows=400).rows) == 400
+    with raises(InvalidArgument, names="399.00"):
+        query_stored(address, "run-1", "SELECT rank FROM operations", most_rows=399)
+    with raises(QueryTimeout, names="0.2"):
+        query_stored(address, "run-1", "SELECT sum(a.rank * b.rank * c.rank * d.rank) FROM " + " CROSS JOIN ".join(
+            f"operations AS {name}" for name in "abcd"), timeout=0.2)  # fmt: skip
+    with ClickHouseOwner(parse_address(address)) as owner:
+        owner._server.do("INSERT INTO bounded.version SELECT 7")
+    with raises(RecorderError, names=("bounded", "7")):
+        query_stored(address, "run-1", "SELECT 1")
+
+
 def test_one_process_owns_a_database(server: Server, tmp_path: Path) -> None:
     command, environment = serve_command(server.address("owned")), server.environment(tmp_path)
     with owned(server, "owned", tmp_path) as (process, store):
@@ -215,8 +276,6 @@ def test_tables_of_another_version_are_refused(server: Server, tmp_path: Path, m
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with raises(RecorderError, names=("newer", "7", "1")):
         ClickHouseOwner(address)
-    with raises(InvalidArgument):
-        ClickHouseOwner(address, retention=Retention(events_nbytes=1000))
 
 
 @pytest.mark.usefixtures("in_process")
@@ -250,6 +309,73 @@ def test_what_is_old_is_removed_and_senders_go_on(server: Server) -> None:
         assert again is not None
         assert (again.num_rows(), again.next_row("operations", "a"), again.extent()) == ({}, 0, (0.0, 0.0))
         assert owner.submit(again, "operations", "a", 0, rows, rows.nbytes).result(60).num_stored == 100
+
+
+@pytest.mark.usefixtures("in_process")
+def test_the_oldest_events_go_first(server: Server) -> None:
+    """Each round has rows of another size and another table, and rows that are replaced as a whole are not counted."""
+    from hocket.observe.store.clickhouse.owner import ClickHouseOwner
+
+    address = parse_address(server.address("limited"))
+    rounds = [("operations", 3000), ("io", 2000), ("operations", 1000), ("io", 500)]
+    with ClickHouseOwner(address) as owner:
+        owner.add_run("run-1", {})
+        run = owner.find_run("run-1")
+        assert run is not None
+        first = {"operations": 0, "io": 0}
+        for table, count in rounds:
+            rows = rows_of(table, count, count)
+            owner.submit(run, table, "a", first[table], rows, rows.nbytes).result(60)
+            first[table] += count
+        run.replace_tables({"findings": rows_of("findings", 7)})
+        sizes = owner._old._sizes()
+        totals = run.ask("totals").rows
+    nbytes = [count * sizes[table][1] for table, count in rounds]
+    for num_kept in (4, 3, 2, 2, 1, 0):
+        limit = int(sum(nbytes[4 - num_kept :]) + 0.5 * nbytes[max(3 - num_kept, 0)])
+        with ClickHouseOwner(address, retention=Retention(events_nbytes=limit)) as owner:
+            run = owner.find_run("run-1")
+            assert run is not None
+            assert owner._old.are_due
+            for _ in range(2):  # what was removed is still in the files
+                owner._old._removed_s = float("-inf")
+                owner._forget()
+            kept = rounds[4 - num_kept :]
+            counts = {name: sum(count for table, count in kept if table == name) for name in ("operations", "io")}
+            assert {name: run.num_rows().get(name, 0) for name in counts} == counts
+            assert {name: run.next_row(name, "a") for name in counts} == first
+            found = [list(row) for row in run.ask("totals").rows]
+            assert not difference(found, [list(row) for row in totals])  # roll-ups stay
+            replaced = owner._server.ask("SELECT count() FROM limited.findings WHERE sender = '~'").rows
+            assert replaced == ((7,),)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_roll_ups_that_were_removed_do_not_come_back(server: Server) -> None:
+    from hocket.observe.store.clickhouse.owner import ClickHouseOwner
+
+    rows, address = rows_of("operations", 100), parse_address(server.address("removed"))
+    with ClickHouseOwner(address, retention=Retention(rollups_s=0.5)) as owner:
+        owner.add_run("run-1", {})
+        run = owner.find_run("run-1")
+        assert run is not None
+        owner.submit(run, "operations", "a", 0, rows, rows.nbytes).result(60)
+        time.sleep(0.6)
+        owner._forget()
+        assert run.ask("totals").rows == ()
+        assert run.extent() == (0.0, 0.0)
+    with ClickHouseOwner(address) as owner:  # without limits
+        run = owner.find_run("run-1")
+        assert run is not None
+        assert run.num_rows() == {"operations": 100}
+        assert run.ask("totals").rows == ()
+        owner.submit(run, "operations", "a", 100, rows, rows.nbytes).result(60)
+        expected = run.ask("totals").rows
+        owner._server.remove("rollups", "1", {})  # as if it had been killed before it stored them
+    with ClickHouseOwner(address) as owner:
+        run = owner.find_run("run-1")
+        assert run is not None
+        assert run.ask("totals").rows == expected != ()
 
 
 @pytest.mark.usefixtures("in_process")

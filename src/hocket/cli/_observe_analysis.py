@@ -84,14 +84,16 @@ _QUERY_HELP = """Ask a recorded run in SQL (of DuckDB: pip install 'hocket[sql]'
 
 Tables: processes, communicators, operations, waits, totals, transfers, io, regions, samples, host_samples, connections,
 links, findings, problems. DESCRIBE TABLE shows the columns of one. Times are seconds since the run began. A query can
-read these tables and nothing else."""
+read these tables and nothing else. RUN may be a store of many runs, with --run: a folder, or a database of ClickHouse,
+which takes its own SQL and only SELECT."""
 _QUERY_EXAMPLES = """\b
 Examples:
   hocket observe query run-1 "SELECT op, library, count(*), sum(seconds) FROM operations GROUP BY ALL"
   hocket observe query run-1 "SELECT file, sum(nbytes) AS n FROM io GROUP BY file ORDER BY n DESC LIMIT 10"
   hocket observe query run-1 "DESCRIBE waits" --json
   hocket observe export run-1 run-1.parquet && hocket observe query run-1.parquet "SELECT * FROM findings"
-  hocket observe query store --run run-1 "SELECT op, count(*) FROM operations GROUP BY op\""""
+  hocket observe query store --run run-1 "SELECT op, count(*) FROM operations GROUP BY op"
+  hocket observe query clickhouse://me@db:8123/runs --run run-1 "SELECT count(*) FROM io\""""
 _MOST_SHOWN_ROWS = 1000
 _MOST_SHOWN_RANKS = 16
 _LEAST_SHARE = 0.01
@@ -264,26 +266,31 @@ def diff(
 
 
 def query(
-    run: _Run,
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="Folder of a run or of a store, or the address of one in ClickHouse.")
+    ],
     sql: Annotated[str, typer.Argument(metavar="SQL", help="One query.")],
     name: Annotated[str, typer.Option("--run", help="Of the run, if RUN is a store.")] = "",
     timeout: Annotated[float, typer.Option("--timeout", min=0.01, max=86_400, help="Seconds that it may take.")] = 30.0,
     as_json: AsJson = False,
 ) -> int:
     """Print the answer of a query."""
+    from hocket.cli._observe_store import shown_place
     from hocket.cli._tables import console_of, table_of
     from hocket.observe import query_run, query_stored, query_tables
+    from hocket.observe.store.clickhouse.address import is_clickhouse
     from hocket.observe.store.parquet import TABLES_FILE
     from hocket.observe.store.segments import STORE_FILE
 
-    if name or (run / STORE_FILE).exists():
+    folder = Path(run)
+    if name or is_clickhouse(run) or (folder / STORE_FILE).exists():
         result = query_stored(run, name, sql, timeout=timeout)
-    elif (run / TABLES_FILE).exists():
-        result = query_tables(run, sql, timeout=timeout)
+    elif (folder / TABLES_FILE).exists():
+        result = query_tables(folder, sql, timeout=timeout)
     else:
-        result = query_run(_open(run), sql, timeout=timeout)
+        result = query_run(_open(folder), sql, timeout=timeout)
     if as_json:
-        print(json_text({"run": str(run), "columns": result.columns, "rows": result.rows}))
+        print(json_text({"run": shown_place(run), "columns": result.columns, "rows": result.rows}))
         return 0
     table = table_of("", result.columns, result.columns)
     for row in result.rows[:_MOST_SHOWN_ROWS]:
@@ -341,8 +348,11 @@ def _parse_percent(text: str) -> float:
 
 def _open(run: Path) -> ObservedRun:
     from hocket.observe import open_run
+    from hocket.observe.store.clickhouse.address import WANTED, is_clickhouse
     from hocket.observe.store.segments import STORE_FILE
 
+    if is_clickhouse(str(run)):
+        raise InvalidArgument(f"a database of ClickHouse is a store: hocket observe query {WANTED} --run NAME asks it")
     if (run / STORE_FILE).exists():
         raise InvalidArgument(f"{run} is a store: hocket observe query {run} --run NAME asks one of its runs")
     observed = open_run(run)

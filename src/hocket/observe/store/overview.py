@@ -12,6 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from hocket.errors import InvalidArgument, MissingPackage
+from hocket.observe.store.rollups import MOST_SUM
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
@@ -23,8 +24,10 @@ _SPANS_OF = {
     "clickhouse": "arrayJoin(range({first}, {after}))",
 }
 """A row for each number of a range."""
+_WIDE = {"duckdb": r"\1", "clickhouse": r"toInt128(\1) AS \1"}
+"""A column whose sums do not overflow: those of DuckDB never do."""
 _SELECTED = """
-  SELECT bin, layer, process, rank, name, "count", busy_s, most_s, nbytes FROM <source>
+  SELECT bin, layer, process, rank, name, <wide "count">, busy_s, most_s, <wide nbytes> FROM <source>
   WHERE level = <level> AND bin >= <first> AND bin < <after>
 """
 """The spans of a level in a window."""
@@ -135,14 +138,16 @@ def _selected(dialect: str, has_long: bool) -> str:
     found = re.search(r"<spans of (.*), (least.*)> AS", _SELECTED_LONG)
     assert found
     long_events = _SELECTED_LONG.replace(found[0], spans.format(first=found[1], after=found[2]) + " AS")
-    sql = _SELECTED + long_events if has_long else _SELECTED
+    sql = re.sub("<wide (.*?)>", _WIDE[dialect], _SELECTED) + (long_events if has_long else "")
     for name, kind in _PARAMETERS.items():
         sql = sql.replace(f"<{name}>", f"${name}" if dialect == "duckdb" else f"{{{name}:{kind}}}")
     return sql
 
 
 def _sums(rows: Any) -> dict[str, Any]:
+    import ibis
+
     return {
-        "num_events": rows["count"].sum(), "busy_s": rows.busy_s.sum(), "nbytes": rows.nbytes.sum(),
-        "most_s": rows.most_s.max(),
+        "num_events": ibis.least(rows["count"].sum(), MOST_SUM), "busy_s": rows.busy_s.sum(),
+        "nbytes": ibis.least(rows.nbytes.sum(), MOST_SUM), "most_s": rows.most_s.max(),
     }  # fmt: skip

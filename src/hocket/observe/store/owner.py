@@ -1,7 +1,6 @@
 """The owner of a store: the one process that writes it.
 
-Whoever sends rows numbers them from 0 on, for each table and sender. So rows that were sent twice, after an answer was
-lost, are stored once, and none is left out. Rows are answered for when they are sealed: a store whose owner is killed
+Rows are answered for when they are sealed: a store whose owner is killed
 has all of them. Rows that arrive together are sealed together, by one thread.
 """
 
@@ -24,8 +23,10 @@ from typing import Any
 from hocket.errors import HocketError, InvalidArgument, InvalidState, RecorderError, ResourceExhausted
 from hocket.observe.store.arrow_batches import arrow
 from hocket.observe.store.interface import IngestAnswer, RunInStore, answer_waiting
+from hocket.observe.store.queued_rows import QueuedRows, gather
 from hocket.observe.store.segments import RUN_FILE, RUN_NAME, STORE_FILE, check_run_name
-from hocket.observe.store.stored_run import SenderRows, StoredRun
+from hocket.observe.store.senders import SenderRows
+from hocket.observe.store.stored_run import StoredRun
 from hocket.versioned_json import Head
 from hocket.whole_file import write_text
 
@@ -34,9 +35,8 @@ _LOADED = Head("hocket loaded runs, version ", 1, RecorderError, most_nbytes=1 <
 _STORE = Head("hocket store, version ", 1, RecorderError, title="a store", most_nbytes=1 << 16)
 _LOCK_FILE, _LOADED_FILE, _RUNS = "owner.lock", "loaded.json", "runs"
 _MOST_RUNS = 100_000
-_GATHERED_ROWS = 50_000
 _GATHER_S = 0.05
-"""Fewer rows than that wait so long for others: each segment costs some milliseconds."""
+"""Few rows wait so long for others: each segment costs some milliseconds."""
 _TIDY_S = 5.0
 _CLOSE_S = 60.0
 _MOST_PROBLEMS, _MOST_PROBLEM = 100, 500
@@ -73,18 +73,6 @@ class Retention:
                 raise InvalidArgument(f"{name} must be positive, not {value}")
 
 
-@dataclass
-class _Waiting:
-    """Rows that are to be sealed."""
-
-    run: StoredRun
-    table: str
-    piece: SenderRows
-    nbytes: int
-    done: Future[IngestAnswer]
-    since_s: float
-
-
 class StoreOwner:
     """Owns a store until it is closed; a context manager.
 
@@ -114,7 +102,7 @@ class StoreOwner:
         self._runs_lock = Lock()
         self._loading: dict[str, Lock] = {}
         self._problems: dict[str, str] = {}
-        self._queue: list[_Waiting] = []
+        self._queue: list[QueuedRows[StoredRun]] = []
         self._queued_nbytes = 0
         self._changed = Condition()
         self._is_closing = Event()
@@ -153,14 +141,11 @@ class StoreOwner:
         return []
 
     def add_run(self, name: str, description: dict[str, Any]) -> bool:
-        """Make a run, and return whether it is new.
+        """Make a run, and return whether it is new; see `RunStore.add_run`.
 
         Args:
             name: letters, digits, ".", "_" and "-".
             description: JSON that says which run it is; {}: any.
-
-        Raises:
-            InvalidArgument: the name is not valid, the store has another run of this name, or too many runs.
         """
         check_run_name(name)
         with self._runs_lock:
@@ -248,24 +233,8 @@ class StoreOwner:
     def submit(
         self, run: RunInStore, table: str, sender: str, first_row: int, rows: Any, nbytes: int
     ) -> Future[IngestAnswer]:
-        """Have rows sealed, unless they already are.
-
-        Args:
-            run: from `find_run`.
-            table: which rows they are.
-            sender: who sends them; a name as of a run.
-            first_row: number of the first one, of all that this sender sends of this table.
-            rows: from `read_batch`.
-            nbytes: about how much memory they take.
-
-        Raises:
-            InvalidArgument: the name of the sender is not valid, or a number is negative.
-            ResourceExhausted: too much waits for being sealed: send it again later.
-        """
+        """Have rows sealed, unless they already are; see `RunStore.submit`."""
         assert isinstance(run, StoredRun)
-        check_run_name(sender)
-        if first_row < 0:
-            raise InvalidArgument(f"the number of the first row must be at least 0, not {first_row}")
         piece = SenderRows(sender, first_row, rows)
         done: Future[IngestAnswer] = Future()
         with self._changed:
@@ -273,16 +242,12 @@ class StoreOwner:
                 raise ResourceExhausted("the store is being closed")
             if self._queued_nbytes + nbytes > self._most_queued_nbytes:
                 raise ResourceExhausted(f"{self._queued_nbytes} bytes wait for being stored: send it again later")
-            expected = run.claim(table, sender, first_row, rows.num_rows)
-            if expected is None and rows.num_rows:
-                self._queue.append(_Waiting(run, table, piece, nbytes, done, monotonic()))
+            if (answer := run.senders.claim(table, piece)) is None:
+                self._queue.append(QueuedRows(run, table, piece, nbytes, done, monotonic()))
                 self._queued_nbytes += nbytes
                 self._changed.notify_all()
                 return done
-        sealed = run.next_row(table, sender)
-        is_known = piece.after <= sealed
-        is_pending = not is_known and piece.after <= (first_row if expected is None else expected)
-        done.set_result(IngestAnswer(sealed, rows.num_rows if is_known else 0, is_pending))
+        done.set_result(answer)
         return done
 
     def _write(self) -> None:
@@ -292,15 +257,9 @@ class StoreOwner:
                     self._changed.wait()
                 if not self._queue:
                     return
-                until = self._queue[0].since_s + _GATHER_S
-                while (
-                    sum(each.piece.rows.num_rows for each in self._queue) < _GATHERED_ROWS
-                    and (rest := until - monotonic()) > 0
-                    and not self._is_closing.is_set()
-                ):
-                    self._changed.wait(rest)
+                gather(self._queue, self._changed, _GATHER_S, self._is_closing)
                 taken, self._queue = self._queue, []
-            groups: dict[tuple[int, str], list[_Waiting]] = defaultdict(list)
+            groups: dict[tuple[int, str], list[QueuedRows[StoredRun]]] = defaultdict(list)
             for each in taken:
                 groups[id(each.run), each.table].append(each)
             for group in groups.values():
@@ -309,13 +268,13 @@ class StoreOwner:
                 self._queued_nbytes -= sum(each.nbytes for each in taken)
             taken.clear()
 
-    def _seal(self, group: list[_Waiting]) -> None:
+    def _seal(self, group: list[QueuedRows[StoredRun]]) -> None:
         run, table = group[0].run, group[0].table
         try:
             run.seal(table, [each.piece for each in group], self._pool)
         except Exception as error:  # a full disk, rows that cannot be written: the owner goes on
             if len({each.piece.sender for each in group}) > 1:  # what one has sent is not to fail another
-                by_sender: dict[str, list[_Waiting]] = defaultdict(list)
+                by_sender: dict[str, list[QueuedRows[StoredRun]]] = defaultdict(list)
                 for each in group:
                     by_sender[each.piece.sender].append(each)
                 for own in by_sender.values():
@@ -326,14 +285,12 @@ class StoreOwner:
         for each in group:
             answer_waiting(each.done, IngestAnswer(each.piece.after, each.piece.rows.num_rows))
 
-    def _fail(self, group: list[_Waiting], error: Exception) -> None:
+    def _fail(self, group: list[QueuedRows[StoredRun]], error: Exception) -> None:
         """Tell a sender that its rows are not stored; and those that follow in the queue, which count on them."""
         run, table, sender = group[0].run, group[0].table, group[0].piece.sender
         with self._changed:
-            run.give_up(table, [sender])
-            late = [
-                each for each in self._queue if each.run is run and each.table == table and each.piece.sender == sender
-            ]  # fmt: skip
+            run.senders.give_up(table, sender)
+            late = [each for each in self._queue if each.has_sender_of(group[0])]
             self._queue = [each for each in self._queue if each not in late]
             self._queued_nbytes -= sum(each.nbytes for each in late)
         if not isinstance(error, (OSError, HocketError)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,13 +57,14 @@ class RollupDatabase:
     Where they are many, the lowest levels stay in their files: windows that need them are short.
 
     Args:
-        files: returns the segments of roll-ups as they are now.
+        paths: the segments of roll-ups that it begins with.
+        files: returns all segments as they are now: what was inserted since is among them.
 
     Raises:
         RecorderError: a file is damaged; names it.
     """
 
-    def __init__(self, files: Callable[[], list[Path]]) -> None:
+    def __init__(self, paths: Sequence[Path], files: Callable[[], list[Path]]) -> None:
         self._files = files
         self._database = duckdb_module().connect(
             ":memory:", config={"threads": 1, "memory_limit": "1GB", "temp_directory": ""}
@@ -74,7 +75,6 @@ class RollupDatabase:
         self._counts_lock = Lock()
         self._num_rows = self._num_partial_rows = 0
         self._known = Extent()
-        paths = files()
         self._least_level = least_level(paths, MOST_LOADED_ROWS)
         if self._least_level and (lowest := lowest_bins(paths)):
             self._known = Extent(*seconds_of(*lowest))

@@ -32,6 +32,8 @@ _MOST_NAMES = 2000
 _LONG_S = 16 * WIDTHS_S[0]
 """Longer events are kept one by one."""
 LATEST_S = 1e9
+MOST_SUM = (1 << 63) - 1
+"""Larger sums of events and bytes are this number."""
 _NAME_LENGTH = 200
 """Longer names are cut."""
 
@@ -96,6 +98,8 @@ def _shortened(column: pa.ChunkedArray) -> tuple[NDArray[np.int32], pa.Array]:
 def merged(rollups: pa.Table, *, in_order: bool = True) -> pa.Table:
     """Return roll-ups in which every span of a name and process occurs once; long events stay as they are.
 
+    Sums larger than `MOST_SUM` are that number, as they are in the roll-ups of events.
+
     Args:
         rollups: in any order.
         in_order: whether they are to be in the order of level and span.
@@ -105,12 +109,23 @@ def merged(rollups: pa.Table, *, in_order: bool = True) -> pa.Table:
     sums = [("count", "sum"), ("busy_s", "sum"), ("most_s", "max"), ("nbytes", "sum"), ("began_s", "max"),
             ("ended_s", "max")]  # fmt: skip
     is_long = pa.compute.equal(rollups["level"], LONG)
-    found = rollups.filter(pa.compute.invert(is_long)).group_by(keys, use_threads=False).aggregate(sums)
+    wide = rollups.filter(pa.compute.invert(is_long))
+    for name in ("count", "nbytes"):
+        wide = wide.set_column(wide.column_names.index(name), name, wide[name].cast(pa.decimal128(38)))
+    found = wide.group_by(keys, use_threads=False).aggregate(sums)
+    for name in ("count_sum", "nbytes_sum"):
+        found = found.set_column(found.column_names.index(name), name, _saturated(found[name]))
     chosen = found.select([*keys, *(f"{name}_{how}" for name, how in sums)])
     whole = chosen.rename_columns([*keys, *(name for name, _ in sums)]).cast(rollup_schema())
     if in_order:
         whole = whole.sort_by([("level", "ascending"), ("bin", "ascending")])
     return pa.concat_tables([rollups.filter(is_long).cast(rollup_schema()), whole])
+
+
+def _saturated(sums: pa.ChunkedArray) -> pa.ChunkedArray:
+    pa = arrow()
+    most = pa.scalar(MOST_SUM, sums.type)
+    return pa.compute.if_else(pa.compute.greater(sums, most), most, sums).cast(pa.int64())
 
 
 def level_groups(rollups: pa.Table) -> list[pa.Table]:

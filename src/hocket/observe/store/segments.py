@@ -143,6 +143,13 @@ def check_run_name(name: str) -> None:
         )
 
 
+def no_such_run(store: object, run: str, known: Sequence[str]) -> InvalidArgument:
+    """Return the error of a question about a run that a store does not have; it lists those that it has."""
+    listed = f"it has {', '.join(known[:20])}" if known else "it has none"
+    wanted = f"has no run {run!r:.60}" if run else "is asked about one of its runs"
+    return InvalidArgument(f"store {store} {wanted}: {listed}")
+
+
 def find_segments(folder: Path) -> list[Segment]:
     """Return the segments of a table by number, without those that others stand for.
 

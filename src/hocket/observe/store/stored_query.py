@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from hocket.errors import InvalidArgument, RecorderError
+from hocket.observe.store.clickhouse.address import is_clickhouse, parse_address
 from hocket.observe.store.columns import BOOLEAN, INTEGER, NUMBER, TABLE_COLUMNS, TEXT
 from hocket.observe.store.connection import QueryResult, check_query, connect, run_query
-from hocket.observe.store.segments import RUN_FILE, RUN_NAME, STORE_FILE, find_segments
+from hocket.observe.store.segments import RUN_FILE, RUN_NAME, STORE_FILE, find_segments, no_such_run
 
 _TYPES = {TEXT: "VARCHAR", INTEGER: "BIGINT", NUMBER: "DOUBLE", BOOLEAN: "BOOLEAN"}
 
@@ -21,14 +22,17 @@ def query_stored(
     """Ask a run of a store in SQL, as `query_run` asks a recorded run; no owner need run.
 
     Args:
-        store: folder that an owner (`hocket observe serve --store`) has written.
+        store: folder that an owner (`hocket observe serve --store`) has written, or the address of a database of
+            ClickHouse that one has, such as ``clickhouse://user@host:8123/runs``.
         run: name of the run.
-        sql, timeout, most_rows: as of `query_run`.
+        sql: as of `query_run`; for ClickHouse, in its SQL.
+        timeout, most_rows: as of `query_run`.
 
     Raises:
+        AuthenticationError, PeerFailure: ClickHouse refuses the password, or cannot be reached.
         InvalidArgument: there is no such run, or the query is wrong, is not one query, would change something or read
             another file, or has more rows.
-        MissingPackage: DuckDB or pyarrow is not installed.
+        MissingPackage: DuckDB, pyarrow or what ClickHouse needs is not installed.
         QueryTimeout: it took longer.
         RecorderError: a file is damaged; names it.
 
@@ -41,15 +45,17 @@ def query_stored(
         >>> observe.query_stored("stored", "run-1", "SELECT count(*) FROM operations").rows
         ((0,),)
     """
+    if isinstance(store, str) and is_clickhouse(store):
+        from hocket.observe.store.clickhouse.stored_query import query_database
+
+        return query_database(parse_address(store), run, sql, timeout=timeout, most_rows=most_rows)
     if not (Path(store) / STORE_FILE).is_file():
         raise InvalidArgument(f"{store} is no store: hocket observe serve --store makes one")
     runs = Path(store) / "runs"
     folder = runs / run
     if not RUN_NAME.fullmatch(run) or not (folder / RUN_FILE).is_file():
         known = sorted(each.parent.name for each in runs.glob(f"*/{RUN_FILE}"))
-        listed = f"it has {', '.join(known[:20])}" if known else "it has none"
-        wanted = f"has no run {run!r:.60}" if run else "is asked about one of its runs"
-        raise InvalidArgument(f"store {store} {wanted}: {listed}")
+        raise no_such_run(store, run, known)
     segments = {table: [each.path for each in find_segments(folder / table)] for table in _named_tables(sql)}
     return query_segments(folder, segments, sql, timeout=timeout, most_rows=most_rows)
 

@@ -7,24 +7,23 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from shutil import rmtree
 from threading import Lock
-from time import monotonic, time
+from time import monotonic
 from typing import Any
 
-from hocket.errors import InvalidArgument, RecorderError
+from hocket.errors import RecorderError
 from hocket.observe.store.arrow_batches import arrow, schema_of
 from hocket.observe.store.columns import TABLE_COLUMNS
 from hocket.observe.store.connection import QueryResult
 from hocket.observe.store.interface import StoreAnswer
-from hocket.observe.store.rollup_database import Insertion, RollupDatabase
-from hocket.observe.store.rollups import NAMES_OF_LAYERS, level_groups, merged, rollup_of
+from hocket.observe.store.loaded_rollups import LoadedRollups
+from hocket.observe.store.merging import merge_segments, small_neighbours
+from hocket.observe.store.rollups import NAMES_OF_LAYERS, level_groups, rollup_of
 from hocket.observe.store.segments import (
     RUN_FILE,
-    SEGMENT_ROWS,
     Ranges,
     Segment,
     SegmentPart,
@@ -34,43 +33,20 @@ from hocket.observe.store.segments import (
     remove_left_over,
     write_part,
 )
+from hocket.observe.store.senders import NextRows, SenderNumbers, SenderRows
 from hocket.observe.store.stored_query import query_segments
 from hocket.observe.store.table_questions import TableQuestion, table_sql
 from hocket.versioned_json import Head
 from hocket.whole_file import write_text
 
-MOST_SENDERS = 10_000
-"""Of one table of a run."""
 _SENDERS_FILE = "senders.json"
 _RUN = Head("hocket stored run, version ", 1, RecorderError, most_nbytes=1 << 20)
 _SENDERS = Head("hocket senders, version ", 1, RecorderError, most_nbytes=1 << 26)
 _ROLLUPS = "rollups-"
 _DIVIDED_ROWS = 100_000
 """So many rows at once are written as two segments, by two threads."""
-_LEAST_MERGED = 8
-"""So many small segments are merged, or fewer if they are old."""
-_OLD_S = 60.0
 _GRACE_S = 150.0
 """Files that were merged stay so long, for queries that read them."""
-_MERGED_S = 3600.0
-"""Only rows of so long a time are merged: a segment is kept or removed as a whole."""
-_MERGED_NBYTES = 256 << 20
-_IDLE_S = 600.0
-"""Roll-ups that nobody asks for leave the memory after that time."""
-
-
-@dataclass(frozen=True)
-class SenderRows:
-    """Rows of one sender: those from `first_row` on of all that it sends of a table."""
-
-    sender: str
-    first_row: int
-    rows: Any
-
-    @property
-    def after(self) -> int:
-        """The number of the row that comes next."""
-        return self.first_row + int(self.rows.num_rows)
 
 
 class StoredRun:
@@ -88,21 +64,17 @@ class StoredRun:
         _, content = _RUN.load(folder / RUN_FILE)
         self.description = content.get("description")
         self._lock = Lock()
-        # Held while the roll-ups in memory and the list of their segments must be the same; taken before the other one.
-        self._database_lock = Lock()
-        self._asked_s = monotonic()
+        self._rollups = LoadedRollups(self._rollup_files)
+        """Its lock is taken before the other one."""
         self._segments: dict[str, list[Segment]] = {}
         self._rollup_segments: dict[str, list[Segment]] = {}
-        self._next_rows: dict[tuple[str, str], int] = {}
-        self._claimed: dict[tuple[str, str], int] = {}
         self._numbers: dict[str, int] = {}
         self._forgotten: dict[str, int] = {}
         self._doomed: list[tuple[float, Path]] = []
         self._replaced: dict[str, Any] = {}
         self.on_rollup: Callable[[Any, Any], object] | None = None
         """Is called with the roll-up of rows, and the rows, after they were sealed."""
-        self._database: RollupDatabase | None = None
-        self._load()
+        self.senders = SenderNumbers(self.name, self._load())
 
     @staticmethod
     def create(folder: Path, description: dict[str, Any]) -> None:
@@ -121,35 +93,9 @@ class StoredRun:
             rmtree(beside, ignore_errors=True)
             raise
 
-    def claim(self, table: str, sender: str, first_row: int, num_rows: int) -> int | None:
-        """Reserve a place for rows.
-
-        Returns:
-            None: the rows are to be sealed. A number: they are not, and this is the row that is expected next.
-
-        Raises:
-            InvalidArgument: there are too many senders.
-        """
-        key = table, sender
-        with self._lock:
-            expected = self._claimed.get(key, 0)
-            if first_row != expected:
-                return expected
-            if key not in self._claimed and sum(each == table for each, _ in self._claimed) >= MOST_SENDERS:
-                raise InvalidArgument(f"table {table} of {self.name} has {MOST_SENDERS} senders, the most there can be")
-            self._claimed[key] = first_row + num_rows
-            return None
-
     def next_row(self, table: str, sender: str) -> int:
         """Return the number of the first row of a sender that is not yet sealed."""
-        with self._lock:
-            return self._next_rows.get((table, sender), 0)
-
-    def give_up(self, table: str, senders: Sequence[str]) -> None:
-        """Take back what was claimed and could not be sealed."""
-        with self._lock:
-            for sender in senders:
-                self._claimed[table, sender] = self._next_rows.get((table, sender), 0)
+        return self.senders.next_row(table, sender)
 
     def seal(self, table: str, pieces: Sequence[SenderRows], pool: ThreadPoolExecutor) -> None:
         """Write claimed rows into segments; they are visible when this returns.
@@ -177,7 +123,7 @@ class StoredRun:
                     rollup = rollup_of(table, rows)
                     groups = level_groups(rollup)
                     rollup_part = write_part(self._rollup_folder(table), number, last, rollup, {}, groups=groups)
-                    insertion = self._inserted(rollup, stack)
+                    insertion = self._rollups.prepared(rollup, stack)
                 parts = [task.result() for task in tasks]
             except BaseException:
                 _remove_parts([rollup_part, *(task.result() for task in tasks if task.exception() is None)])
@@ -185,33 +131,23 @@ class StoredRun:
             with self._lock:
                 self._numbers[table] = last  # never again, whatever fails from here on
             written, rollup_segment = _published(parts, rollup_part)
-            with self._database_lock:
+            with self._rollups.changing:
                 with self._lock:
                     self._segments.setdefault(table, []).extend(written)
                     if rollup_segment is not None:
                         self._rollup_segments.setdefault(table, []).append(rollup_segment)
                     for piece in pieces:
-                        self._next_rows[table, piece.sender] = piece.after
+                        self.senders.note_stored(table, piece)
                 if rollup is not None:
-                    self._show(rollup, insertion)
+                    self._rollups.add(rollup, insertion)
         if rollup is not None and self.on_rollup is not None:
             self.on_rollup(rollup, rows)
 
     def ask(
         self, question: str, begin_s: float | None = None, end_s: float | None = None, num_spans: int = 600
     ) -> StoreAnswer:
-        """Answer a question from the roll-ups.
-
-        Args:
-            question: one of `QUESTIONS`.
-            begin_s, end_s: window in seconds since the run began; None: from the first or to the last event.
-            num_spans: at most so many spans, which selects the level.
-
-        Raises:
-            InvalidArgument: the question is unknown, or the window is not valid.
-        """
-        self._asked_s = monotonic()
-        return self._opened().ask(question, begin_s, end_s, num_spans)
+        """Answer a question from the roll-ups; see `RunInStore.ask`."""
+        return self._rollups.opened().ask(question, begin_s, end_s, num_spans)
 
     def query(self, sql: str, *, timeout: float, most_rows: int) -> QueryResult:
         """Answer a query over all events; see `query_stored`."""
@@ -222,13 +158,7 @@ class StoredRun:
     def ask_tables(
         self, question: TableQuestion, begin_s: float, end_s: float, *, timeout: float, most_rows: int
     ) -> QueryResult:
-        """Answer a question of tables.
-
-        Args:
-            question: see `table_sql`.
-            begin_s, end_s: its window, if it has one.
-            timeout, most_rows: as of `query_stored`.
-        """
+        """Answer a question of tables; see `RunInStore.ask_tables`."""
         sql, names = table_sql(question, "duckdb")
         with self._lock:
             segments = {table: [each.path for each in found] for table, found in self._segments.items()}
@@ -254,16 +184,11 @@ class StoredRun:
                 writer.write_table(read_segments([each]).cast(schema_of(table)))
 
     def extent(self) -> tuple[float, float]:
-        """Return the begin of the first and the end of the last event; (0, 0) if the run has no events."""
-        self._asked_s = monotonic()
-        return self._opened().extent
+        """Return the begin of the first and the end of the last event; see `RunInStore.extent`."""
+        return self._rollups.opened().extent
 
     def replace_tables(self, tables: Mapping[str, Any]) -> None:
-        """Have tables asked instead of what is stored of them, as long as this process lives.
-
-        Args:
-            tables: Arrow tables with the schema of the store, by name: they change as a whole while a run goes on.
-        """
+        """Have tables asked instead of what is stored of them, as long as this process lives."""
         with self._lock:
             self._replaced = {**self._replaced, **tables}
 
@@ -284,14 +209,8 @@ class StoredRun:
             self._merge(self.folder / table, self._segments[table], is_rollup=False)
         for table in [*self._rollup_segments]:
             self._merge(self._rollup_folder(table), self._rollup_segments[table], is_rollup=True)
+        self._rollups.tidy()
         now = monotonic()
-        with self._database_lock:
-            database = self._database
-        if database is not None:
-            database.tidy()
-            with self._database_lock:
-                if self._database is database and (now - self._asked_s > _IDLE_S or database.is_too_large):
-                    self._database = None  # the next question reads what it needs
         with self._lock:
             due = [path for since, path in self._doomed if now - since > _GRACE_S]
             self._doomed = [(since, path) for since, path in self._doomed if now - since <= _GRACE_S]
@@ -300,7 +219,7 @@ class StoredRun:
 
     def forget(self, written_before_s: float, rollups_before_s: float) -> None:
         """Remove what was written before, in seconds since 1970; how far each sender has come is kept."""
-        with self._database_lock, self._lock:
+        with self._rollups.changing, self._lock:
             events = _written_before(self._segments.values(), written_before_s)
             rollups = _written_before(self._rollup_segments.values(), rollups_before_s)
             if not events and not rollups:
@@ -311,7 +230,7 @@ class StoredRun:
                 forgotten[table] = max([*numbers, forgotten.get(table, 0)])
             content = {
                 _SENDERS.key: _SENDERS.text,
-                "next_rows": {f"{table}/{sender}": row for (table, sender), row in self._next_rows.items()},
+                "next_rows": {f"{table}/{sender}": row for (table, sender), row in self.senders.next_rows().items()},
                 "numbers": self._numbers,
                 "forgotten": forgotten,
             }
@@ -321,23 +240,25 @@ class StoredRun:
                 found[:] = [each for each in found if each not in events and each not in rollups]
             self._doomed += [(monotonic(), each.path) for each in (*events, *rollups)]
             if rollups:
-                self._database = None  # whoever asks just now keeps it
+                self._rollups.drop()
 
     def close(self) -> None:
         """Free the memory of roll-ups, and remove files that were merged."""
-        with self._database_lock, self._lock:
-            self._database = None
+        with self._rollups.changing, self._lock:
+            self._rollups.drop()
             doomed, self._doomed = self._doomed, []
         for _, path in doomed:
             path.unlink(missing_ok=True)
 
-    def _load(self) -> None:
+    def _load(self) -> NextRows:
+        """Find the segments, and return how far each sender has come."""
+        next_rows: dict[tuple[str, str], int] = {}
         if (path := self.folder / _SENDERS_FILE).exists():
             _, content = _SENDERS.load(path)
             try:
                 for key, row in content["next_rows"].items():
                     table, _, sender = key.partition("/")
-                    self._next_rows[table, sender] = int(row)
+                    next_rows[table, sender] = int(row)
                 self._numbers = {table: int(number) for table, number in content["numbers"].items()}
                 self._forgotten = {table: int(number) for table, number in content["forgotten"].items()}
             except (KeyError, ValueError, TypeError, AttributeError) as error:
@@ -349,12 +270,12 @@ class StoredRun:
             found = self._segments[table] = find_segments(folder)
             remove_left_over(folder, found)
             for sender, (_, after) in joined_ranges(found).items():
-                self._next_rows[table, sender] = max(self._next_rows.get((table, sender), 0), after)
+                next_rows[table, sender] = max(next_rows.get((table, sender), 0), after)
             if table in NAMES_OF_LAYERS:
                 self._load_rollups(table, found)
             used = [each.last for each in (*found, *self._rollup_segments.get(table, ()))]
             self._numbers[table] = max(self._numbers.get(table, 0), *used, 0)
-        self._claimed = dict(self._next_rows)
+        return next_rows
 
     def _load_rollups(self, table: str, segments: Sequence[Segment]) -> None:
         folder = self._rollup_folder(table)
@@ -374,51 +295,16 @@ class StoredRun:
         folder.mkdir(exist_ok=True)
         return folder
 
-    def _opened(self) -> RollupDatabase:
-        """The database of roll-ups, filled from their segments when it is first needed."""
-        with self._database_lock:
-            if self._database is None:
-                self._database = RollupDatabase(self._rollup_files)
-            return self._database
-
     def _rollup_files(self) -> list[Path]:
         with self._lock:
             return [each.path for each in chain.from_iterable(self._rollup_segments.values())]
 
-    def _inserted(self, rollup: Any, stack: ExitStack) -> Insertion | None:
-        """Roll-ups in the database, which are not yet visible; None: there is no database, or it cannot take them."""
-        with self._database_lock:
-            database = self._database
-        if database is None:
-            return None
-        try:
-            return stack.enter_context(database.inserted(rollup))
-        except Exception:
-            with self._database_lock:
-                self._database = None  # the next question reads all roll-ups again
-            return None
-
-    def _show(self, rollup: Any, insertion: Insertion | None) -> None:
-        """Make stored roll-ups visible; with the lock of the database."""
-        try:
-            if insertion is not None and insertion.database is self._database:
-                insertion.commit()
-            elif self._database is not None:  # it was opened meanwhile, without them
-                self._database.insert(rollup)
-        except Exception:
-            self._database = None
-
     def _merge(self, folder: Path, segments: list[Segment], *, is_rollup: bool) -> None:
         with self._lock:
-            chosen = _small_neighbours(segments)
+            chosen = small_neighbours(segments)
         if not chosen:
             return
-        rows = read_segments(chosen)
-        rows = merged(rows) if is_rollup else rows.unify_dictionaries()
-        ranges = joined_ranges(chosen)
-        groups = level_groups(rows) if is_rollup else ()
-        part = write_part(folder, chosen[0].first, chosen[-1].last, rows, ranges, merged_of=chosen, groups=groups)
-        whole = part.publish()
+        whole = merge_segments(folder, chosen, is_rollup=is_rollup)
         with self._lock:
             if any(each not in segments for each in chosen):  # some were forgotten meanwhile
                 whole.path.unlink(missing_ok=True)
@@ -426,25 +312,6 @@ class StoredRun:
             place = segments.index(chosen[0])
             segments[place : place + len(chosen)] = [whole]
             self._doomed += [(monotonic(), each.path) for each in chosen]
-
-
-def _small_neighbours(segments: Sequence[Segment]) -> list[Segment]:
-    """Small segments that follow each other, if they are many or old enough to be merged."""
-    group: list[Segment] = []
-    for each in [*segments, None]:
-        is_full = (
-            sum(one.num_rows for one in group) >= SEGMENT_ROWS
-            or sum(one.nbytes for one in group) >= _MERGED_NBYTES
-            or (each is not None and bool(group) and each.written_s - group[0].since_s > _MERGED_S)
-        )
-        is_small = each is not None and each.num_rows < SEGMENT_ROWS // 2 and each.nbytes < _MERGED_NBYTES // 2
-        if is_full or not is_small:
-            if len(group) >= _LEAST_MERGED or (len(group) > 1 and time() - group[-1].written_s > _OLD_S):
-                return group
-            group = []
-        if each is not None and is_small:
-            group.append(each)
-    return []
 
 
 def _written_before(tables: Iterable[list[Segment]], before_s: float) -> list[Segment]:

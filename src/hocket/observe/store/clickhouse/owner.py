@@ -9,32 +9,31 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Condition, Event, Lock, RLock, Thread
-from time import monotonic, time
+from time import monotonic
 from typing import Any
 
 from hocket.errors import HocketError, InvalidArgument, PeerFailure, RecorderError, ResourceExhausted
 from hocket.observe.store.arrow_batches import arrow
 from hocket.observe.store.clickhouse.address import ClickHouseAddress
 from hocket.observe.store.clickhouse.lease import RENEW_S, Lease
+from hocket.observe.store.clickhouse.old_rows import OldRows
 from hocket.observe.store.clickhouse.run import ClickHouseRun
 from hocket.observe.store.clickhouse.run_list import ListedRuns
 from hocket.observe.store.clickhouse.server import ClickHouseServer
 from hocket.observe.store.clickhouse.tables import DERIVED, make_tables
-from hocket.observe.store.clickhouse.writing import QueuedRows, RoundWriter
+from hocket.observe.store.clickhouse.writing import RoundRows, RoundWriter
 from hocket.observe.store.columns import TABLE_COLUMNS
 from hocket.observe.store.interface import IngestAnswer, RunInStore, answer_waiting
 from hocket.observe.store.owner import MOST_QUEUED_NBYTES, Retention
+from hocket.observe.store.queued_rows import QueuedRows, gather
 from hocket.observe.store.segments import check_run_name
-from hocket.observe.store.stored_run import SenderRows
+from hocket.observe.store.senders import SenderRows
 
-_GATHERED_ROWS = 50_000
 _GATHER_S = 0.2
-"""Fewer rows than that wait so long for others: ClickHouse wants few and large inserts."""
+"""Few rows wait so long for others: ClickHouse wants few and large inserts."""
 _TIDY_S = 30.0
 _CLOSE_S = 30.0
 _ROUND_S, _LOOK_S = 30.0, 0.1
-_FORGET_SHARE, _MOST_FORGET_S = 0.05, 3600.0
-"""What is too old is removed when a twentieth of its time has passed, or an hour: it costs the server a while."""
 _MOST_PROBLEM = 500
 
 
@@ -48,8 +47,8 @@ class ClickHouseOwner:
 
     Raises:
         AuthenticationError: the server does not know the user, or the password is wrong.
-        InvalidArgument: retention has a limit that ClickHouse cannot keep, the user may not make tables, or the folder
-            for the token cannot be made.
+        InvalidArgument: the user may not make tables, or not read the sizes that retention needs, or the folder for the
+            token cannot be made.
         InvalidState: another process owns the database; names it.
         MissingPackage: `clickhouse_connect` is not installed.
         PeerFailure: the server cannot be reached.
@@ -60,9 +59,7 @@ class ClickHouseOwner:
         self, address: ClickHouseAddress, *, retention: Retention | None = None,
         most_queued_nbytes: int = MOST_QUEUED_NBYTES,
     ) -> None:  # fmt: skip
-        self._retention = retention or Retention()
-        if self._retention.events_nbytes is not None:
-            raise InvalidArgument("a store in ClickHouse has no limit of bytes: limit the time that events are kept")
+        retention = retention or Retention()
         arrow().set_cpu_count(1)
         self.folder, self.place = address.folder, address.shown
         _make_folder(self.folder)
@@ -70,22 +67,22 @@ class ClickHouseOwner:
         self._database = address.database
         self._server = ClickHouseServer(address, ident)
         make_tables(self._server, self._database)
+        self._old = OldRows(self._server, self._database, retention)
         self._lease = Lease(self._server, self._database, ident)
         self._lease.take()
         self._runs: dict[str, ClickHouseRun] = {}
         self._runs_lock = Lock()
         self._problems: dict[str, str] = {}
-        self._queue: list[QueuedRows] = []
+        self._queue: list[RoundRows] = []
         self._queued_nbytes = 0
         self._changed = Condition()
         self._most_queued_nbytes = most_queued_nbytes
-        self._round: list[QueuedRows] = []
+        self._round: list[RoundRows] = []
         self._lost: Exception | None = None
         self._is_stale = False
         """Whether it has to be read again what is stored."""
         self._retired: dict[tuple[str, str], int] = {}
         """The batch that replaced a table as a whole when it was last looked."""
-        self._forgot_s = monotonic()
         self._is_closing = Event()
         self._inserting = RLock()
         """Held by whoever changes what is stored: by the writer for a round, which may last."""
@@ -210,14 +207,9 @@ class ClickHouseOwner:
         """Have rows stored, unless they already are; see `RunStore.submit`.
 
         Raises:
-            InvalidArgument: the name of the sender is not valid, a number is negative, or the run was removed.
             PeerFailure: the server is away.
-            ResourceExhausted: too much waits for being stored: send it again later.
         """
         assert isinstance(run, ClickHouseRun)
-        check_run_name(sender)
-        if first_row < 0:
-            raise InvalidArgument(f"the number of the first row must be at least 0, not {first_row}")
         piece = SenderRows(sender, first_row, rows)
         done: Future[IngestAnswer] = Future()
         with self._changed:
@@ -232,16 +224,12 @@ class ClickHouseOwner:
             with self._runs_lock:
                 if self._runs.get(run.name) is not run:
                     raise InvalidArgument(f"run {run.name} was removed")
-            expected = run.claim(table, sender, first_row, rows.num_rows)
-            if expected is None and rows.num_rows:
+            if (answer := run.senders.claim(table, piece)) is None:
                 self._queue.append(QueuedRows(run, table, piece, nbytes, done, monotonic()))
                 self._queued_nbytes += nbytes
                 self._changed.notify_all()
                 return done
-        stored = run.next_row(table, sender)
-        is_known = piece.after <= stored
-        is_pending = not is_known and piece.after <= (first_row if expected is None else expected)
-        done.set_result(IngestAnswer(stored, rows.num_rows if is_known else 0, is_pending))
+        done.set_result(answer)
         return done
 
     def _write(self) -> None:
@@ -252,7 +240,7 @@ class ClickHouseOwner:
                 if self._is_closing.is_set() and (self._is_stale or not self._queue):
                     return
                 if not self._is_stale:
-                    self._gather()
+                    gather(self._queue, self._changed, _GATHER_S, self._is_closing)
                 taken, self._queue = self._queue, []
                 self._round = taken
             try:
@@ -274,17 +262,7 @@ class ClickHouseOwner:
                 self._queued_nbytes -= sum(each.nbytes for each in taken)
                 self._round = []
 
-    def _gather(self) -> None:
-        """Wait a little for more rows; with the lock."""
-        until = self._queue[0].since_s + _GATHER_S
-        while (
-            sum(each.piece.rows.num_rows for each in self._queue) < _GATHERED_ROWS
-            and (rest := until - monotonic()) > 0
-            and not self._is_closing.is_set()
-        ):
-            self._changed.wait(rest)
-
-    def _write_round(self, taken: list[QueuedRows]) -> None:
+    def _write_round(self, taken: list[RoundRows]) -> None:
         with self._runs_lock:
             there = [each for each in taken if self._runs.get(each.run.name) is each.run]
         for each in taken:
@@ -298,7 +276,7 @@ class ClickHouseOwner:
             else:
                 refused[id(each.run), each.table, each.piece.sender] = error
                 answer_waiting(each.done, error)
-                each.run.give_up(each.table, each.piece.sender)
+                each.run.senders.give_up(each.table, each.piece.sender)
         if refused:
             self._refuse_following(refused)
 
@@ -309,11 +287,11 @@ class ClickHouseOwner:
             self._queue = [each for each in self._queue if each not in late]
             self._queued_nbytes -= sum(each.nbytes for each in late)
             for each in late:
-                each.run.give_up(each.table, each.piece.sender)
+                each.run.senders.give_up(each.table, each.piece.sender)
         for each in late:
             answer_waiting(each.done, refused[id(each.run), each.table, each.piece.sender])
 
-    def _fail(self, taken: list[QueuedRows], error: Exception) -> None:
+    def _fail(self, taken: list[RoundRows], error: Exception) -> None:
         """Nobody knows what of these rows is stored: their senders ask again, after it has been read."""
         with self._changed:
             self._is_stale = True
@@ -357,16 +335,19 @@ class ClickHouseOwner:
                 if self._lease.is_held:
                     self._lease.renew()
                 else:
-                    # Another owner may have come and gone: a round must not go on with what it knew before.
-                    with self._inserting:
-                        with self._changed:
-                            self._is_stale = True
-                            self._changed.notify_all()
-                        self._lease.take()
+                    self._take_again()
             except Exception as error:  # the thread must go on
                 self.report("lease", str(error))
             else:
                 self._clear("lease")
+
+    def _take_again(self) -> None:
+        """Take the lease after it was over: another owner may have come and gone, so what is stored is read again."""
+        with self._inserting:
+            with self._changed:
+                self._is_stale = True
+                self._changed.notify_all()
+            self._lease.take()
 
     @contextmanager
     def _excluding_rounds(self) -> Iterator[None]:
@@ -414,22 +395,16 @@ class ClickHouseOwner:
         self._retired = found
 
     def _forget(self) -> None:
-        limits = self._retention
-        kept = [each for each in (limits.events_s, limits.rollups_s) if each is not None]
-        if not kept or monotonic() - self._forgot_s < min(_FORGET_SHARE * min(kept), _MOST_FORGET_S):
+        if not self._old.are_due:
             return
-        now = time()
+        first_kept = self._old.first_kept()  # takes a while, and rounds may be written meanwhile
         with self._excluding_rounds():
             self._lease.check()
-            if limits.events_s is not None:
-                self._writer.forget_events(int((now - limits.events_s) * 1e6))
-            if limits.rollups_s is not None:
-                self._writer.forget_rollups(int((now - limits.rollups_s) * 1e6))
+            self._old.remove(first_kept)
             with self._runs_lock:
                 runs = [*self._runs.values()]
             for run in runs:
                 run.recount()
-        self._forgot_s = monotonic()
 
 
 def _make_folder(folder: Path) -> None:

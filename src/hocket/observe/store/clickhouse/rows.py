@@ -11,7 +11,7 @@ from hocket.observe.store.clickhouse.tables import DERIVED
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from hocket.observe.store.stored_run import SenderRows
+    from hocket.observe.store.senders import SenderRows
 
 
 def as_stored(run: str, rows: pa.Table, batch: int, piece: SenderRows | None = None) -> pa.Table:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from hocket.errors import InvalidArgument
 from hocket.observe.store.arrow_batches import arrow, schema_of
 from hocket.observe.store.clickhouse.rows import as_table
+from hocket.observe.store.clickhouse.stored_query import bound_to_run, limits_of_rows, query_run_rows
 from hocket.observe.store.clickhouse.tables import DERIVED, rows_of_run, with_rows_of_run
-from hocket.observe.store.clickhouse.user_query import checked_query
 from hocket.observe.store.columns import TABLE_COLUMNS
 from hocket.observe.store.interface import StoreAnswer
 from hocket.observe.store.overview import sql_of
 from hocket.observe.store.rollups import LONG
+from hocket.observe.store.senders import SenderNumbers, SenderRows
 from hocket.observe.store.spans import Extent, choose_spans, seconds_of
-from hocket.observe.store.stored_run import MOST_SENDERS
 from hocket.observe.store.table_questions import TableQuestion, table_sql
 
 if TYPE_CHECKING:
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
     from hocket.observe.store.connection import QueryResult
 
 _TABLE_S = 120.0
-_MOST_NBYTES = 256 << 20
-"""Of an answer to a query of a user."""
-_MEMORY_NBYTES = 1 << 30
 
 
 class ClickHouseRun:
@@ -58,6 +54,7 @@ class ClickHouseRun:
         self._derived: dict[str, int] = {}
         self._num_derived: dict[str, int] = {}
         self.on_rollup: Callable[[Any, Any], object] | None = None
+        self.senders = SenderNumbers(name, {})
         self.reload()
 
     @property
@@ -78,8 +75,8 @@ class ClickHouseRun:
         """
         next_rows, num_rows, extent = self._read()
         with self._lock:
-            self._next_rows, self._claimed = next_rows, dict(next_rows)
             self._num_rows, self._extent = num_rows, extent
+        self.senders.restart(next_rows)
 
     def recount(self) -> None:
         """Read again what the run has, after some of it was removed; while no rows are inserted."""
@@ -103,37 +100,11 @@ class ClickHouseRun:
             num_rows[table] = num_rows.get(table, 0) + int(count)
         return next_rows, num_rows, self._read_extent()
 
-    def claim(self, table: str, sender: str, first_row: int, num_rows: int) -> int | None:
-        """Reserve a place for rows.
-
-        Returns:
-            None: the rows are to be stored. A number: they are not, and this is the row that is expected next.
-
-        Raises:
-            InvalidArgument: there are too many senders.
-        """
-        key = table, sender
+    def note_stored(self, table: str, piece: SenderRows) -> None:
+        """Note that claimed rows are stored."""
         with self._lock:
-            expected = self._claimed.get(key, 0)
-            if first_row != expected:
-                return expected
-            if key not in self._claimed and sum(each == table for each, _ in self._claimed) >= MOST_SENDERS:
-                raise InvalidArgument(
-                    f"table {table} of {self._name} has {MOST_SENDERS} senders, the most there can be"
-                )
-            self._claimed[key] = first_row + num_rows
-            return None
-
-    def give_up(self, table: str, sender: str) -> None:
-        """Take back what was claimed and could not be stored."""
-        with self._lock:
-            self._claimed[table, sender] = self._next_rows.get((table, sender), 0)
-
-    def note_stored(self, table: str, sender: str, after: int, num_rows: int) -> None:
-        """Note that a sender has come so far."""
-        with self._lock:
-            self._next_rows[table, sender] = after
-            self._num_rows[table] = self._num_rows.get(table, 0) + num_rows
+            self._num_rows[table] = self._num_rows.get(table, 0) + piece.num_rows
+        self.senders.note_stored(table, piece)
 
     def note_rollups(self, known: Extent) -> None:
         """Note that roll-ups were stored."""
@@ -142,8 +113,7 @@ class ClickHouseRun:
 
     def next_row(self, table: str, sender: str) -> int:
         """Return the number of the first row of a sender that is not yet stored."""
-        with self._lock:
-            return self._next_rows.get((table, sender), 0)
+        return self.senders.next_row(table, sender)
 
     def num_rows(self) -> dict[str, int]:
         """Return the number of rows of each table that has some."""
@@ -167,14 +137,10 @@ class ClickHouseRun:
         return StoreAnswer(chosen.width_s, chosen.begin_s, chosen.end_s, result.columns, result.rows)
 
     def query(self, sql: str, *, timeout: float, most_rows: int) -> QueryResult:
-        """Answer a query in ClickHouse's SQL, which comes from a stranger; see `checked_query`."""
-        written, named = checked_query(sql)
-        limits = {
-            "max_result_rows": most_rows, "max_result_bytes": _MOST_NBYTES, "result_overflow_mode": "throw",
-            "max_memory_usage": _MEMORY_NBYTES, "join_use_nulls": 0, "aggregate_functions_null_for_empty": 0,
-        }  # fmt: skip
-        text, parameters = self._with_rows(written, named, {})
-        return self._server.ask(text, parameters, timeout=timeout, settings=limits)
+        """Answer a query in ClickHouse's SQL, which comes from a stranger; see `query_run_rows`."""
+        return query_run_rows(
+            self._server, self._database, self._name, sql, self.derived, timeout=timeout, most_rows=most_rows
+        )
 
     def ask_tables(
         self, question: TableQuestion, begin_s: float, end_s: float, *, timeout: float, most_rows: int
@@ -183,9 +149,9 @@ class ClickHouseRun:
         sql, names = table_sql(question, "clickhouse")
         window = {"begin_s": begin_s, "end_s": end_s}
         named = set(re.findall(r"[a-z_]+", sql)) & set(TABLE_COLUMNS)
-        text, parameters = self._with_rows(sql, named, {name: window[name] for name in names})
-        limits = {"max_result_rows": most_rows, "max_result_bytes": _MOST_NBYTES, "result_overflow_mode": "throw"}
-        return self._server.ask(text, parameters, timeout=timeout, settings=limits)
+        text, parameters = bound_to_run(sql, self._database, self._name, named, self.derived)
+        chosen = {**parameters, **{name: window[name] for name in names}}
+        return self._server.ask(text, chosen, timeout=timeout, settings=limits_of_rows(most_rows))
 
     def write_table(self, table: str, path: Path) -> None:
         """Write all rows of a table into one Parquet file.
@@ -215,14 +181,6 @@ class ClickHouseRun:
         """The batch of each table that was replaced as a whole."""
         with self._lock:
             return dict(self._derived)
-
-    def _with_rows(
-        self, sql: str, tables: Sequence[str] | set[str] | frozenset[str], parameters: Mapping[str, object]
-    ) -> tuple[str, dict[str, object]]:
-        derived = self.derived
-        batches = {f"batch_{table}": batch for table, batch in derived.items() if table in tables}
-        text = with_rows_of_run(sql, self._database, sorted(tables), derived)
-        return text, {**parameters, **batches, **({"run": self._name} if tables else {})}
 
     def _num_long_in(self, begin_s: float, end_s: float) -> int:
         with self._lock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ QUERY_S = 30.0
 _REMOVE_S = 120.0
 _CONNECT_S, _FIRST_ANSWER_S = 4, 5
 _SPARE_S = 5.0
-_WAITS_S = (20, 35, 130)
+_WAITS_S = (20, 35)
 """A client waits so long for an answer: the one is taken that waits a little longer than the server may take."""
 _MOST_MEMORY_NBYTES = 2 << 30
 _MOST_ERROR = 600
@@ -58,6 +59,7 @@ class ClickHouseServer:
     Args:
         address: of it.
         owner: name of whoever asks, by which its inserts are found among the processes of the server.
+        most_timeout_s: some query may take so long.
 
     Raises:
         AuthenticationError: the server does not know the user, or the password is wrong.
@@ -65,12 +67,13 @@ class ClickHouseServer:
         PeerFailure: the server cannot be reached.
     """
 
-    def __init__(self, address: ClickHouseAddress, owner: str) -> None:
+    def __init__(self, address: ClickHouseAddress, owner: str, *, most_timeout_s: float = _REMOVE_S) -> None:
         self._address, self._owner = address, owner
         self._numbers = itertools.count()
         with self._translated(QUERY_S):
             connect(address, _FIRST_ANSWER_S).close()  # a server that is stuck is told soon
-            self._clients = [(seconds, connect(address, seconds)) for seconds in _WAITS_S]
+            waits_s = sorted({*_WAITS_S, math.ceil(max(most_timeout_s, _REMOVE_S) + _SPARE_S)})
+            self._clients = [(seconds, connect(address, seconds)) for seconds in waits_s]
 
     def close(self) -> None:
         """Close its connections."""

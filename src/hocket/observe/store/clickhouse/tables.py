@@ -44,6 +44,9 @@ _OTHERS = {
     "senders": (
         "run String, sender String, table String, next_row Int64", "MergeTree ORDER BY (run, table, sender)"
     ),
+    "forgotten": (
+        "what LowCardinality(String), batch Int64", "ReplacingMergeTree(batch) ORDER BY what"
+    ),
     "owners": (
         "id String, host String, process String, until DateTime64(3), is_over Bool",
         "MergeTree ORDER BY id TTL toDateTime(until) + INTERVAL 1 DAY",
@@ -63,18 +66,28 @@ def make_tables(server: ClickHouseServer, database: str) -> None:
     """
     server.do(f"CREATE DATABASE IF NOT EXISTS {database}")
     server.do(f"CREATE TABLE IF NOT EXISTS {database}.version (version Int64) ENGINE = MergeTree ORDER BY version")
-    versions = [row[0] for row in server.ask(f"SELECT DISTINCT version FROM {database}.version").rows]
-    if not versions:
+    if not check_version(server, database):
         server.do(f"INSERT INTO {database}.version SELECT {VERSION}")
-    elif versions != [VERSION]:
-        found = ", ".join(map(str, sorted(versions)))
-        raise RecorderError(f"database {database} has tables of version {found}, and this hocket writes {VERSION}")
     for table, columns in TABLE_COLUMNS.items():
         listed = ", ".join(f"{name} {_TYPES[kind]}" for name, kind in columns.items())
         order = next((name for name in _TIMES if name in columns), "sender_row")
         server.do(_create(database, table, f"{_OWN}, {listed}, {_BATCH}", f"MergeTree ORDER BY (run, {order})"))
     for table, (others, engine) in _OTHERS.items():
         server.do(_create(database, table, others, engine))
+
+
+def check_version(server: ClickHouseServer, database: str) -> bool:
+    """Check the version of the tables of a database, and return whether it has one.
+
+    Raises:
+        PeerFailure: the server cannot be reached.
+        RecorderError: they are of another version; names both.
+    """
+    versions = [row[0] for row in server.ask(f"SELECT DISTINCT version FROM {database}.version").rows]
+    if versions not in ([], [VERSION]):
+        found = ", ".join(map(str, sorted(versions)))
+        raise RecorderError(f"database {database} has tables of version {found}, and this hocket writes {VERSION}")
+    return bool(versions)
 
 
 def rows_of_run(database: str, table: str, *, is_derived: bool = False) -> str:

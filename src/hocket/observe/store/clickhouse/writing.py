@@ -10,7 +10,7 @@ rows and roll-ups carry as `batch`. Each insert is one block, so it is there as 
 - The owner is killed between the inserts of a round: its rows that are there are known by their sender and number, and
   a sender that has got no answer is told by the next owner that they are stored. Their roll-ups may be missing. Only
   the last round can lack them, and it lacks all of them or none: so the next owner looks for roll-ups of the highest
-  `batch` of the tables that have some, and makes them from its rows if they are missing.
+  `batch` of the tables that have some, and makes them from its rows if they are missing and were not removed.
 - The lease is over before the round is: the owner forgets the round, as if it had been killed, and starts again with
   what is stored, once it has the lease again.
 """
@@ -19,22 +19,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
 from threading import Event
 from time import time
 from typing import TYPE_CHECKING
 
 from hocket.errors import HocketError, InvalidState, PeerFailure, QueryTimeout, RecorderError, ResourceExhausted
 from hocket.observe.store.arrow_batches import arrow, schema_of
+from hocket.observe.store.clickhouse.old_rows import first_kept_rollups
 from hocket.observe.store.clickhouse.rows import as_stored, as_table, with_columns
 from hocket.observe.store.clickhouse.run import ClickHouseRun
 from hocket.observe.store.clickhouse.tables import DERIVED
 from hocket.observe.store.columns import TABLE_COLUMNS
-from hocket.observe.store.interface import IngestAnswer
+from hocket.observe.store.queued_rows import QueuedRows
 from hocket.observe.store.rollups import NAMES_OF_LAYERS, rollup_of
 from hocket.observe.store.spans import extent_of
-from hocket.observe.store.stored_run import SenderRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,16 +46,7 @@ _FIRST_PAUSE_S, _MOST_PAUSE_S = 0.2, 2.0
 _REPAIR_S = 120.0
 
 
-@dataclass
-class QueuedRows:
-    """Rows that are to be stored."""
-
-    run: ClickHouseRun
-    table: str
-    piece: SenderRows
-    nbytes: int
-    done: Future[IngestAnswer]
-    since_s: float
+RoundRows = QueuedRows[ClickHouseRun]
 
 
 class RoundWriter:
@@ -79,7 +68,7 @@ class RoundWriter:
         self._is_closing, self._on_lost = is_closing, on_lost
         self._last = 0
 
-    def write(self, queued: Sequence[QueuedRows]) -> list[tuple[QueuedRows, Exception | None]]:
+    def write(self, queued: Sequence[RoundRows]) -> list[tuple[RoundRows, Exception | None]]:
         """Store a round, and return what became of its rows: None: they are stored.
 
         Raises:
@@ -87,13 +76,13 @@ class RoundWriter:
             PeerFailure: the store is being closed while the server cannot be reached.
         """
         batch = self.next_batch()
-        by_table: dict[str, list[QueuedRows]] = defaultdict(list)
+        by_table: dict[str, list[RoundRows]] = defaultdict(list)
         for each in queued:
             by_table[each.table].append(each)
-        results: list[tuple[QueuedRows, Exception | None]] = []
+        results: list[tuple[RoundRows, Exception | None]] = []
         for table, group in by_table.items():
             results += self._insert_group(table, group, batch, f"{self._ident}/{batch}/{table}")
-        stored: dict[tuple[str, str], list[QueuedRows]] = defaultdict(list)
+        stored: dict[tuple[str, str], list[RoundRows]] = defaultdict(list)
         for each, error in results:
             if error is None and each.table in NAMES_OF_LAYERS:
                 stored[each.run.name, each.table].append(each)
@@ -104,7 +93,7 @@ class RoundWriter:
         self._insert_rollups([(run.name, rollup) for run, rollup, _ in rollups], batch)
         for each, error in results:
             if error is None:
-                each.run.note_stored(each.table, each.piece.sender, each.piece.after, int(each.piece.rows.num_rows))
+                each.run.note_stored(each.table, each.piece)
         for run, rollup, rows in rollups:
             run.note_rollups(extent_of(rollup))
             if run.on_rollup is not None:
@@ -128,7 +117,9 @@ class RoundWriter:
         self._last = max(self._last, self._highest(("rollups", *TABLE_COLUMNS), "1"))
         layers = tuple(NAMES_OF_LAYERS)
         batch = self._highest(layers, f"sender != '{DERIVED}'")
-        if not batch or self._highest(("rollups",), f"batch >= {batch}"):
+        if not batch or batch < first_kept_rollups(self._server, self._database):
+            return
+        if self._highest(("rollups",), f"batch >= {batch}"):
             return
         rollups = []
         for table in layers:
@@ -142,26 +133,6 @@ class RoundWriter:
         parts = (f"SELECT max(batch) AS highest FROM {self._database}.{each} WHERE {condition}" for each in tables)
         sql = f"SELECT max(highest) FROM ({' UNION ALL '.join(parts)})"
         return int(self._server.ask(sql, timeout=_REPAIR_S).rows[0][0] or 0)
-
-    def forget_events(self, before: int) -> None:
-        """Remove rows of rounds before one; first it is noted how far their senders have come."""
-        for table in TABLE_COLUMNS:
-            place, chosen = f"{self._database}.{table}", {"before": before}
-            old = f"batch < {{before:Int64}} AND sender != '{DERIVED}'"
-            if not self._server.ask(f"SELECT count() FROM {place} WHERE {old}", chosen).rows[0][0]:
-                continue
-            self._server.do(
-                f"""INSERT INTO {self._database}.senders SELECT run, sender, '{table}', max(sender_row) + 1
-                FROM {place} WHERE {old} GROUP BY run, sender""",
-                chosen,
-            )
-            self._server.remove(table, old, chosen)
-
-    def forget_rollups(self, before: int) -> None:
-        """Remove roll-ups of rounds before one."""
-        place, chosen = f"{self._database}.rollups", {"before": before}
-        if self._server.ask(f"SELECT count() FROM {place} WHERE batch < {{before:Int64}}", chosen).rows[0][0]:
-            self._server.remove("rollups", "batch < {before:Int64}", chosen)
 
     def next_batch(self) -> int:
         """Return the next number of a round: microseconds since 1970, and never a smaller one than before."""
@@ -177,8 +148,8 @@ class RoundWriter:
         return pa.concat_tables(parts) if parts else schema.empty_table()
 
     def _insert_group(
-        self, table: str, group: list[QueuedRows], batch: int, token: str
-    ) -> list[tuple[QueuedRows, Exception | None]]:
+        self, table: str, group: list[RoundRows], batch: int, token: str
+    ) -> list[tuple[RoundRows, Exception | None]]:
         """Insert rows of a table; if the server refuses them, those of each sender, so that none fails another."""
         pieces = [as_stored(each.run.name, each.piece.rows, batch, each.piece) for each in group]
         try:
@@ -186,12 +157,12 @@ class RoundWriter:
         except HocketError as error:
             if isinstance(error, (InvalidState, *_AGAIN)):
                 raise
-            by_sender: dict[tuple[str, str], list[QueuedRows]] = defaultdict(list)
+            by_sender: dict[tuple[str, str], list[RoundRows]] = defaultdict(list)
             for each in group:
                 by_sender[each.run.name, each.piece.sender].append(each)
             if len(by_sender) == 1:
                 return [(each, RecorderError(f"the rows cannot be stored: {error}")) for each in group]
-            found: list[tuple[QueuedRows, Exception | None]] = []
+            found: list[tuple[RoundRows, Exception | None]] = []
             for number, own in enumerate(by_sender.values()):
                 found += self._insert_group(table, own, batch, f"{token}/{number}")
             return found
