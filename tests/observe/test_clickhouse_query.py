@@ -146,9 +146,9 @@ def test_long_queries_end(text: str) -> None:
 
 def test_an_address_says_where_and_who(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    found = parse_address("clickhouse://a%40b:p%2Fw@db.example:9123/runs")
-    assert found == ClickHouseAddress("db.example", 9123, "a@b", "p/w", "runs", False)
-    assert "p/w" not in f"{found!r} {found.shown} {found.folder}"
+    found = parse_address("clickhouse://a%40b:p%2Fw-of-a@db.example:9123/runs")
+    assert found == ClickHouseAddress("db.example", 9123, "a@b", "p/w-of-a", "runs", False)
+    assert "p/w-of-a" not in f"{found!r} {found.shown} {found.folder}"
     assert found.folder == tmp_path / "hocket" / "stores" / "db.example-9123-runs"
     monkeypatch.setenv("HOCKET_CLICKHOUSE_PASSWORD", "other")
     plain = parse_address("clickhouses://[::1]/runs")
