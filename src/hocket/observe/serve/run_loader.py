@@ -92,7 +92,7 @@ class RunLoader:
                     found = follower.look()
                     live.hear(found.now_s)
                     self._submit(run, found.tables, next_rows)
-                    if (tables := analyst.look(follower.places)) is not None:
+                    if tables := analyst.look(follower.places):
                         run.replace_tables(tables)
                         live.change()
                     if found.is_over:
