@@ -44,9 +44,9 @@ def open_files(
     """Show files that other commands have written, and recorded runs, on a page in the browser, until Ctrl-C.
 
     What a file is, it says itself: results of `hocket bench run --format json`, tuning tables, observations of a run,
-    pipeline schedules, schedules of collectives, recorded steps, and what `hocket simulate --json` has printed. Several
-    results of benchmarks are compared, each with those that are named before it. With observations, a tuning table
-    shows what the choices of that run cost.
+    pipeline schedules, schedules of collectives, recorded steps, and what `hocket simulate --json` or `hocket observe
+    fabric --json` has printed. Several results of benchmarks are compared, each with those that are named before it.
+    With observations, a tuning table shows what the choices of that run cost.
 
     A recorded run or a store of runs is shown as by `hocket observe serve`. The page is at the address that is printed,
     with the token that it needs.

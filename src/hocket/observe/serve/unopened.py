@@ -26,6 +26,8 @@ _BY_KEY = {
     "regrets": "it was made by `hocket tune learn --json`: name the table and the observations themselves",
     "explanations": "it was made by `hocket explain --json`: name the table itself",
     "is_judged": "it was made by `hocket bench compare --json`: name the results themselves, which are compared",
+    "without_answer": "it has no version: print it again by `hocket observe fabric --json`",
+    "hops": "it is a route through a fabric: print the fabric itself by `hocket observe fabric --json`",
     "type_name": "it is the report of a failed rank, which `hocket run` has printed",
 }
 _BY_ENDING = {
