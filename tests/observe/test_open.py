@@ -442,7 +442,7 @@ def test_names_of_equal_files_differ(tmp_path: Path) -> None:
         (["before.json", "--html", "./before.json"], ("before.json",)),
         (["before.json", "--html", "nowhere/page.html"], ("nowhere/page.html",)),
         ([".", "--html", "page.html"], ("hocket observe report",)),
-        (["tables"], ("tables", "hocket observe")),
+        (["tables"], ("tables.json",)),
         (["store", "other"], ("store", "other")),
         (["--port", "70000", "before.json"], ("--port", "70000")),
         ([], ("hocket open --help",)),

@@ -1,15 +1,15 @@
-"""Brings the folder of a run into a store, and follows a run that goes on: its rows come while it goes on, and when it
-is over all its tables come anew, as a run that has them from one reading."""
+"""Brings the folder of a run, or of its tables, into a store, and follows a run that goes on: its rows come while it
+goes on, and when it is over all its tables come anew, as a run that has them from one reading."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hocket.errors import HocketError, PeerFailure, RecorderError
 from hocket.observe.saved import load_description, open_run
@@ -20,8 +20,11 @@ from hocket.observe.store.followed_run import RunFollower
 from hocket.observe.store.interface import IngestAnswer, RunInStore, RunStore
 from hocket.observe.store.run_tables import run_tables
 from hocket.observe.store.segments import MOST_RUN_NAME
+from hocket.observe.store.table_folders import describe_tables, is_folder_of_tables, read_tables
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from hocket.observe.saved import RunDescription
     from hocket.observe.store.run_tables import Columns
 
@@ -42,7 +45,7 @@ class RunLoader:
     Args:
         owner: of the store.
         live: the runs that go on.
-        folder: of the run.
+        folder: of the run, or of its tables.
         name: of it in the store.
     """
 
@@ -74,6 +77,9 @@ class RunLoader:
 
     def _follow(self) -> None:
         """Store what a run saves, until it is over; then all of it."""
+        if is_folder_of_tables(self._folder):
+            self._load_tables()
+            return
         description = self._description()
         if description is None:
             return
@@ -91,7 +97,7 @@ class RunLoader:
                 while not self._stops.wait(_LOOK_S):
                     found = follower.look()
                     live.hear(found.now_s)
-                    self._submit(run, found.tables, next_rows)
+                    self._submit(run, _as_arrow(found.tables), next_rows)
                     if tables := analyst.look(follower.places):
                         run.replace_tables(tables)
                         live.change()
@@ -118,20 +124,27 @@ class RunLoader:
         opened = open_run(self._folder)
         self._owner.remove_run(self._name)
         run = self._added(self._name, opened.description)
-        self._submit(run, run_tables(opened), {})
+        self._submit(run, _as_arrow(run_tables(opened)), {})
+        self._owner.mark_loaded(self._name)
+
+    def _load_tables(self) -> None:
+        self._owner.remove_run(self._name)
+        run = self._made(self._name, describe_tables(self._folder))
+        self._submit(run, read_tables(self._folder), {})
         self._owner.mark_loaded(self._name)
 
     def _added(self, name: str, description: RunDescription) -> RunInStore:
-        known = {"began_unix_s": description.began_s, "command": list(description.command)}
+        return self._made(name, {"began_unix_s": description.began_s, "command": list(description.command)})
+
+    def _made(self, name: str, known: dict[str, Any]) -> RunInStore:
         self._owner.add_run(name, known)
         run = self._owner.find_run(name)
         assert run is not None
         return run
 
-    def _submit(self, run: RunInStore, tables: Mapping[str, Columns], next_rows: dict[str, int]) -> None:
+    def _submit(self, run: RunInStore, tables: Iterable[tuple[str, pa.Table]], next_rows: dict[str, int]) -> None:
         waiting: list[Future[IngestAnswer]] = []
-        for table, columns in tables.items():
-            rows = arrow_table(table, columns)
+        for table, rows in tables:
             for first in range(0, rows.num_rows, _BATCH_ROWS):
                 part, number = rows.slice(first, _BATCH_ROWS), next_rows.get(table, 0)
                 waiting.append(self._owner.submit(run, table, _SENDER, number, part, part.nbytes))
@@ -140,6 +153,10 @@ class RunLoader:
                     waiting.pop(0).result(_STORED_S)
         for each in waiting:
             each.result(_STORED_S)
+
+
+def _as_arrow(tables: Mapping[str, Columns]) -> Iterator[tuple[str, pa.Table]]:
+    return ((table, arrow_table(table, columns)) for table, columns in tables.items())
 
 
 def name_in_store(folder: Path) -> str:
