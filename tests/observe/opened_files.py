@@ -13,6 +13,7 @@ from typing import Any
 from hocket.bench import Point, Result, Run
 from hocket.bench.layout import ResultLayout
 from hocket.bench.writers import find_writer
+from hocket.cli._output import json_text
 from hocket.collectives import find_algorithm
 from hocket.collectives.serialise import to_json
 from hocket.observe import StoreClient
@@ -21,6 +22,8 @@ from hocket.session.simulated_step import SimulatedOperations, SimulatedStep
 from hocket.session.simulation_file import SimulationFile
 from hocket.trace.traffic import Traffic, TrafficStep
 from hocket.tune import Machine, Observation, Observations, Row, Table, save_observations, save_table
+
+from .fabricated_fabric import fabric_file
 
 _CARRIERS = {"shm": 2e-6, "mpi": 5e-6}
 _SIZES = (1024, 65536)
@@ -69,6 +72,7 @@ def write_files(folder: Path) -> dict[str, Path]:
     curves = {"loss": [1.5, 0.75, None], "val_loss": [2.0, 1.25, 1.125], "accuracy": [[0.25, 0.5]] * 3}
     training = {"format": "hocket training, version 1", "plan": "2 partitions", "epochs": [0, 1, 2], "history": curves}
     (folder / "training.json").write_text(json.dumps(training))
+    (folder / "fabric.json").write_text(json_text(fabric_file().content()))
     return {path.stem: path for path in sorted(folder.iterdir()) if path.stem != "before"}
 
 

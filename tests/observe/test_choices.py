@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import pytest
 
 import hocket as hk
@@ -28,11 +30,11 @@ with hk.init(backends=["shm", "mpi"]) as comm:
 """
 
 
-def _table(path: Path, shm_s: float, mpi_s: float) -> None:
+def _table(path: Path, shm_s: float, mpi_s: float, num_ranks: int = 2) -> None:
     with hk.init(backends=["shm", "mpi"]) as comm:
         machine = hk.tune.this_machine(comm.backends)
     rows = tuple(
-        hk.tune.Row("all_reduce", "full", 2, 4096, name, False, seconds, 0.99 * seconds, 1.01 * seconds)
+        hk.tune.Row("all_reduce", "full", num_ranks, 4096, name, False, seconds, 0.99 * seconds, 1.01 * seconds)
         for name, seconds in (("shm", shm_s), ("mpi", mpi_s))
     )
     hk.tune.save_table(hk.tune.Table(machine, rows), path)
@@ -92,9 +94,51 @@ def test_a_model_and_a_fixed_policy(tmp_path: Path) -> None:
         expected = {one.carrier: one.seconds for one in candidates}
         assert each.why == reason and each.source == "modelled"
         assert each.expected_s == pytest.approx(expected[each.carrier])
+        assert each.saved_s is None or each.other_source == "in this run"
+    assert any(each.saved_s is None and each.other_s is not None for each in modelled)
     policy = 'hk.init(backends=["shm"], policy=hk.Policy.fixed({"*": "shm"}))'
     fixed = _recorded(tmp_path, _PROGRAM.replace('hk.init(backends=["shm", "mpi"])', policy), "fixed", None)
     assert all("*=shm" in each.why and each.expected_s is None for each in fixed)
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4])
+def test_only_measured_times_say_what_was_saved(tmp_path: Path, num_ranks: int) -> None:
+    """A table of as many ranks has measured what the other library takes; from one of more ranks a model derives it."""
+    pytest.importorskip("mpi4py")
+    path = tmp_path / "table.json"
+    _table(path, 5e-6, 2e-6, num_ranks)
+    found = _recorded(tmp_path, _PROGRAM.partition("    for _ in range(5):")[0], "run", path)
+    chosen = next(each for each in found if each.op == "all_reduce")
+    assert chosen.other_s is not None and chosen.expected_s is not None
+    saved_s = chosen.count * (chosen.other_s - chosen.expected_s)
+    assert chosen.saved_s == (pytest.approx(saved_s) if num_ranks == 2 else None)
+
+
+def test_measured_and_modelled_times_are_not_added_up(tmp_path: Path) -> None:
+    pytest.importorskip("fastapi")
+    from hocket.observe.serve.view import ViewSource, ViewWindow
+    from hocket.observe.serve.views.tuning import VIEW
+    from hocket.observe.store.owner import StoreOwner
+
+    from .stored_rows import arrow_table, columns_of
+
+    nan = math.nan
+    columns = columns_of("choices", 5) | {
+        "count": np.array([10] * 5), "expected_s": np.array([1.0, 2.0, 1.0, 9.0, nan]),
+        "other_s": np.array([3.0, 1.5, 8.0, 2.0, nan]), "saved_s": np.array([20.0, -5.0, nan, nan, nan]),
+    }  # fmt: skip
+    with StoreOwner(tmp_path / "store") as owner:
+        owner.add_run("run-1", {})
+        run = owner.find_run("run-1")
+        assert run is not None
+        run.replace_tables({"choices": arrow_table("choices", columns)})
+        answer = VIEW.make(ViewSource(run, owner), ViewWindow())
+    assert (answer.saved_s, answer.lost_s, answer.num_measured) == (20.0, 5.0, 2)
+    assert (answer.modelled_longer_s, answer.modelled_shorter_s, answer.num_modelled) == (70.0, 70.0, 2)
+    assert answer.num_unknown == 1
+    assert {(each.saved_s, each.modelled_s) for each in answer.choices} == {
+        (20.0, None), (-5.0, None), (None, 70.0), (None, -70.0), (None, None),
+    }  # fmt: skip
 
 
 def test_policies_that_replace_each_other_are_told_apart(tmp_path: Path) -> None:

@@ -15,12 +15,14 @@ from typing import Any
 
 import pytest
 
+from hocket.cli._output import json_text
 from hocket.errors import HocketError, InvalidArgument, InvalidSchedule, InvalidState, MissingPackage, TableError
 from hocket.observe import StoreClient, serve_store
 from hocket.pipeline import build, load_schedule, save_schedule
 
 from .. import program
 from ..naming import NO_SUCH_FILE, assert_names, raises
+from .fabricated_fabric import RATE, fabric_file
 from .opened_files import bench_run, opened, tuning_table, write_files
 
 pytest.importorskip("fastapi")
@@ -122,6 +124,87 @@ def test_a_training(files: dict[str, Path]) -> None:
         files["training"].write_text(json.dumps(content | {"history": wrong}))
         with raises(InvalidArgument, names="training.json"):
             open_results([files["training"]])
+
+
+def test_a_fabric(files: dict[str, Path]) -> None:
+    answer = _answers(files["fabric"])["fabric"]
+    assert (answer["num_adapters"], answer["num_switches"], answer["num_links"]) == (9, 5, 15)
+    assert (answer["num_ports"], answer["num_directions"], answer["sweep_s"]) == (30, 29, 0.25)
+    expected = fabric_file().links
+    assert [row["use"] for row in answer["links"]] == pytest.approx(
+        sorted((each.use for each in expected), reverse=True)
+    )
+    assert answer["links"][0]["nbytes_s"] == pytest.approx(0.029 * RATE)
+    assert [(each["name"], each["port"]) for each in answer["silent"]] == [("leaf1", 2)]
+    errors = {(each["name"], each["port"], each["counter"]): each["value"] for each in answer["errors"]}
+    assert errors == {("leaf1", 1, "symbol_errors"): 7.0, ("leaf1", 1, "link_downs"): None}
+    changes = {(each["kind"], each["name"]) for each in answer["changes"]}
+    assert changes == {("link down", "leaf0"), ("link down", "spine0")}
+    levels = {node["name"]: node["level"] for node in answer["nodes"]}
+    assert (levels["host0"], levels["leaf0"], levels["spine0"]) == (0, 1, 2)
+    by_name = {row["name"]: row for row in answer["switches"]}
+    assert (by_name["leaf0"]["num_hosts"], by_name["leaf0"]["num_links"], by_name["spine0"]["num_links"]) == (3, 5, 3)
+    assert (by_name["leaf1"]["num_errors"], by_name["leaf1"]["num_silent"]) == (2, 1)
+
+
+def test_a_fabric_of_a_thousand_hosts_is_drawn_by_switch(files: dict[str, Path]) -> None:
+    found = fabric_file(48, 24, 24)
+    files["fabric"].write_text(json_text(found.content()))
+    answer = _answers(files["fabric"])["fabric"]
+    assert answer["num_adapters"] == 48 * 24
+    assert len(answer["nodes"]) == 48 + 24 + 48
+    leaves = [node["name"] for node in answer["nodes"] if node["level"] == 1]
+    assert leaves == [f"leaf{number}" for number in range(48)]
+    hosts = [node for node in answer["nodes"] if node["kind"] == "adapter"]
+    assert sum(node["num_nodes"] for node in hosts) == 48 * 24
+    assert len(answer["lines"]) == 48 * 24 + 48 and len(answer["lines"]) == answer["num_lines"]
+    assert sum(line["num_links"] for line in answer["lines"]) == answer["num_links"] == 2 * 48 * 24
+    uses = [line["use"] for line in answer["lines"]]
+    assert uses == sorted(uses, reverse=True)
+
+
+def test_a_fabric_of_many_switches_has_its_most_used_links(files: dict[str, Path]) -> None:
+    files["fabric"].write_text(json_text(fabric_file(110, 110, 1).content()))
+    answer = _answers(files["fabric"])["fabric"]
+    assert answer["num_lines"] == 110 * 110 + 110 and answer["num_directions"] == 2 * answer["num_lines"] - 1
+    assert len(answer["lines"]) == len(answer["links"]) == 10_000
+    assert answer["links"][0]["use"] == answer["lines"][0]["use"] == pytest.approx(0.999)
+
+
+_NODE = {"guid": "0x1", "name": "leaf", "kind": "switch", "lid": 1}
+_PORT = {"guid": "0x1", "port": 1, "name": "leaf"}
+_LINK = {**_PORT, "to": _PORT, "speed": "4x EDR", "nbytes_s": 1.0, "use": 0.5, "waits": None}
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"nodes": [_NODE, _NODE]}, "guid"),
+        ({"nodes": [{**_NODE, "kind": "cable"}]}, "cable"),
+        ({"nodes": [{**_NODE, "lid": "1"}]}, "lid"),
+        ({"nodes": None}, "nodes"),
+        ({"links": [{**_LINK, "guid": "0x7"}]}, "0x7"),
+        ({"links": [{**_LINK, "to": {**_PORT, "guid": "0x8"}}]}, "0x8"),
+        ({"links": [{**_LINK, "port": 256}]}, "256"),
+        ({"links": [{**_LINK, "use": -0.5}]}, "-0.5"),
+        ({"links": [{**_LINK, "nbytes_s": "many"}]}, "many"),
+        ({"links": [{**_LINK, "to": None}]}, "None"),
+        ({"links": [_PORT]}, "to"),
+        ({"errors": [{**_PORT, "guid": "0x9", "counter": "symbol_errors", "value": 1, "more": None}]}, "0x9"),
+        ({"without_answer": [{**_PORT, "guid": "0x9"}]}, "0x9"),
+        ({"interval_s": -1}, "interval_s"),
+        ({"num_ports": 1.5}, "num_ports"),
+        ({"format": "hocket fabric, version 2"}, "version 2"),
+    ],
+)
+def test_odd_fabrics_are_refused(files: dict[str, Path], change: dict[str, Any], named: str) -> None:
+    content = json.loads(files["fabric"].read_text()) | {"nodes": [_NODE], "links": [_LINK], "errors": []}
+    content |= {"without_answer": [], "changes": []}
+    files["fabric"].write_text(json.dumps(content))
+    assert _answers(files["fabric"])["fabric"]["num_switches"] == 1
+    files["fabric"].write_text(json.dumps(content | change))
+    with raises(InvalidArgument, names=("fabric.json", named)):
+        open_results([files["fabric"]])
 
 
 def test_wrong_schedules_are_shown_with_what_is_wrong(files: dict[str, Path]) -> None:
@@ -360,7 +443,7 @@ def test_names_of_equal_files_differ(tmp_path: Path) -> None:
         (["before.json", "--html", "."], (".",)),
         (["before.json", "--html", "./before.json"], ("before.json",)),
         (["before.json", "--html", "nowhere/page.html"], ("nowhere/page.html",)),
-        (["tables"], ("tables", "hocket observe")),
+        (["tables"], ("tables.json",)),
         (["store", "other"], ("store", "other")),
         (["--port", "70000", "before.json"], ("--port", "70000")),
         ([], ("hocket open --help",)),

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,12 +35,28 @@ with hk.init(backends="shm") as comm:
         comm.all_reduce(is_over)
 sys.exit(int(sys.argv[2]))
 """
+_STUCK = """
+import os, sys, time
+import numpy as np
+import hocket as hk
+from hocket import observe
+with hk.init(backends="shm", timeout=300) as comm:
+    comm.all_reduce(np.ones(4))
+    if comm.rank == 1:
+        with observe.region("loading"):
+            while not os.path.exists(sys.argv[1]):
+                time.sleep(0.01)
+    comm.all_reduce(np.ones(1000))
+sys.exit(int(sys.argv[2]))
+"""
 
 
 @contextmanager
-def _observed(folder: Path, code: int = 0) -> Iterator[tuple[subprocess.Popen[str], observe.StoreClient]]:
+def _observed(
+    folder: Path, code: int = 0, program: str = _PROGRAM
+) -> Iterator[tuple[subprocess.Popen[str], observe.StoreClient]]:
     """A job under `hocket run --observe`, and a client of its page."""
-    (folder / "program.py").write_text(_PROGRAM)
+    (folder / "program.py").write_text(program)
     command = [sys.executable, "-m", "hocket.cli", "run", "-n", "2", "--observe", "program.py", "over", str(code)]
     job = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
@@ -66,6 +83,18 @@ def _until_live(client: observe.StoreClient) -> str:
             rows = client.ask(f"/v1/runs/{name}/questions/totals")["rows"]
             if any(row[0] == "operations" and row[1] > 20 for row in rows):
                 return str(name)
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def _until_unfinished(client: observe.StoreClient, seconds: float) -> tuple[str, dict[str, Any]]:
+    """The run, and its operation that has been under way for so long."""
+    deadline = time.monotonic() + scaled(60)
+    while True:
+        for name in client.ask("/v1/runs")["runs"]:
+            found = client.ask(f"/v1/runs/{name}/views/overview")["unfinished"]
+            if found and found[0]["seconds"] > seconds:
+                return str(name), found[0]
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
@@ -100,3 +129,31 @@ def test_ctrl_c_ends_the_job_and_the_page_and_the_run_is_saved(tmp_path: Path) -
         assert _is_gone(client)
     (folder,) = tmp_path.glob("hocket-run-*")
     assert len(observe.open_run(folder).processes) >= 2
+
+
+def test_the_rank_that_does_not_arrive_is_named_while_the_others_wait(tmp_path: Path) -> None:
+    with _observed(tmp_path, program=_STUCK) as (job, client):
+        name, found = _until_unfinished(client, 1.0)
+        assert client.ask(f"/v1/runs/{name}")["is_live"]
+        assert (found["op"], found["communicator"], found["nbytes"]) == ("all_reduce", "world", 8000)
+        assert (found["entered"], found["missing"], found["unknown"]) == ("0", "1", "")
+        assert "loading" in found["doing"]
+        assert _until_unfinished(client, found["seconds"])[1]["began_s"] == pytest.approx(found["began_s"], abs=0.01)
+        (tmp_path / "over").touch()
+        assert job.wait(scaled(90)) == 0
+    (folder,) = tmp_path.glob("hocket-run-*")
+    assert len(_unfinished(folder)) == 0
+
+
+def test_what_never_ended_is_told_of_a_job_that_was_killed(tmp_path: Path) -> None:
+    with _observed(tmp_path, program=_STUCK) as (job, client):
+        _until_unfinished(client, 0.0)
+        os.killpg(job.pid, signal.SIGINT)
+        assert job.wait(scaled(90)) != 0
+    (folder,) = tmp_path.glob("hocket-run-*")
+    assert [row[:4] for row in _unfinished(folder)] == [("all_reduce", 8000, "0", "1")]
+
+
+def _unfinished(folder: Path) -> tuple[tuple[Any, ...], ...]:
+    sql = "SELECT op, nbytes, entered, missing, communicator, number FROM unfinished"
+    return observe.query_run(observe.open_run(folder), sql).rows

@@ -143,6 +143,21 @@ def test_the_topology_is_that_of_ibnetdiscover_and_of_the_simulator(fabric: Simu
     assert found["without_answer"] == found["changes"] == []
 
 
+def test_what_is_printed_can_be_opened(fabric: SimulatedFabric, tmp_path: Path) -> None:
+    pytest.importorskip("fastapi")
+    from hocket.observe.serve.opened_results import open_results
+
+    printed = fabric.ask(sys.executable, "-m", "hocket.cli", "observe", "fabric", "--json", "--interval", "0.1")
+    (tmp_path / "fabric.json").write_text(printed)
+    answer = json.loads(open_results([tmp_path / "fabric.json"]).answers["fabric.json"])
+    assert (answer["num_adapters"], answer["num_switches"]) == (NUM_LEAVES * NUM_HOSTS, NUM_LEAVES + NUM_SPINES)
+    assert answer["num_links"] == NUM_LEAVES * (NUM_HOSTS + NUM_SPINES) and answer["silent"] == []
+    num_hosts = {row["name"]: row["num_hosts"] for row in answer["switches"]}
+    assert num_hosts["leaf1"] == NUM_HOSTS and num_hosts["spine1"] == 0
+    used = [each["use"] for each in json.loads(printed)["links"]]
+    assert [row["use"] for row in answer["links"]] == sorted(used, reverse=True)
+
+
 def test_routes_are_those_of_ibtracert(fabric: SimulatedFabric) -> None:
     nodes = {node["name"]: node["lid"] for node in fabric.hocket("--interval", "0.01")["nodes"]}
     for source, destination in (("host0-0", "host2-1"), ("host1-2", "host1-0"), ("host2-2", "host0-1"),

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hocket.cli._output import json_text
 from hocket.observe.serve.opened_results import open_results
 
 from .. import program
+from ..observe.fabricated_fabric import fabric_file
 from ..observe.opened_files import opened, write_files
 from .browser import BrowserPage
 
 pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.timeout(300)
+_NUMBER = re.compile(r"-?[0-9.]+(e[-+]?[0-9]+)?")
 _START = "nav[aria-label=Opened] a"
 
 
@@ -48,6 +52,12 @@ def _expected(files: dict[str, Path]) -> dict[str, list[float]]:
             *(row["cost_s"] for row in tuning["regrets"]),
         ],
         "observations": [row["total_s"] for row in answers["observations"]["rows"]],
+        "fabric": [
+            *(row["use"] for row in answers["fabric"]["links"]),
+            *(row["most_use"] for row in answers["fabric"]["switches"]),
+            *(row["value"] for row in answers["fabric"]["errors"] if row["value"] is not None),
+            *(row["port"] for row in answers["fabric"]["changes"] + answers["fabric"]["silent"]),
+        ],
         "pipeline": [answers["pipeline"][name] for name in ("seconds", "bound_s", "bubble")],
         "collective": [row["seconds"] for row in answers["collective"]["times"]],
         "traffic": [row["compute_s"] for row in answers["traffic"]["steps"]],
@@ -63,7 +73,7 @@ def _check(shown: BrowserPage, files: dict[str, Path], *, checks_accessibility: 
         shown.page.wait_for_selector("main table")
         assert shown.page.query_selector("main [role=alert]") is None, kind
         cells = shown.page.eval_on_selector_all("main [data-value]", "found => found.map(each => each.dataset.value)")
-        found = {float(each) for each in cells if each not in ("", "true", "false") and each[0] in "-0123456789"}
+        found = {float(each) for each in cells if _NUMBER.fullmatch(each)}
         assert found.issuperset(expected), kind
         assert shown.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), kind
         if checks_accessibility:
@@ -104,6 +114,31 @@ def test_one_file_is_shown_at_once(browser: Any, files: dict[str, Path], tmp_pat
         shown.page.goto(f"{page.as_uri()}#/~/nothing.json")
         shown.page.wait_for_selector("main [role=alert]")
         assert "nothing.json" in shown.page.inner_text("[role=alert]")
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 400)])
+def test_a_fabric_of_a_thousand_hosts(browser: Any, tmp_path: Path, scheme: str, width: int) -> None:
+    """Its picture, and its links between switches as a grid; the most used links come first, the others on demand."""
+    path, page = tmp_path / "fabric.json", tmp_path / "page.html"
+    path.write_text(json_text(fabric_file(48, 24, 24).content()))
+    assert program.hocket("open", str(path), "--html", str(page)).returncode == 0
+    size = {"width": width, "height": 700}
+    with BrowserPage(browser, page.as_uri(), ready="main canvas", color_scheme=scheme, viewport=size) as shown:
+        cells = f"canvas[aria-label^='{48} rows and {24} columns']"
+        shown.page.wait_for_selector(cells)
+        shown.until("document.querySelectorAll('main canvas').length == 2")
+        assert shown.accessibility() == []
+        assert shown.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        rows = "table:has(caption:text-is('Each direction')) tbody tr"
+        assert len(shown.page.query_selector_all(rows)) < 100
+        uses = shown.page.eval_on_selector_all(f"{rows} td:nth-child(5)", "all => all.map(each => each.dataset.value)")
+        assert uses[0] == "0.999" and [*map(float, uses)] == sorted(map(float, uses), reverse=True)
+        shown.page.click("button:text-is('Show all 4607 rows')")
+        assert len(shown.page.query_selector_all(rows)) == 4607
+        shown.page.focus(cells)
+        shown.page.keyboard.press("ArrowDown")
+        shown.until("[...document.querySelectorAll('[aria-live]')].some(each => each.textContent.includes('leaf0'))")
+        assert shown.problems == []
 
 
 def test_a_name_may_have_any_characters(browser: Any, files: dict[str, Path], tmp_path: Path) -> None:

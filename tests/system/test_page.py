@@ -3,10 +3,13 @@ store."""
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +45,21 @@ with hk.init(backends="shm") as comm:
         comm.all_reduce(is_over)
         if is_over[0]:
             break
+"""
+
+
+_STUCK = """
+import os, sys, time
+import numpy as np
+import hocket as hk
+from hocket import observe
+with hk.init(backends="shm", timeout=300) as comm:
+    comm.all_reduce(np.ones(4))
+    if comm.rank == 1:
+        with observe.region("loading"):
+            while not os.path.exists(sys.argv[1]):
+                time.sleep(0.01)
+    comm.all_reduce(np.ones(1000))
 """
 
 
@@ -188,32 +206,70 @@ def test_a_page_whose_session_has_ended_asks_for_the_token(browser: Any, recorde
         assert shown.page.query_selector("main [role=alert]") is None
 
 
-def test_a_training_that_goes_on(browser: Any, tmp_path: Path) -> None:
-    record = [sys.executable, "-m", "hocket.cli", "observe", "run", "--output", str(tmp_path / "run"), "--"]
-    recording = subprocess.Popen([*record, *_launch(tmp_path, scaled(15))], stderr=subprocess.PIPE, text=True)
+@contextmanager
+def _going_on(folder: Path, *command: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A program that is being recorded, and the address of its page."""
+    record = [sys.executable, "-m", "hocket.cli", "observe", "run", "--output", str(folder / "run"), "--"]
+    recording = subprocess.Popen([*record, *command], stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
         deadline = time.monotonic() + scaled(30)
-        while not ((claim := tmp_path / "run" / "recording").exists() and claim.stat().st_size):
+        while not ((claim := folder / "run" / "recording").exists() and claim.stat().st_size):
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        with served(tmp_path / "store", str(tmp_path / "run")) as (_, client):
+        with served(folder / "store", str(folder / "run")) as (_, client):
             token = client._headers["authorization"].partition(" ")[2]
-            with BrowserPage(browser, f"{client._url}/#token={token}") as shown:
-                page = shown.page
-                page.wait_for_selector("[data-state=live]", timeout=scaled(20) * 1000)
-                for view in shown.views:
-                    shown.show(view)
-                    assert shown.accessibility() == [], view
-                shown.show("timeline")
-                label = "(document.querySelector('canvas')?.ariaLabel ?? '')"
-                shown.until(f"{label}.includes('lanes')")
-                before = page.evaluate(label)
-                page.wait_for_timeout(500)
-                assert page.evaluate(label) != before
-                # When it is over, the page goes on to the whole run.
-                shown.until("location.hash.startsWith('#/run/')", 60)
-                shown.until("!document.querySelector('[data-state]')")
-                assert shown.problems == []
+            yield recording, f"{client._url}/#token={token}"
+            recording.communicate(timeout=scaled(60))
     finally:
+        if recording.poll() is None:
+            os.killpg(recording.pid, signal.SIGKILL)
         recording.communicate(timeout=scaled(60))
     assert recording.returncode == 0
+
+
+def test_a_training_that_goes_on(browser: Any, tmp_path: Path) -> None:
+    with (
+        _going_on(tmp_path, *_launch(tmp_path, scaled(15))) as (_, address),
+        BrowserPage(browser, address) as shown,
+    ):
+        page = shown.page
+        page.wait_for_selector("[data-state=live]", timeout=scaled(20) * 1000)
+        for view in shown.views:
+            shown.show(view)
+            assert shown.accessibility() == [], view
+        shown.show("timeline")
+        label = "(document.querySelector('canvas')?.ariaLabel ?? '')"
+        shown.until(f"{label}.includes('lanes')")
+        before = page.evaluate(label)
+        page.wait_for_timeout(500)
+        assert page.evaluate(label) != before
+        # When it is over, the page goes on to the whole run.
+        shown.until("location.hash.startsWith('#/run/')", 60)
+        shown.until("!document.querySelector('[data-state]')")
+        assert shown.problems == []
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 400)])
+def test_a_program_that_is_stuck(browser: Any, tmp_path: Path, scheme: str, width: int) -> None:
+    """The operation under way comes first in Overview, until the rank that was missing has come."""
+    (tmp_path / "stuck.py").write_text(_STUCK)
+    launch = [sys.executable, "-m", "hocket.cli", "run", "-n", "2", str(tmp_path / "stuck.py"), str(tmp_path / "over")]
+    size = {"width": width, "height": 700}
+    with (
+        _going_on(tmp_path, *launch) as (_, address),
+        BrowserPage(browser, address, color_scheme=scheme, viewport=size) as shown,
+    ):
+        section = "main section:first-of-type[aria-labelledby=unfinished]"
+        shown.page.wait_for_selector(f"{section} td", timeout=scaled(30) * 1000)
+        heads = shown.page.eval_on_selector_all(f"{section} thead th", "found => found.map(each => each.textContent)")
+        cells = shown.page.eval_on_selector_all(f"{section} td", "found => found.map(each => each.dataset.value)")
+        row = dict(zip((each.strip() for each in heads), cells, strict=True))
+        assert (row["operation"], row["communicator"], row["size"]) == ("all_reduce", "world", "8000")
+        assert (row["in it"], row["not there yet"]) == ("0", "1")
+        assert float(row["for"]) >= 1.0
+        assert shown.accessibility() == []
+        assert shown.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        (tmp_path / "over").touch()
+        shown.until("!document.querySelector('[data-state]')", 60)
+        shown.until("document.querySelector('main h2') && !document.getElementById('unfinished')")
+        assert shown.problems == []

@@ -164,6 +164,7 @@ def test_other_numbers_of_ranks_are_carried_over_by_the_model() -> None:
     assert first.carrier == "mpi/chain(num_blocks=8)"
     assert first.seconds == pytest.approx(2 * chain.seconds(link, 32, 1 << 20, num_blocks=8))
     assert "between 8 ranks, carried over by the model" in first.source
+    assert not first.is_measured and not second.is_measured
     assert first.predicted_s == pytest.approx(chain.seconds(link, 32, 1 << 20, num_blocks=8))
     assert ", predicted " in str(first)
     assert second.predicted_s is None

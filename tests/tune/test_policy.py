@@ -54,6 +54,21 @@ def test_every_operation_has_an_open_range() -> None:
             assert all(sorted(each.ranking) == sorted(BACKENDS) for each in ranges)
 
 
+def test_what_is_measured_and_what_a_model_has_a_part_in() -> None:
+    """Measured: at a size, and between two; not beyond the largest one, of other ranks or of other hosts."""
+    policy = TablePolicy(table(row("broadcast", "shm", 64, 1e-6), row("broadcast", "shm", 4096, 9e-6)))
+
+    def first(group: Group, nbytes: int) -> RankedCarrier:
+        return policy.explain(group, "broadcast", "moved", nbytes)[1][0]
+
+    here = Group(2, ["shm", "mpi"])
+    assert [first(here, nbytes).is_measured for nbytes in (8, 64, 1000, 4096, 1 << 20)] == [True] * 4 + [False]
+    assert not first(Group(3, ["shm", "mpi"]), 64).is_measured
+    of_hosts = first(Group(2, ["mpi", "shm"], 2, 1), 64)
+    assert not of_hosts.is_measured and "one host" in of_hosts.source
+    assert not ModelPolicy().explain(here, "broadcast", "moved", 64)[1][0].is_measured
+
+
 def test_border_is_the_geometric_mean() -> None:
     policy = TablePolicy(
         table(
@@ -136,7 +151,7 @@ def test_backends_that_were_not_measured_are_last() -> None:
     assert ranking_at(policy.choices(Group(2, ["ucx", *BACKENDS])), "broadcast", 64) == ("mpi", "gloo", "ucx", "shm")
     _, candidates = policy.explain(Group(2, ["ucx", *BACKENDS]), "broadcast", "moved", 64)
     assert candidates[-1] == RankedCarrier("shm", None, "not measured")
-    assert candidates[0] == RankedCarrier("mpi", 1.0, "measured at 64 B", interval_s=(1.0, 1.0))
+    assert candidates[0] == RankedCarrier("mpi", 1.0, "measured at 64 B", interval_s=(1.0, 1.0), is_measured=True)
     # and those that this communicator does not have are not there
     assert ranking_at(policy.choices(Group(2, ["shm", "gloo"])), "broadcast", 64) == ("gloo", "shm")
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
-from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,8 +11,9 @@ import typer
 from hocket.cli._output import AsJson, json_text
 
 if TYPE_CHECKING:
-    from hocket.observe import FabricChange, InfinibandFabric
+    from hocket.observe import InfinibandFabric
     from hocket.observe.fabric import PortKey
+    from hocket.observe.fabric_file import FabricFile
 
 FABRIC_HELP = """Show the links of this host's InfiniBand fabric: how much each one is used, and its errors.
 
@@ -26,7 +25,7 @@ Examples:
   hocket observe fabric
   hocket observe fabric --interval 10 --labels /etc/opensm/ib-node-name-map
   hocket observe fabric --route node-1 node-9
-  hocket observe fabric --json"""
+  hocket observe fabric --json > fabric.json    # for `hocket open`"""
 _MOST_SHOWN = 40
 
 
@@ -44,6 +43,7 @@ def fabric(
 ) -> int:
     """Look at a fabric."""
     from hocket.observe import FabricCounters, discover_fabric, read_labels
+    from hocket.observe.fabric_file import FabricFile
 
     names = read_labels(labels) if labels else None
     found = discover_fabric(with_routes=route is not None, labels=names)
@@ -53,57 +53,16 @@ def fabric(
         before = counters.sweep()
         time.sleep(interval)
         after = counters.sweep()
-    grown, seconds = after.since(before), after.at_s - before.at_s
     changes = discover_fabric(labels=names).changes_since(found)
-    links = _links(found, grown, seconds)
-    errors = [
-        {**_named(found, key), "counter": name, "value": value, "more": grown[key].get(name)}
-        for key, values in after.counters.items()
-        for name, value in values.items()
-        if name in _error_names() and (value > 0 or isnan(value))
-    ]
-    silent = sorted(key for key, port in found.ports.items() if port.peer and key not in after.counters)
+    file = FabricFile.of(found, before, after, changes, counters.num_ports)
     if as_json:
-        content = {"nodes": [asdict(each) for each in found.nodes.values()], "links": links, "errors": errors,
-                   "changes": [asdict(each) for each in changes],
-                   "without_answer": [_named(found, key) for key in silent],
-                   "sweep_s": after.seconds, "num_ports": counters.num_ports}  # fmt: skip
-        print(json_text(content))
+        print(json_text(file.content()))
         return 0
-    _print(found, links, errors, changes, silent)
-    print(f"{counters.num_ports} ports asked in {after.seconds * 1e3:.1f} ms")
+    _print(found, file)
     return 0
 
 
-def _error_names() -> tuple[str, ...]:
-    from hocket.observe.fabric_sweep import ERRORS
-
-    return tuple(ERRORS)
-
-
-def _named(fabric: InfinibandFabric, key: PortKey) -> dict[str, Any]:
-    return {"guid": key[0], "port": key[1], "name": fabric.nodes[key[0]].name}
-
-
-def _links(fabric: InfinibandFabric, grown: dict[PortKey, dict[str, float]], seconds: float) -> list[dict[str, Any]]:
-    """Each direction of each link, the most used one first."""
-    links = []
-    for key, counts in grown.items():
-        port = fabric.ports[key]
-        if port.peer is None:
-            continue
-        nbytes_s, rate = counts["sent_nbytes"] / seconds, port.rate_nbytes_s
-        links.append({
-            **_named(fabric, key), "to": _named(fabric, port.peer), "speed": port.width_and_speed,
-            "nbytes_s": nbytes_s, "use": None if rate is None else nbytes_s / rate, "waits": counts.get("send_waits"),
-        })  # fmt: skip
-    return sorted(links, key=lambda each: -1.0 if isnan(each["nbytes_s"]) else -each["nbytes_s"])
-
-
-def _print(
-    fabric: InfinibandFabric, links: list[dict[str, Any]], errors: list[dict[str, Any]], changes: list[FabricChange],
-    silent: list[PortKey],
-) -> None:  # fmt: skip
+def _print(fabric: InfinibandFabric, file: FabricFile) -> None:
     from hocket.cli._tables import console_of, table_of
 
     num_switches = sum(node.kind == "switch" for node in fabric.nodes.values())
@@ -111,23 +70,27 @@ def _print(
     print(f"{len(fabric.nodes) - num_switches} adapters, {num_switches} switches, {num_links} links")
     names = ("from", "to", "speed", "MB/s", "use", "waits")
     table = table_of("links by use", names, names)
-    for each in links[:_MOST_SHOWN]:
-        use = "?" if each["use"] is None or isnan(each["use"]) else f"{each['use']:.1%}"
-        rate = "?" if isnan(each["nbytes_s"]) else f"{each['nbytes_s'] / 1e6:.2f}"
-        other, waits = each["to"], each["waits"]
-        table.add_row(f"{each['name']} {each['port']}", f"{other['name']} {other['port']}", each["speed"], rate, use,
-                      "?" if waits is None or isnan(waits) else f"{waits:.0f}")  # fmt: skip
+    for each in file.links[:_MOST_SHOWN]:
+        use = "?" if each.use is None else f"{each.use:.1%}"
+        rate = "?" if each.nbytes_s is None else f"{each.nbytes_s / 1e6:.2f}"
+        table.add_row(f"{each.name} {each.port}", f"{each.to.name} {each.to.port}", each.speed, rate, use,
+                      "?" if each.waits is None else f"{each.waits:.0f}")  # fmt: skip
     console_of(120).print(table)
-    if len(links) > _MOST_SHOWN:
-        print(f"{len(links)} directions; the first {_MOST_SHOWN} are shown, --json has all")
-    for each in errors[:_MOST_SHOWN]:
-        value = "at its largest value" if isnan(each["value"]) else f"{each['value']:.0f}"
-        print(f"{each['name']} port {each['port']}: {each['counter'].replace('_', ' ')} {value}")
-    for change in changes:
+    if len(file.links) > _MOST_SHOWN:
+        print(f"{len(file.links)} directions; the first {_MOST_SHOWN} are shown, --json has all")
+    for error in file.errors[:_MOST_SHOWN]:
+        value = "at its largest value" if error.value is None else f"{error.value:.0f}"
+        print(f"{error.name} port {error.port}: {error.counter.replace('_', ' ')} {value}")
+    for change in file.changes:
         place = f" port {change.number}" if change.number else ""
         print(f"{change.name}{place}: {change.kind}")
-    for guid, number in silent:
-        print(f"{fabric.nodes[guid].name} port {number}: it did not answer")
+    for silent in file.without_answer:
+        print(f"{silent.name} port {silent.port}: it did not answer")
+    print(f"{file.num_ports} ports asked in {file.sweep_s * 1e3:.1f} ms")
+
+
+def _named(fabric: InfinibandFabric, key: PortKey) -> dict[str, Any]:
+    return {"guid": key[0], "port": key[1], "name": fabric.nodes[key[0]].name}
 
 
 def _show_route(fabric: InfinibandFabric, ends: tuple[str, str], as_json: bool) -> int:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 SERVE_HELP = """Show recorded runs on a page in the browser, and runs that go on, until Ctrl-C.
 
-RUN is the folder of a run that `hocket observe run` has saved, or is saving now. The page is at the address that is
+RUN is the folder of a run that `hocket observe run` has saved, or is saving now, or of tables that `hocket observe
+export` or `import` has written. The page is at the address that is
 printed, with the token that it needs. With --store the page shows all runs of a folder: `hocket observe push` adds
 runs to it, from other hosts, too. Events are Parquet files there, which DuckDB, pandas and `hocket observe query STORE
 --run NAME` read without this process. Roll-ups of all times from a sixteenth of a second to days answer at once. The
@@ -178,13 +179,17 @@ def _end_with_input(until: Event) -> None:
 
 
 def check_run(folder: Path) -> None:
-    """Check that a folder is a recorded run."""
+    """Check that a folder is a recorded run, or has the tables of one."""
     from hocket.observe.saved import load_description
     from hocket.observe.store.segments import STORE_FILE
+    from hocket.observe.store.table_folders import check_tables, is_folder_of_tables
 
     if (folder / STORE_FILE).is_file():
         raise InvalidArgument(f"{folder} is a store of runs: hocket observe serve --store {folder}")
-    load_description(folder)
+    if is_folder_of_tables(folder):
+        check_tables(folder)
+    else:
+        load_description(folder)
 
 
 @contextmanager
@@ -199,12 +204,14 @@ def place_of_store(store: str | None, runs: list[Path], *, is_temporary: bool = 
     Raises:
         InvalidArgument: neither is.
     """
+    from hocket.observe.store.table_folders import is_folder_of_tables
+
     if store is not None:
         yield store
         return
     if not runs and not is_temporary:
         raise InvalidArgument("name a run, or a store of runs with --store")
-    if len(runs) == 1 and os.access(runs[0], os.W_OK):
+    if len(runs) == 1 and not is_folder_of_tables(runs[0]) and os.access(runs[0], os.W_OK):
         yield str(runs[0] / _STORE_OF_RUN)
         return
     folder = mkdtemp(prefix="hocket-store-")

@@ -26,7 +26,10 @@ def register(application: typer.Typer) -> None:
 
 def open_files(
     files: Annotated[
-        list[Path], argument(metavar="FILE...", help="Files of results, folders of recorded runs, or one store.")
+        list[Path],
+        argument(
+            metavar="FILE...", help="Files of results, folders of recorded runs or of their tables, or one store."
+        ),
     ],
     html: Annotated[
         Path | None, optional("--html", metavar="PAGE", help="Write the page as one HTML file, and serve nothing.")
@@ -39,12 +42,12 @@ def open_files(
     """Show files that other commands have written, and recorded runs, on a page in the browser, until Ctrl-C.
 
     What a file is, it says itself: results of `hocket bench run --format json`, tuning tables, observations of a run,
-    pipeline schedules, schedules of collectives, recorded steps, and what `hocket simulate --json` has printed. Several
-    results of benchmarks are compared, each with those that are named before it. With observations, a tuning table
-    shows what the choices of that run cost.
+    pipeline schedules, schedules of collectives, recorded steps, and what `hocket simulate --json` or `hocket observe
+    fabric --json` has printed. Several results of benchmarks are compared, each with those that are named before it.
+    With observations, a tuning table shows what the choices of that run cost.
 
-    A recorded run or a store of runs is shown as by `hocket observe serve`. The page is at the address that is printed,
-    with the token that it needs.
+    A recorded run, a folder of its tables or a store of runs is shown as by `hocket observe serve`. The page is at the
+    address that is printed, with the token that it needs.
 
     Examples:
       hocket open results.json
@@ -80,7 +83,7 @@ def open_files(
 
 
 def _check_runs(runs: Sequence[Path]) -> None:
-    """Check that folders are recorded runs, with different names.
+    """Check that folders are recorded runs, or have the tables of one, with different names.
 
     Raises:
         RecorderError: a folder is no run.
@@ -97,10 +100,9 @@ def _check_runs(runs: Sequence[Path]) -> None:
 
 
 def _write(results: OpenedResults, runs: Sequence[Path], path: Path, as_json: bool) -> int:
-    from hocket.observe import open_run
     from hocket.observe.serve.report import page_of_runs
 
-    write_text(path, page_of_runs([open_run(run) for run in runs], results))
+    write_text(path, page_of_runs(runs, results))
     facts = {"written": str(path), "results": [asdict(each) for each in results.listed], "runs": [*map(str, runs)]}
     print(json_text(facts) if as_json else f"wrote {path}")
     return 0
@@ -110,15 +112,11 @@ def _store_among(folders: Sequence[Path]) -> Path | None:
     """The store that is named.
 
     Raises:
-        InvalidArgument: there are two, or a folder is neither a store nor a run.
+        InvalidArgument: there are two.
     """
-    from hocket.observe.store.parquet import TABLES_FILE
     from hocket.observe.store.segments import STORE_FILE
 
     stores = [folder for folder in folders if (folder / STORE_FILE).is_file()]
     if len(stores) > 1:
         raise InvalidArgument(f"{stores[0]} and {stores[1]} are stores: open one of both")
-    for folder in folders:
-        if (folder / TABLES_FILE).is_file():
-            raise InvalidArgument(f"{folder} is a folder of tables: ask it by `hocket observe query {folder} SQL`")
     return stores[0] if stores else None

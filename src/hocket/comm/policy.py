@@ -80,6 +80,7 @@ class RankedCarrier:
         predicted_s: time by the schedule's formula, over a link that was fitted to measurements; None without a
             formula.
         interval_s: the 95 % confidence interval of `seconds`, if it is measured.
+        is_measured: whether `seconds` was measured, at this size or at those around it; else a model has a part in it.
     """
 
     backend: str
@@ -88,6 +89,7 @@ class RankedCarrier:
     algorithm: str = ""
     predicted_s: float | None = None
     interval_s: tuple[float, float] | None = None
+    is_measured: bool = False
 
     @property
     def carrier(self) -> str:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from hocket.errors import RecorderError
 from hocket.observe.completeness import completeness_of, unavailable
 from hocket.observe.processes import io_counters, status_of
-from hocket.observe.saved import RECORDER_SUFFIX, events_path, saved_layout
+from hocket.observe.saved import RECORDER_SUFFIX, events_path, saved_events
 from hocket.observe.sparse_copy import copy_sparsely
 from hocket.trace import EVENT_STATES, EndStatus, Owner, ReadWritten, RecorderSnapshot, Ring, read_recorder
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.typing import NDArray
 
 _COMPLETED = [EVENT_STATES.index(state) for state in ("completed", "failed")]
 _REACH = 64
@@ -138,22 +139,16 @@ class Drain:
             is_wanted &= ~np.isin(ring.places, list(saved))
         if not takes_open:
             is_wanted &= np.isin(ring.events["state"], _COMPLETED)
-        places = ring.places[is_wanted]
-        if len(places):
-            self._append(ring.name, places, ring.events[is_wanted])
-            saved.update(places.tolist())
+        rows = saved_events(ring)[is_wanted]
+        if len(rows):
+            self._append(ring.name, rows)
+            saved.update(rows["place"].tolist())
         while begin in saved:
             saved.remove(begin)
             begin += 1
         self._begin[ring.name] = begin
 
-    def _append(self, ring: str, places: np.ndarray, events: np.ndarray) -> None:
-        import numpy as np
-
-        rows = np.zeros(len(places), saved_layout())
-        rows["place"] = places
-        for field in events.dtype.names or ():
-            rows[field] = events[field]
+    def _append(self, ring: str, rows: NDArray[np.void]) -> None:
         with events_path(self.target, self.name, ring).open("ab") as file:
             file.write(rows.tobytes())
-        self.num_saved[ring] = self.num_saved.get(ring, 0) + len(places)
+        self.num_saved[ring] = self.num_saved.get(ring, 0) + len(rows)

@@ -18,7 +18,7 @@ from hocket.observe.completeness import IoCompleteness, completeness_of, parse_a
 from hocket.observe.connections import HostConnections, read_connections
 from hocket.observe.run_clock import Anchor, RunClock
 from hocket.observe.series import DEVICE_FILES, SERIES_SUFFIX, SavedSeries, read_process_rows, read_series
-from hocket.trace import EVENT_FIELDS, Owner, RecorderSnapshot, are_events, read_recorder
+from hocket.trace import EVENT_FIELDS, Owner, RecorderSnapshot, Ring, are_events, read_recorder
 from hocket.typed_json import record_from
 from hocket.versioned_json import Head
 from hocket.whole_file import write_text
@@ -49,6 +49,17 @@ def saved_layout() -> np.dtype[np.void]:
     import numpy as np
 
     return np.dtype([("place", "<i8"), *((field, "<" + code) for field, code in EVENT_FIELDS)])
+
+
+def saved_events(ring: Ring) -> NDArray[np.void]:
+    """Return the events of a recorder's ring in the layout of saved ones."""
+    import numpy as np
+
+    rows = np.zeros(len(ring.events), saved_layout())
+    rows["place"] = ring.places
+    for name in ring.events.dtype.names or ():
+        rows[name] = ring.events[name]
+    return rows
 
 
 def events_path(folder: Path, process: str, ring: str) -> Path:

@@ -83,9 +83,7 @@ class TablePolicy(Policy):
         nearest = next(size for size, most in borders if nbytes <= most)
         rows = sizes[nearest]
         order = chosen.ranking
-        carried_over = (
-            "" if measured_size == group.size else f" between {measured_size} ranks, carried over by the model"
-        )
+        carried_over = self._carried_over(group, measured_size)
         candidates = [
             self._candidate(sizes, name, nearest, block_nbytes, group, carried_over)
             if name in rows
@@ -164,6 +162,14 @@ class TablePolicy(Policy):
         ]
         return replace(self.table, rules=(*self.table.rules, *rules))
 
+    def _carried_over(self, group: Group, measured_size: int) -> str:
+        """Return words on the origin of times of another number of ranks or hosts; "" for these numbers."""
+        num_hosts = self.table.machine.num_hosts
+        parts = [] if measured_size == group.size else [f"{measured_size} ranks"]
+        if num_hosts != group.num_hosts:
+            parts.append("one host" if num_hosts == 1 else f"{num_hosts} hosts")
+        return f" between {' on '.join(parts)}, carried over by the model" if parts else ""
+
     def _candidate(
         self, sizes: Sizes, carrier: str, nearest: int, nbytes: int, group: Group, carried_over: str
     ) -> RankedCarrier:
@@ -177,7 +183,7 @@ class TablePolicy(Policy):
             nearest: a size at which the carrier was measured.
             nbytes: the size of the operation.
             group: the communicator.
-            carried_over: words on the origin of times of another number of ranks; empty for this number.
+            carried_over: from `_carried_over`.
         """
         points = [(size, rows[carrier].seconds) for size, rows in sizes.items() if carrier in rows]
         place = bisect_left(points, (nbytes,))
@@ -185,10 +191,11 @@ class TablePolicy(Policy):
         here = sizes.get(nbytes, {}).get(carrier)
         row = here or sizes[nearest][carrier]
         interval: tuple[float, float] | None = None
+        is_measured = not carried_over
         if here or place == 0 or len(points) == 1:
             interval, source = (row.low, row.high), f"measured at {row.nbytes} B"
         elif place == len(points):
-            row = replace(row, nbytes=nbytes, seconds=last_s * nbytes / last_nbytes)
+            row, is_measured = replace(row, nbytes=nbytes, seconds=last_s * nbytes / last_nbytes), False
             source = f"measured at {last_nbytes} B, and scaled by size"
         else:
             row = replace(row, nbytes=nbytes, seconds=_interpolated(points, nbytes))
@@ -196,7 +203,9 @@ class TablePolicy(Policy):
         predicted_s = formula_seconds(row, group, self.table) if row.algorithm and self.table.fits else None
         if row.source == "run":
             source = source.replace("measured", "measured while running", 1)
-        return RankedCarrier(row.backend, row.seconds, source + carried_over, row.algorithm, predicted_s, interval)
+        return RankedCarrier(
+            row.backend, row.seconds, source + carried_over, row.algorithm, predicted_s, interval, is_measured
+        )
 
     def ranges(self, group: Group, op: str, dtypes: str) -> Sequence[Range]:
         """Return the ranges of one operation and class of types, as in `choices`."""

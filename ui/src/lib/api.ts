@@ -53,6 +53,10 @@ export function runPath(run: string, rest = ""): string {
   return `runs/${encodeURIComponent(run)}${rest}`;
 }
 
+export function viewPath(run: RunSummary, view: string): string {
+  return runPath(run.run, `/views/${view}`);
+}
+
 let refused: () => void = () => undefined;
 
 /** Has a function called when the server wants the token again: a session lasts for some hours. */

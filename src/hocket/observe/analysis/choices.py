@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hocket.comm.policy import CHOOSABLE, Group, Policy, dtype_class, join_carrier
+from hocket.comm.policy import CHOOSABLE, Group, Policy, RankedCarrier, dtype_class, join_carrier
 from hocket.errors import TableError
 from hocket.observe.analysis.breakdown import BreakdownRow, breakdown
 from hocket.observe.analysis.communicators import numbers_of_program
@@ -48,8 +48,8 @@ class RunChoice:
         other: the next best carrier; "": none is known.
         other_s: its time for one operation; None: not known.
         other_source: origin of `other_s`; "in this run": the median of other operations of the same size and type.
-        saved_s: how much longer all operations would have taken with the other carrier; negative: how much shorter.
-            None: not known.
+        saved_s: how much longer all operations would have taken with the other carrier, by measured times; negative:
+            how much shorter. None: not known, for example because `expected_s` or `other_s` is of a model.
 
     Examples:
         >>> import sys
@@ -134,12 +134,15 @@ def _choice(row: BreakdownRow, observed: Sequence[Observation], recorded: Sequen
         nbytes = own.nbytes if own else row.nbytes // row.count
         dtypes = own.dtypes if own else dtype_class(row.op, _DTYPE)
         why, candidates = recorded[0].explain(row.op, dtypes, nbytes)
-        times = {name: (seconds, origin) for name, seconds, origin in candidates if seconds is not None}
-        expected_s, source = times.pop(carrier, (None, ""))
+        times = {each.carrier: (each.seconds, each) for each in candidates if each.seconds is not None}
+        expected_s, expected = times.pop(carrier, (None, None))
+        source = expected.source if expected else ""
         if times:
             other = min(times, key=lambda name: times[name][0])
-            other_s, other_source = times[other]
-            saved_s = None if expected_s is None else row.count * (other_s - expected_s)
+            other_s, best_other = times[other]
+            other_source = best_other.source
+            if expected_s is not None and expected and expected.is_measured and best_other.is_measured:
+                saved_s = row.count * (other_s - expected_s)
     elif len(recorded) > 1 and not row.is_foreign:
         why = f"{len(recorded)} policies chose for communicators of {row.num_ranks} ranks"
     # What the same run has done in two ways is known best.
@@ -166,15 +169,15 @@ class _ReadPolicy:
     group: Group | None
     note: str
 
-    def explain(self, op: str, dtypes: str, nbytes: int) -> tuple[str, list[tuple[str, float | None, str]]]:
-        """Return the reason of its choice, and the carriers, their times and the origin of these."""
+    def explain(self, op: str, dtypes: str, nbytes: int) -> tuple[str, Sequence[RankedCarrier]]:
+        """Return the reason of its choice, and the carriers with their times."""
         if self.policy is None or self.group is None:
             return self.note, []
         try:
             why, candidates = self.policy.explain(self.group, op, dtypes, nbytes)
         except (ArithmeticError, LookupError, TypeError, ValueError):  # facts of a group that no program has
             return "", []
-        return why + self.note, [(each.carrier, each.seconds, each.source) for each in candidates]
+        return why + self.note, candidates
 
 
 def _read_policy(recorded: str) -> _ReadPolicy:

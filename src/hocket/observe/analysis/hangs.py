@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 RANK_STATES = ("was killed", "stopped", "ended", "replaced", "running", "not recorded")
 """How a rank was last seen."""
-_FAILED = EVENT_STATES.index("failed")
+FAILED = EVENT_STATES.index("failed")
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def hangs(run: ObservedRun, operations: RunOperations) -> tuple[Hang, ...]:
     rows = operations.rows
     names = np.array(operations.kind_names)
     is_collective = ~np.isin(names[rows["kind"]], MESSAGES) & (rows["comm"] >= 0) & (rows["rank"] >= 0)
-    rows, is_open = rows[is_collective], (operations.in_flight | (rows["state"] == _FAILED))[is_collective]
+    rows, is_open = rows[is_collective], (operations.in_flight | (rows["state"] == FAILED))[is_collective]
     found = []
     for comm in np.unique(rows["comm"][is_open]):
         is_own = rows["comm"] == comm
@@ -116,8 +116,8 @@ def _hang(
     kinds, counts = np.unique(waiting["kind"], return_counts=True)
     kind = int(kinds[np.argmax(counts)])
     first = waiting[waiting["kind"] == kind]
-    ends = np.array([_last_seen_s(run.processes[process]) for process in first["process"]])
-    end_s = float(np.where(first["state"] == _FAILED, first["end"], ends).max())
+    ends = np.array([last_seen_s(run.processes[process]) for process in first["process"]])
+    end_s = float(np.where(first["state"] == FAILED, first["end"], ends).max())
     same = {int(rank) for rank in begun["rank"][begun["kind"] == kind]}
     missing = tuple(
         _missing(run, operations, communicator, rank, number, rows)
@@ -140,9 +140,7 @@ def _missing(
     rows: NDArray[np.void],
 ) -> MissingRank:  # fmt: skip
     own = rows[rows["rank"] == rank]
-    place = communicator.processes.get(rank)
-    if place is None:
-        place = _process_of(run, communicator, rank)
+    place = process_of_rank(run, communicator, rank)
     other = own["kind"][own["number"] == number]
     return MissingRank(
         rank=rank,
@@ -150,12 +148,14 @@ def _missing(
         state="not recorded" if place is None else state_of(run.processes[place]),
         last_number=int(own["number"].max()) if len(own) else None,
         other_kind=operations.kind_names[int(other[0])] if len(other) else "",
-        doing="" if place is None else _doing(run.processes[place]),
+        doing="" if place is None else describe_doing(run.processes[place]),
     )
 
 
-def _process_of(run: ObservedRun, communicator: RunCommunicator, rank: int) -> int | None:
-    """The process of a rank that has not used the communicator: the one with its rank in the job."""
+def process_of_rank(run: ObservedRun, communicator: RunCommunicator, rank: int) -> int | None:
+    """Return the process of a rank of a communicator, also of one that has not used it yet; None: not recorded."""
+    if (place := communicator.processes.get(rank)) is not None:
+        return place
     if rank >= len(communicator.members):
         return None
     ranks = [each.snapshot.owner.rank for each in run.processes]
@@ -176,16 +176,16 @@ def state_of(process: SavedProcess) -> str:
     return "was killed" if states and states[-1] == "ended" else "running"
 
 
-def _last_seen_s(process: SavedProcess) -> float:
-    """Seconds since the run began when a process was last seen."""
+def last_seen_s(process: SavedProcess) -> float:
+    """Return when a process was last seen, in seconds since the run began."""
     if len(process.series):
         return float(process.clock.seconds_at_ns(process.series["time_ns"][-1]))
     ends = [float(process.clock.seconds(events["t_begin"].max())) for events in process.events.values() if len(events)]
     return max(ends, default=0.0)
 
 
-def _doing(process: SavedProcess) -> str:
-    """The latest that a process had begun and not completed, in a few words."""
+def describe_doing(process: SavedProcess) -> str:
+    """Return the latest that a process had begun and not completed, in a few words; "": nothing."""
     import numpy as np
 
     latest = [

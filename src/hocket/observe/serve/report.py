@@ -41,7 +41,7 @@ def write_report(run: ObservedRun, path: str | Path) -> None:
 
     target = Path(path)
     check_report_path(target)
-    write_text(target, page_of_runs([run], OpenedResults()))
+    write_text(target, page_of_runs([run.folder], OpenedResults()))
 
 
 def check_report_path(path: Path) -> None:
@@ -55,11 +55,11 @@ def check_report_path(path: Path) -> None:
     check_output(path)
 
 
-def page_of_runs(runs: Sequence[ObservedRun], results: OpenedResults) -> str:
+def page_of_runs(folders: Sequence[Path], results: OpenedResults) -> str:
     """Return the page of runs and of files as one HTML file.
 
     Args:
-        runs: whose folders have different names.
+        folders: of runs, or of their tables, with different names.
         results: files that are shown beside them.
 
     Raises:
@@ -68,15 +68,15 @@ def page_of_runs(runs: Sequence[ObservedRun], results: OpenedResults) -> str:
     from hocket.observe.serve.page_document import check_page, page_document
 
     check_page()
-    return page_document(results, _answers_of_runs(runs) if runs else {})
+    return page_document(results, _answers_of_runs(folders) if folders else {})
 
 
-def _answers_of_runs(runs: Sequence[ObservedRun]) -> dict[str, dict[str, bytes]]:
+def _answers_of_runs(folders: Sequence[Path]) -> dict[str, dict[str, bytes]]:
     from hocket.observe.serve.run_loader import load_run, name_in_store
     from hocket.observe.store.owner import StoreOwner
 
-    with TemporaryDirectory(prefix="hocket-store-") as folder, StoreOwner(folder) as owner:
-        stored = [load_run(owner, run, name_in_store(run.folder)) for run in runs]
+    with TemporaryDirectory(prefix="hocket-store-") as place, StoreOwner(place) as owner:
+        stored = [load_run(owner, folder, name_in_store(folder)) for folder in folders]
         return {run.name: _answers_of(run, owner) for run in stored}
 
 

@@ -1,15 +1,15 @@
-"""Brings the folder of a run into a store, and follows a run that goes on: its rows come while it goes on, and when it
-is over all its tables come anew, as a run that has them from one reading."""
+"""Brings the folder of a run, or of its tables, into a store, and follows a run that goes on: its rows come while it
+goes on, and when it is over all its tables come anew, as a run that has them from one reading."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hocket.errors import HocketError, PeerFailure, RecorderError
 from hocket.observe.saved import load_description, open_run
@@ -20,9 +20,12 @@ from hocket.observe.store.followed_run import RunFollower
 from hocket.observe.store.interface import IngestAnswer, RunInStore, RunStore
 from hocket.observe.store.run_tables import run_tables
 from hocket.observe.store.segments import MOST_RUN_NAME
+from hocket.observe.store.table_folders import describe_tables, is_folder_of_tables, read_tables
 
 if TYPE_CHECKING:
-    from hocket.observe.saved import ObservedRun, RunDescription
+    import pyarrow as pa
+
+    from hocket.observe.saved import RunDescription
     from hocket.observe.store.run_tables import Columns
 
 _LOOK_S = 0.04
@@ -42,7 +45,7 @@ class RunLoader:
     Args:
         owner: of the store.
         live: the runs that go on.
-        folder: of the run.
+        folder: of the run, or of its tables.
         name: of it in the store.
     """
 
@@ -74,6 +77,9 @@ class RunLoader:
 
     def _follow(self) -> None:
         """Store what a run saves, until it is over; then all of it."""
+        if is_folder_of_tables(self._folder):
+            self._load()
+            return
         description = self._description()
         if description is None:
             return
@@ -82,7 +88,7 @@ class RunLoader:
             return
         live_name = self._name + LIVE_ENDING
         self._owner.remove_run(live_name)
-        run = _added(self._owner, live_name, description)
+        run = _added(self._owner, live_name, _facts(description))
         live = self._live.begin(run)
         live.is_local = True
         try:
@@ -91,8 +97,8 @@ class RunLoader:
                 while not self._stops.wait(_LOOK_S):
                     found = follower.look()
                     live.hear(found.now_s)
-                    _submit(self._owner, run, found.tables, next_rows)
-                    if (tables := analyst.look(follower.places)) is not None:
+                    _submit(self._owner, run, _as_arrow(found.tables), next_rows)
+                    if tables := analyst.look(follower.places):
                         run.replace_tables(tables)
                         live.change()
                     if found.is_over:
@@ -115,36 +121,45 @@ class RunLoader:
         return None
 
     def _load(self) -> None:
-        load_run(self._owner, open_run(self._folder), self._name)
+        load_run(self._owner, self._folder, self._name)
         self._owner.mark_loaded(self._name)
 
 
-def load_run(owner: RunStore, opened: ObservedRun, name: str) -> RunInStore:
+def load_run(owner: RunStore, folder: Path, name: str) -> RunInStore:
     """Store a run that is over, in place of what the store has under its name.
 
     Args:
         owner: of the store.
-        opened: the run.
-        name: of it in the store.
+        folder: of the run, or of its tables.
+        name: of the run in the store.
     """
+    if is_folder_of_tables(folder):
+        facts, tables = describe_tables(folder), read_tables(folder)
+    else:
+        opened = open_run(folder)
+        facts, tables = _facts(opened.description), _as_arrow(run_tables(opened))
     owner.remove_run(name)
-    run = _added(owner, name, opened.description)
-    _submit(owner, run, run_tables(opened), {})
+    run = _added(owner, name, facts)
+    _submit(owner, run, tables, {})
     return run
 
 
-def _added(owner: RunStore, name: str, description: RunDescription) -> RunInStore:
-    known = {"began_unix_s": description.began_s, "command": list(description.command)}
-    owner.add_run(name, known)
+def _facts(description: RunDescription) -> dict[str, Any]:
+    return {"began_unix_s": description.began_s, "command": list(description.command)}
+
+
+def _added(owner: RunStore, name: str, facts: dict[str, Any]) -> RunInStore:
+    owner.add_run(name, facts)
     run = owner.find_run(name)
     assert run is not None
     return run
 
 
-def _submit(owner: RunStore, run: RunInStore, tables: Mapping[str, Columns], next_rows: dict[str, int]) -> None:
+def _submit(
+    owner: RunStore, run: RunInStore, tables: Iterable[tuple[str, pa.Table]], next_rows: dict[str, int]
+) -> None:
     waiting: list[Future[IngestAnswer]] = []
-    for table, columns in tables.items():
-        rows = arrow_table(table, columns)
+    for table, rows in tables:
         for first in range(0, rows.num_rows, _BATCH_ROWS):
             part, number = rows.slice(first, _BATCH_ROWS), next_rows.get(table, 0)
             waiting.append(owner.submit(run, table, _SENDER, number, part, part.nbytes))
@@ -153,6 +168,10 @@ def _submit(owner: RunStore, run: RunInStore, tables: Mapping[str, Columns], nex
                 waiting.pop(0).result(_STORED_S)
     for each in waiting:
         each.result(_STORED_S)
+
+
+def _as_arrow(tables: Mapping[str, Columns]) -> Iterator[tuple[str, pa.Table]]:
+    return ((table, arrow_table(table, columns)) for table, columns in tables.items())
 
 
 def name_in_store(folder: Path) -> str:

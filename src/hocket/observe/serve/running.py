@@ -48,7 +48,7 @@ def serve_store(
         folder: of the store; made if it does not exist. Its file ``token`` is what requests must show. Or the address
             of a database of ClickHouse, ``clickhouse://USER:PASSWORD@HOST:8123/DATABASE``; then the token is in a
             folder of this user, ``~/.local/state/hocket/stores/HOST-PORT-DATABASE``.
-        runs: folders of recorded runs to bring into it; those that go on are followed.
+        runs: folders of recorded runs, or of their tables, to bring into it; runs that go on are followed.
         host: address to listen at.
         port: to listen at; 0: any free one.
         names: further names that requests may use for this host, besides its address and host name.

@@ -15,7 +15,7 @@ BY_NAME = {
     "hocket stored run, version ": "it is a part of a store of runs: name the folder of the store",
     "hocket senders, version ": "it is a part of a store of runs: name the folder of the store",
     "hocket loaded runs, version ": f"it is a part of a store of runs: {_A_PART}",
-    "hocket tables, version ": "it is a part of a folder of tables: ask with `hocket observe query FOLDER`",
+    "hocket tables, version ": f"it is a part of a folder of tables: {_A_PART}",
     "hocket-failure-": 'it is the record of a failed rank: "error" in it says what failed, "records" what went before',
 }
 """By the begin of "format"."""
@@ -26,6 +26,8 @@ _BY_KEY = {
     "regrets": "it was made by `hocket tune learn --json`: name the table and the observations themselves",
     "explanations": "it was made by `hocket explain --json`: name the table itself",
     "is_judged": "it was made by `hocket bench compare --json`: name the results themselves, which are compared",
+    "without_answer": "it has no version: print it again by `hocket observe fabric --json`",
+    "hops": "it is a route through a fabric: print the fabric itself by `hocket observe fabric --json`",
     "type_name": "it is the report of a failed rank, which `hocket run` has printed",
 }
 _BY_ENDING = {
@@ -37,7 +39,7 @@ _BY_ENDING = {
     ".keras": "it is a saved model: read it with keras.saving.load_model",
     ".html": "it is a page: open it in a browser",
     ".pt": "it is a saved model: read it with torch.load",
-    ".parquet": "it is a table: ask the folder with `hocket observe query FOLDER`",
+    ".parquet": "it is a table: name its folder, not this file",
 }
 
 

@@ -119,15 +119,33 @@ def read_batch(table: str, content: bytes) -> pa.Table:
     _check_messages(content)
     try:
         reader = pa.ipc.open_stream(content)
-        _check_columns(table, wanted, reader.schema)
+        check_columns(table, wanted, reader.schema)
         rows = reader.read_all()
-        rows.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, KeyError, IndexError, TypeError) as error:
         if isinstance(error, RecorderError):
             raise
         raise RecorderError(f"the rows of {table} are no Arrow IPC stream, or damaged: {error}") from None
     if rows.num_rows > MOST_BATCH_ROWS:
         raise RecorderError(f"{rows.num_rows} rows at once; at most {MOST_BATCH_ROWS} are taken")
+    return checked_rows(table, rows)
+
+
+def checked_rows(table: str, rows: pa.Table) -> pa.Table:
+    """Return rows with the schema that the store has.
+
+    Args:
+        table: whose rows they are.
+        rows: with columns that `check_columns` takes.
+
+    Raises:
+        RecorderError: they are damaged, have nulls, or values that are out of range; names the column.
+    """
+    pa = arrow()
+    wanted = schema_of(table)
+    try:
+        rows.validate(full=True)
+    except (pa.ArrowException, ValueError) as error:
+        raise RecorderError(f"the rows of {table} are damaged: {error}") from None
     try:
         for name in rows.schema.names:
             _check_values(table, name, rows[name])
@@ -156,9 +174,20 @@ def _check_values(table: str, name: str, column: pa.ChunkedArray) -> None:
             raise RecorderError(f"column {name} of {table} has {most if most > MOST_NUMBER else least}: at most 2**53")
 
 
-def _check_columns(table: str, wanted: pa.Schema, found: pa.Schema) -> None:
+def check_columns(table: str, wanted: pa.Schema, found: pa.Schema, *, takes_others: bool = False) -> None:
+    """Check the names and types of columns.
+
+    Args:
+        table: whose columns they are.
+        wanted: from `schema_of`.
+        found: of rows.
+        takes_others: whether there may be columns that the table does not have.
+
+    Raises:
+        RecorderError: they are others; lists them.
+    """
     missing = [name for name in wanted.names if name not in found.names]
-    others = [name for name in found.names if name not in wanted.names]
+    others = [name for name in found.names if name not in wanted.names and not takes_others]
     twice = len(set(found.names)) < len(found.names)
     if missing or others or twice:
         parts = [f"it lacks {', '.join(missing)}"] * bool(missing) + [f"it has {', '.join(others)[:200]}"] * bool(

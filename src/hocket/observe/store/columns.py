@@ -99,6 +99,10 @@ TABLE_COLUMNS: dict[str, dict[str, str]] = {
         "is_upper_bound": BOOLEAN,
     },
     "problems": {**OF_PROCESS, "text": TEXT},
+    "unfinished": {
+        "op": TEXT, "communicator": TEXT, "job": INTEGER, "number": INTEGER, "peer": INTEGER, "nbytes": INTEGER,
+        "began_s": NUMBER, "seconds": NUMBER, "entered": TEXT, "missing": TEXT, "unknown": TEXT, "doing": TEXT,
+    },
     "hosts": {"host": TEXT, "num_processes": INTEGER, "clock_error_s": NUMBER, "num_lost": INTEGER},
 }  # fmt: skip
 """The type of each column of each table of a run."""

@@ -1,4 +1,4 @@
-"""What a run that goes on has saved since the last look, as rows of its tables of events."""
+"""What a run that goes on has saved since the last look, as rows of its tables of events, and what it does now."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ from hocket.observe.saved import (
     load_description,
     process_order,
     recorders_of,
+    saved_events,
     saved_layout,
 )
 from hocket.observe.series import no_process_rows
 from hocket.observe.store.run_tables import event_tables
-from hocket.trace import RINGS, are_events
+from hocket.trace import RINGS, RecorderSnapshot, are_events
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 _MOST_NBYTES = 64 << 20
 """Of one file that are read at once; the rest comes at the next look."""
 _ALIVE_S = 1.0
+_LATEST_EVENTS = 256
+"""Of each ring: enough for what is in flight."""
 _IO = unavailable("the run goes on")
 
 
@@ -54,6 +57,50 @@ class FollowedRows:
     tables: dict[str, Columns]
     now_s: float
     is_over: bool
+
+
+def read_latest(folder: Path) -> tuple[ObservedRun, float]:
+    """Read what the processes of a run did last, completed or not, from the memory of those that run.
+
+    It takes as long for a run of days as for one of seconds. Of each process the series and the older events are
+    missing.
+
+    Args:
+        folder: of the run.
+
+    Returns:
+        The run, and the present in seconds since it began.
+
+    Raises:
+        RecorderError: the folder has no run; names the file.
+    """
+    found = _loaded(folder)
+    first = found[folder][0]
+    processes = [
+        _process(name, snapshot, description, _clock(description, first))
+        for each, (description, memory) in found.items()
+        for name, snapshot in recorders_of(each, memory, _LATEST_EVENTS)
+    ]
+    processes.sort(key=process_order)
+    now_s = float(_clock(first, first).seconds_at_ns(monotonic_ns()))
+    return ObservedRun(folder, first, tuple(processes)), now_s
+
+
+def _loaded(folder: Path) -> dict[Path, tuple[RunDescription, Path | None]]:
+    """The descriptions of a run by their folders, and where the recorders of processes that run are."""
+    return {each: load_description(each) for each in (folder, *sorted(folder.glob(HOST_FOLDERS)))}
+
+
+def _clock(description: RunDescription, first: RunDescription) -> RunClock:
+    readings = [ClockReading(*each) for each in description.readings]
+    return RunClock(description.anchors, readings, first.anchors[0][1])
+
+
+def _process(name: str, snapshot: RecorderSnapshot, description: RunDescription, clock: RunClock) -> SavedProcess:
+    """A process with the events that were read of its recorder."""
+    events = {ring: saved_events(each) for ring, each in snapshot.rings.items()}
+    lost = {ring: each.next_place - len(each.events) for ring, each in snapshot.rings.items()}
+    return SavedProcess(name, snapshot, events, lost, _IO, no_process_rows(), (), description.host, clock)
 
 
 class RunFollower:
@@ -80,19 +127,16 @@ class RunFollower:
             RecorderError: the folder has no run; names the file.
         """
         follow(self._folder)
-        found = {each: load_description(each) for each in (self._folder, *sorted(self._folder.glob(HOST_FOLDERS)))}
+        found = _loaded(self._folder)
         first, memory = found[self._folder]
-        origin_ns = first.anchors[0][1]
         fresh: dict[tuple[str, str], dict[str, NDArray[np.void]]] = {}
         for folder, (description, host_memory) in found.items():
             if names := {name for name, _, _ in self._grown(folder)}:
-                clock = RunClock(description.anchors, [ClockReading(*each) for each in description.readings], origin_ns)
-                self._read_heads(folder, host_memory, description, clock, names)
+                self._read_heads(folder, host_memory, description, _clock(description, first), names)
                 for name, ring, path in self._grown(folder):
                     if (description.host, name) in self._processes:
                         fresh.setdefault((description.host, name), {})[ring] = self._read(path, ring)
-        own = RunClock(first.anchors, [], origin_ns)
-        now_s = float(own.seconds_at_ns(monotonic_ns())) if memory else 0.0
+        now_s = float(_clock(first, first).seconds_at_ns(monotonic_ns())) if memory else 0.0
         is_over = not fresh and (memory is None or self._has_lost(memory))
         return FollowedRows(self._tables(first, fresh) if fresh else {}, now_s, is_over)
 
@@ -119,10 +163,11 @@ class RunFollower:
         self, folder: Path, memory: Path | None, description: RunDescription, clock: RunClock, names: set[str]
     ) -> None:
         """Read the names of communicators and files anew, of processes with new events."""
-        new = []
-        for name, snapshot in recorders_of(folder, memory, 0):
-            if name in names:
-                new.append(SavedProcess(name, snapshot, {}, {}, _IO, no_process_rows(), (), description.host, clock))
+        new = [
+            _process(name, snapshot, description, clock)
+            for name, snapshot in recorders_of(folder, memory, 0)
+            if name in names
+        ]
         for process in sorted(new, key=process_order):
             self.places.setdefault((process.host, process.name), len(self.places))
             self._processes[process.host, process.name] = process

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from glob import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hocket.errors import InvalidArgument, RecorderError
 from hocket.observe.store.connection import QueryResult, check_query, connect, fill, run_query
@@ -38,11 +38,18 @@ def write_parquet(run: ObservedRun, folder: Path) -> None:
         InvalidArgument: a file cannot be written.
         MissingPackage: DuckDB is not installed.
     """
-    save_tables(run_tables(run), folder)
+    described = {"command": list(run.description.command), "began_unix_s": run.description.began_s}
+    save_tables(run_tables(run), folder, described)
 
 
-def save_tables(tables: Mapping[str, Columns], folder: Path) -> None:
-    """Write tables by name."""
+def save_tables(tables: Mapping[str, Columns], folder: Path, run: Mapping[str, Any] | None = None) -> None:
+    """Write tables by name.
+
+    Args:
+        tables: columns by name.
+        folder: made if it does not exist.
+        run: what is known of the run that they are of.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with connect() as connection:
         import duckdb
@@ -54,7 +61,21 @@ def save_tables(tables: Mapping[str, Columns], folder: Path) -> None:
             except duckdb.Error as error:
                 raise InvalidArgument(f"{folder} cannot be written: {error}") from None
             connection.execute(f"DROP TABLE {name}")
-    write_text(folder / TABLES_FILE, json.dumps({_HEAD.key: _HEAD.text, "tables": list(tables)}))
+    described = {} if run is None else {"run": dict(run)}
+    write_text(folder / TABLES_FILE, json.dumps({_HEAD.key: _HEAD.text, "tables": list(tables), **described}))
+
+
+def load_tables_file(folder: Path) -> dict[str, Any]:
+    """Return what a folder says of its tables; "tables" has their names.
+
+    Raises:
+        RecorderError: the folder has no tables.
+    """
+    _, content = _HEAD.load(folder / TABLES_FILE)
+    names = content.get("tables")
+    if not isinstance(names, list) or len(names) > _MOST_TABLES or not all(map(_is_name, names)):
+        raise RecorderError(f'{folder / TABLES_FILE}: "tables" must be a list of at most {_MOST_TABLES} names')
+    return content
 
 
 def query_tables(folder: str | Path, sql: str, *, timeout: float = 30.0, most_rows: int = 1_000_000) -> QueryResult:
@@ -79,10 +100,7 @@ def query_tables(folder: str | Path, sql: str, *, timeout: float = 30.0, most_ro
     """
     place = Path(folder)
     check_query(sql)
-    _, content = _HEAD.load(place / TABLES_FILE)
-    names = content.get("tables")
-    if not isinstance(names, list) or len(names) > _MOST_TABLES or not all(map(_is_name, names)):
-        raise RecorderError(f'{place / TABLES_FILE}: "tables" must be a list of at most {_MOST_TABLES} names')
+    names = load_tables_file(place)["tables"]
     with connect() as connection:
         import duckdb
 

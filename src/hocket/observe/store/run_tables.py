@@ -23,6 +23,7 @@ from hocket.observe.analysis.observations import observations_of
 from hocket.observe.analysis.operations import kind_names, operations_of
 from hocket.observe.analysis.regions import regions_of
 from hocket.observe.analysis.totals import COMMUNICATION, RunTotals, totals_of
+from hocket.observe.analysis.unfinished import unfinished_operations
 from hocket.observe.analysis.waits import wait_states
 from hocket.observe.completeness import describe_io
 from hocket.observe.saved import saved_layout
@@ -48,7 +49,8 @@ def run_tables(run: ObservedRun) -> dict[str, Columns]:
         run: from `open_run`.
     """
     operations = operations_of(run)
-    return {**derived_tables(run, operations), **event_tables(run, operations)}
+    unfinished = unfinished_table(run, operations)
+    return {**derived_tables(run, operations), **unfinished, **event_tables(run, operations)}
 
 
 def event_tables(run: ObservedRun, operations: RunOperations) -> dict[str, Columns]:
@@ -61,8 +63,13 @@ def event_tables(run: ObservedRun, operations: RunOperations) -> dict[str, Colum
     })  # fmt: skip
 
 
+def unfinished_table(run: ObservedRun, operations: RunOperations, now_s: float | None = None) -> dict[str, Columns]:
+    """Return the table of operations that had not completed; its arguments are those of `unfinished_operations`."""
+    return _typed({"unfinished": _records("unfinished", unfinished_operations(run, operations, now_s))})
+
+
 def derived_tables(run: ObservedRun, operations: RunOperations) -> dict[str, Columns]:
-    """Return all other tables: they change as a whole while a run goes on."""
+    """Return all other tables but that of `unfinished_table`: they change as a whole while a run goes on."""
     waits, totals = wait_states(run, operations), totals_of(run)
     return _typed({
         "processes": _processes(run),

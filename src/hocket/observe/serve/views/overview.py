@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hocket.observe.store.table_questions import Tables
 
 _MOST_NAMES = 50
+_MOST_UNFINISHED = 100
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,34 @@ class FindingRow:
     process: int
     rank: int
     text: str
+
+
+@dataclass(frozen=True)
+class UnfinishedRow:
+    """An operation that is under way, or never completed in a run that is over; ranks are those in the communicator.
+
+    Args:
+        op, communicator, job, number, nbytes: which one.
+        peer: other side of a message, root of a collective; -1: it has none.
+        began_s: when the first rank began it.
+        seconds: since then, at the latest look; in a run that is over, until it failed or the ranks were last seen.
+        entered, missing, unknown: ranks that are in it, that have not begun it, and of which that is not known, such as
+            "0-3,7".
+        doing: what missing ranks do instead.
+    """
+
+    op: str
+    communicator: str
+    job: int
+    number: int
+    peer: int
+    nbytes: int
+    began_s: float
+    seconds: float
+    entered: str
+    missing: str
+    unknown: str
+    doing: str
 
 
 @dataclass(frozen=True)
@@ -70,10 +99,11 @@ class LayerSeries:
 
 @dataclass(frozen=True)
 class OverviewView:
-    """The answer."""
+    """The answer; "unfinished" has at most 100 operations, the longest first."""
 
     begin_s: float
     end_s: float
+    unfinished: list[UnfinishedRow]
     findings: list[FindingRow]
     totals: list[LayerTotal]
     over_time: LayerSeries
@@ -88,6 +118,12 @@ def findings_in_order(table: Tables) -> ir.Table:
     return rows.order_by(rows.kind.cases(*ORDER.items(), else_=MIDDLE), ibis.desc("seconds"), "text")
 
 
+def _unfinished(table: Tables) -> ir.Table:
+    import ibis
+
+    return table("unfinished").order_by(ibis.desc("seconds"), "communicator", "number").limit(_MOST_UNFINISHED)
+
+
 def _make(source: ViewSource, window: ViewWindow) -> OverviewView:
     totals, _, begin_s, end_s = source.ask("totals", window)
     names, *_ = source.ask("names", window)
@@ -95,6 +131,7 @@ def _make(source: ViewSource, window: ViewWindow) -> OverviewView:
     return OverviewView(
         begin_s=begin_s,
         end_s=end_s,
+        unfinished=[UnfinishedRow(**row) for row in source.rows(_unfinished)],
         findings=[FindingRow(**row) for row in source.rows(findings_in_order)],
         totals=[LayerTotal(**row) for row in totals],
         over_time=_series(over_time, width_s, first_s, last_s),

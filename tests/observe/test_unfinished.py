@@ -1,0 +1,85 @@
+"""Operations that have begun and not completed: which ranks are in them, which are not, and for how long."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from hocket.observe import ObservedRun, operations_of
+from hocket.observe.analysis.unfinished import UnfinishedOperation, unfinished_operations
+
+from .fabricated_run import MS, FakeRank, Op, fabricate
+
+
+def _unfinished(run: ObservedRun, now_s: float | None = None) -> tuple[UnfinishedOperation, ...]:
+    return unfinished_operations(run, operations_of(run), now_s)
+
+
+def _rank(rank: int, ops: list[Op], size: int = 4, **options: object) -> FakeRank:
+    communicators = {1: ("world", f"0-{size - 1}", rank)}
+    return FakeRank(rank, ops, communicators=communicators, **options)  # type: ignore[arg-type]
+
+
+def _completed(count: int) -> list[Op]:
+    return [Op("all_reduce", number, number * MS, number * MS + 1) for number in range(count)]
+
+
+def test_who_is_in_it_and_who_is_not() -> None:
+    """Rank 1 waits since 10 ms, rank 0 since 30 ms; rank 2 is one behind, rank 3 has begun another one instead."""
+    ranks = [
+        _rank(0, [*_completed(5), Op("all_reduce", 5, 30 * MS, None, nbytes=64)]),
+        _rank(1, [*_completed(5), Op("all_reduce", 5, 10 * MS, None)]),
+        _rank(2, _completed(5), regions={"loading": [(7 * MS, 8 * MS)]}),
+        _rank(3, [*_completed(5), Op("broadcast", 5, 20 * MS, None, peer=1)]),
+    ]
+    first, second = _unfinished(fabricate(ranks), 0.51)
+    assert (first.op, first.communicator, first.number, first.nbytes) == ("all_reduce", "world", 5, 64)
+    assert (first.entered, first.missing, first.unknown) == ("0-1", "2-3", "")
+    assert (first.began_s, first.seconds) == (pytest.approx(0.01), pytest.approx(0.5))
+    assert "rank 3: broadcast" in first.doing
+    assert (second.op, second.peer, second.entered, second.missing) == ("broadcast", 1, "3", "0-2")
+
+
+def test_ranks_that_have_completed_it_are_neither_in_it_nor_missing() -> None:
+    ranks = [_rank(0, _completed(9), 2), _rank(1, [*_completed(5), Op("all_reduce", 5, 10 * MS, None)], 2)]
+    (found,) = _unfinished(fabricate(ranks), 0.1)
+    assert (found.entered, found.missing, found.unknown) == ("1", "", "")
+
+
+def test_ranks_that_were_not_recorded_or_whose_events_were_lost_are_not_accused() -> None:
+    """Of rank 2 nothing is recorded; of rank 1 older events than those of another communicator are lost."""
+    other = Op("barrier", 400, 90 * MS, 91 * MS, comm=2)
+    ranks = [
+        _rank(0, [Op("all_reduce", 5, 10 * MS, None)], 3),
+        FakeRank(1, [other], communicators={1: ("world", "0-2", 1), 2: ("pair", "1-2", 0)}),
+    ]
+    run = fabricate(ranks, world_size=3)
+    assert [(each.missing, each.unknown) for each in _unfinished(run, 0.1)] == [("1", "2")]
+    lost = replace(run.processes[1], lost={"operations": 300})
+    run = replace(run, processes=(run.processes[0], lost))
+    assert [(each.missing, each.unknown) for each in _unfinished(run, 0.1)] == [("", "1-2")]
+
+
+def test_messages_are_told_one_by_one_with_their_peer() -> None:
+    ops = [Op("recv", 0, 10 * MS, None, peer=1, nbytes=32), Op("send", 1, 20 * MS, None, peer=3)]
+    found = _unfinished(fabricate(_rank(rank, ops if rank == 0 else []) for rank in range(4)), 1.0)
+    assert [(each.op, each.peer, each.nbytes, each.entered, each.missing) for each in found] == [
+        ("recv", 1, 32, "0", ""), ("send", 3, 8, "0", ""),
+    ]  # fmt: skip
+
+
+def test_what_has_failed_never_completed_and_is_not_under_way() -> None:
+    ranks = [_rank(0, [Op("barrier", 0, 10 * MS, 60 * MS, state="failed")], 2), _rank(1, [], 2)]
+    (found,) = _unfinished(fabricate(ranks))
+    assert (found.entered, found.missing, found.seconds) == ("0", "1", pytest.approx(0.05))
+    assert _unfinished(fabricate(ranks), 1.0) == ()
+
+
+def test_of_many_the_longest_are_told() -> None:
+    ops = [Op("send", number, (2000 - number) * MS, None, peer=1) for number in range(1500)]
+    found = _unfinished(fabricate([_rank(0, ops, 2), _rank(1, [], 2)]), 2.0)
+    assert len(found) == 1000
+    assert all(one.seconds >= other.seconds for one, other in itertools.pairwise(found))
+    assert found[0].number == 1499
