@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from hocket.observe import ObservedRun, operations_of
 from hocket.observe.analysis.unfinished import UnfinishedOperation, unfinished_operations
+from hocket.trace.region import HISTOGRAM_FIELDS
 
 from .fabricated_run import MS, FakeRank, Op, fabricate
 
@@ -58,6 +60,11 @@ def test_ranks_that_were_not_recorded_or_whose_events_were_lost_are_not_accused(
     run = fabricate(ranks, world_size=3)
     assert [(each.missing, each.unknown) for each in _unfinished(run, 0.1)] == [("1", "2")]
     lost = replace(run.processes[1], lost={"operations": 300})
+    run = replace(run, processes=(run.processes[0], lost))
+    assert [(each.missing, each.unknown) for each in _unfinished(run, 0.1)] == [("1", "2")]  # it was new there
+    totals = np.zeros(1, [*HISTOGRAM_FIELDS])
+    totals["comm"], totals["count"] = 1, 5
+    lost = replace(lost, snapshot=replace(lost.snapshot, histograms=totals))
     run = replace(run, processes=(run.processes[0], lost))
     assert [(each.missing, each.unknown) for each in _unfinished(run, 0.1)] == [("", "1-2")]
 

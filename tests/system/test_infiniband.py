@@ -158,6 +158,13 @@ def test_what_is_printed_can_be_opened(fabric: SimulatedFabric, tmp_path: Path) 
     assert [row["use"] for row in answer["links"]] == sorted(used, reverse=True)
 
 
+def test_the_table_has_what_json_has(fabric: SimulatedFabric) -> None:
+    shown = fabric.ask(sys.executable, "-m", "hocket.cli", "observe", "fabric", "--interval", "0.01")
+    for link in fabric.hocket("--interval", "0.01")["links"]:
+        assert any(f"{link['name']} {link['port']}" in line and f"{link['to']['name']} {link['to']['port']}" in line
+                   for line in shown.splitlines()), link  # fmt: skip
+
+
 def test_routes_are_those_of_ibtracert(fabric: SimulatedFabric) -> None:
     nodes = {node["name"]: node["lid"] for node in fabric.hocket("--interval", "0.01")["nodes"]}
     for source, destination in (("host0-0", "host2-1"), ("host1-2", "host1-0"), ("host2-2", "host0-1"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from hocket.observe.analysis.hangs import FAILED, describe_doing, last_seen_s, process_of_rank
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from hocket.observe.analysis.communicators import RunCommunicator
     from hocket.observe.analysis.operations import RunOperations
-    from hocket.observe.saved import ObservedRun
+    from hocket.observe.saved import ObservedRun, SavedProcess
 
 _MOST_OPERATIONS = 1000
 """The longest ones: an asynchronous program may have any number of messages under way."""
@@ -111,7 +112,8 @@ def _operation(
 
 def _end_s(run: ObservedRun, row: np.void) -> float:
     """When an operation failed, or its process was last seen."""
-    return float(row["end"]) if row["state"] == FAILED else last_seen_s(run.processes[row["process"]])
+    is_known = row["state"] == FAILED and isfinite(row["end"])
+    return float(row["end"]) if is_known else last_seen_s(run.processes[row["process"]])
 
 
 def _absent(
@@ -134,10 +136,26 @@ def _absent(
         if rank in entered or not (is_behind[rank] or rank in elsewhere):
             continue
         place = process_of_rank(run, communicator, rank)
-        lost = run.processes[place].lost if place is not None else {}
-        is_unknown = place is None or (has_begun_none[rank] and any(lost.get(ring) for ring in RINGS))
+        is_unknown = place is None or (
+            has_begun_none[rank] and _has_forgotten(run.processes[place], communicator.label)
+        )
         (unknown if is_unknown else missing).append(rank)
     return missing, unknown
+
+
+def _has_forgotten(process: SavedProcess, label: str) -> bool:
+    """Whether a process has completed operations on communicators of a name whose events were lost.
+
+    Totals count all operations; a full table counts those that have no place in it together.
+    """
+    import numpy as np
+
+    if not any(process.lost.get(ring) for ring in RINGS):
+        return False
+    totals = process.snapshot.histograms
+    same = [ident for ident, each in process.snapshot.communicators.items() if each.text == label]
+    has_completed = bool(totals["count"][np.isin(totals["comm"], same)].any())
+    return has_completed or process.snapshot.num_overflowed > 0
 
 
 def _describe(run: ObservedRun, communicator: RunCommunicator, missing: list[int]) -> str:
