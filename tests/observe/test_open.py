@@ -244,7 +244,7 @@ def test_what_the_server_says(files: dict[str, Path], tmp_path: Path) -> None:
 def test_the_command_ends_with_ctrl_c(files: dict[str, Path]) -> None:
     with opened(*files.values()) as (process, printed, client):
         assert client.ask("/v1/results")["results"] == printed["results"]
-        assert client.ask("/v1/runs") == {"runs": []}
+        assert client.ask("/v1/runs") == {"runs": [], "problems": {}}
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
         assert not Path(printed["store"]).exists()

@@ -63,7 +63,7 @@ def _answers(path: Path) -> dict[str, Any]:
 def test_a_report(run: ObservedRun, tmp_path: Path) -> None:
     write_report(run, tmp_path / "run.html")
     answers = _answers(tmp_path / "run.html")
-    assert answers["runs"] == {"runs": ["run"]} and answers["results"] == {"results": []}
+    assert answers["runs"] == {"runs": ["run"], "problems": {}} and answers["results"] == {"results": []}
     shown = {name.rpartition("/")[2] for name in answers if "/views/" in name}
     assert shown == {view.name for view in all_views()} - {"history", "comparison"}
     shown_findings = [(each["kind"], each["text"]) for each in answers["runs/run/views/overview"]["findings"]]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hocket.observe import StoreClient, record_run
+from hocket.observe import StoreClient, export_run, open_run, record_run
 
 from .. import program
 from ..load import scaled
@@ -23,6 +23,8 @@ from ..observe.stored_rows import served
 from .browser import BrowserPage
 
 pytest.importorskip("playwright.sync_api")
+pa = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
 pytestmark = pytest.mark.timeout(300)
 _TRAINING = """
 import sys, time
@@ -191,6 +193,23 @@ def test_a_wrong_token_and_an_unknown_run_are_said(browser: Any, recorded: tuple
     page.wait_for_selector("[role=alert]")
     assert "nowhere" in page.inner_text("[role=alert]")
     context.close()
+
+
+def test_a_damaged_run_is_said_and_a_run_that_comes_later_is_shown(browser: Any, tmp_path: Path) -> None:
+    record_run(["cat", "/etc/hostname"], tmp_path / "run")
+    export_run(open_run(tmp_path / "run"), tmp_path / "damaged.parquet")
+    path = tmp_path / "damaged.parquet/io.parquet"
+    rows = parquet.read_table(path)
+    place = rows.column_names.index("nbytes")
+    parquet.write_table(rows.set_column(place, "nbytes", pa.array([1 << 60] * rows.num_rows)), path)
+    with served(tmp_path / "store", str(tmp_path / "damaged.parquet")) as (_, client):
+        token = client._headers["authorization"].partition(" ")[2]
+        with BrowserPage(browser, f"{client._url}/#token={token}", ready="aside") as shown:
+            assert "damaged.parquet" in shown.page.inner_text("aside")
+            assert shown.accessibility() == []
+            client.ask("/v1/runs/later", method="PUT", body=b'{"command": ["train.py"]}')
+            shown.page.wait_for_selector("nav a[href='#/later/overview']")
+            assert shown.problems == []
 
 
 def test_a_page_whose_session_has_ended_asks_for_the_token(browser: Any, recorded: tuple[StoreClient, str]) -> None:

@@ -66,7 +66,7 @@ def page_document(
 
 def _answers(results: OpenedResults, runs: Mapping[str, Mapping[str, bytes]]) -> str:
     """The answers by the paths at which a server has them, as JSON that ends no script."""
-    found = {"runs": json_bytes({"runs": [*runs]}), "results": json_bytes({"results": results.listed})}
+    found = {"runs": json_bytes({"runs": [*runs], "problems": {}}), "results": json_bytes({"results": results.listed})}
     found |= {f"results/{name}": body for name, body in results.answers.items()}
     for answers in runs.values():
         found |= answers

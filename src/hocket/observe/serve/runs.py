@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunList:
-    """The names of all runs, the one that was made last first."""
+    """The names of all runs, the one that was made last first; and what went wrong while nobody asked, by place, such
+    as a run that could not be loaded."""
 
     runs: list[str]
+    problems: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def run_routes(state: ServerState) -> APIRouter:
     @routes.get("/runs", response_model=RunList)
     async def runs() -> Any:
         """The runs."""
-        return json_response({"runs": await state.in_thread(state.owner.run_names)})
+        return json_response(RunList(await state.in_thread(state.owner.run_names), state.owner.problems))
 
     @routes.get("/runs/{run}", response_model=RunSummary)
     async def summary(run: str) -> Any:
