@@ -160,9 +160,12 @@ class HostJoiner:
         port, nbytes = content.get("clock_port"), content.get("known_nbytes")
         if type(port) is not int or type(nbytes) is not int or not 0 <= nbytes <= _MOST_KNOWN_NBYTES:
             raise ProtocolError("it does not answer as the first host of a recorded run")
-        known = json.loads(b"".join(stream.receive_content(nbytes, _SEND_S)))
+        try:
+            known = json.loads(b"".join(stream.receive_content(nbytes, _SEND_S)))
+        except (ValueError, RecursionError):
+            known = None
         if not isinstance(known, dict):
-            raise ProtocolError("it does not say what it has")
+            raise ProtocolError("it does not say what it has of this host")
         if self.growth is not None:
             self.growth.continue_from(known)
         return content
@@ -175,7 +178,7 @@ class HostJoiner:
             return
         try:
             self._enter(stream)
-        except (OSError, ProtocolError, ValueError, RecursionError):
+        except (OSError, ProtocolError):
             stream.close()
         else:
             self._stream.close()
