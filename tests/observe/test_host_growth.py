@@ -248,24 +248,25 @@ BAD_MESSAGES: list[tuple[str, object, bytes]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("message", BAD_MESSAGES, ids=lambda each: f"{each[0]} {each[1]!r:.40} {each[2]!r:.12}")
-def test_a_hostile_agent_is_cut_off_and_leaves_what_it_may(tmp_path: Path, message: tuple[str, object, bytes]) -> None:
-    kind, content, piece = message
-    target = tmp_path / "run"
-    target.mkdir()
-    with HostCollector("127.0.0.1", 0, target, memory_beside(tmp_path)) as collector:
-        stream = agent_of(collector)
-        join(stream, "far")
-        assert receive_all(stream, until="grow")
-        stream.send_object("description", len(GOOD), 5.0)
-        stream.send(GOOD, 5.0)
-        stream.send_object("growth", ["good.io", 0, 4], 5.0)
-        stream.send(b"good", 5.0)
-        with pytest.raises(ConnectionError):  # the collector closes the connection
-            _say(stream, kind, content, piece)
+@pytest.mark.parametrize("kind", ["description", "head", "growth"])
+def test_a_hostile_agent_is_cut_off_and_leaves_what_it_may(tmp_path: Path, kind: str) -> None:
+    messages = [(content, piece) for each, content, piece in BAD_MESSAGES if each == kind]
+    with HostCollector("127.0.0.1", 0, tmp_path / "run", memory_beside(tmp_path)) as collector:
+        for number, (content, piece) in enumerate(messages):
+            stream = agent_of(collector)
+            join(stream, f"far-{number}", ident=f"{number}")
+            assert receive_all(stream, until="grow")
+            stream.send_object("description", len(GOOD), 5.0)
+            stream.send(GOOD, 5.0)
+            stream.send_object("growth", ["good.io", 0, 4], 5.0)
+            stream.send(b"good", 5.0)
+            with pytest.raises(ConnectionError):  # the collector closes the connection
+                _say(stream, kind, content, piece)
         collector.wait_for_hosts()
-        assert len(collector.problems) == 1 and "host far" in collector.problems[0]
-    _check_folder(tmp_path)
+        assert sorted(each.split()[1] for each in collector.problems) == sorted(
+            f"far-{number}:" for number in range(len(messages))
+        )
+    _check_folders(tmp_path, len(messages))
 
 
 def _say(stream: SealedStream, kind: str, content: object, piece: bytes = b"") -> None:
@@ -275,33 +276,39 @@ def _say(stream: SealedStream, kind: str, content: object, piece: bytes = b"") -
     receive_all(stream)
 
 
-def _check_folder(tmp_path: Path) -> None:
-    """Nothing lies outside of the host's folder, and nothing there is large or has a name of its choice."""
+def _check_folders(tmp_path: Path, count: int) -> None:
+    """Nothing lies outside of the hosts' folders, and nothing there is large or has a name of its choice."""
     assert sorted(path.name for path in tmp_path.iterdir()) == ["memory", "run"]
-    (folder,) = (tmp_path / "run").iterdir()
-    assert (folder / "good.io").read_bytes() == b"good"
-    files = [path for path in folder.rglob("*") if path.is_file()]
+    folders = [*(tmp_path / "run").iterdir()]
+    assert len(folders) == count and [*(tmp_path / "memory").iterdir()] == []
     allowed = {CLAIM_FILE, "good.io", "x.io", f"{LIVE_FOLDER}/hocket-recorder-{HEAD[0]}"}
-    assert {str(path.relative_to(folder)) for path in files} <= allowed
-    assert max(path.stat().st_size for path in files) <= 3 * BLOCK_NBYTES
-    assert json.loads((folder / CLAIM_FILE).read_text())["memory"] == str(folder / LIVE_FOLDER)
+    for folder in folders:
+        assert folder.name.startswith("host-") and (folder / "good.io").read_bytes() == b"good"
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        assert {str(path.relative_to(folder)) for path in files} <= allowed
+        assert max(path.stat().st_size for path in files) <= 3 * BLOCK_NBYTES
+        assert json.loads((folder / CLAIM_FILE).read_text())["memory"] == str(folder / LIVE_FOLDER)
 
 
-@pytest.mark.parametrize("kind", ["growth", "head", "grown", "description", "nonsense"])
-def test_what_was_not_asked_for_or_comes_too_early_is_refused(tmp_path: Path, kind: str) -> None:
-    contents = {"growth": ["x.io", 0, 1], "head": HEAD, "grown": False, "description": len(GOOD), "nonsense": 1}
-    for is_asked in (True, False):
-        with HostCollector("127.0.0.1", 0, tmp_path / "run", memory_beside(tmp_path)) as collector:
-            stream = agent_of(collector)
-            join(stream, "far")
-            assert receive_all(stream, until="grow")
-            if not is_asked:
-                stream.send_object("grown", False, 5.0)
-            elif kind in ("grown", "description"):
-                continue  # these may come first
-            with pytest.raises(ConnectionError):
-                _say(stream, kind, contents[kind])
-        assert [*(tmp_path / "run").iterdir()] == []
+@pytest.mark.parametrize(
+    ("kind", "content", "is_asked"),
+    [("growth", ["x.io", 0, 1], True), ("head", HEAD, True), ("nonsense", 1, True),  # a description must come first
+     ("growth", ["x.io", 0, 1], False), ("head", HEAD, False), ("description", len(GOOD), False),
+     ("grown", False, False)],
+)  # fmt: skip
+def test_what_was_not_asked_for_or_comes_too_early_is_refused(
+    tmp_path: Path, kind: str, content: object, is_asked: bool
+) -> None:
+    with HostCollector("127.0.0.1", 0, tmp_path / "run", memory_beside(tmp_path)) as collector:
+        stream = agent_of(collector)
+        join(stream, "far")
+        assert receive_all(stream, until="grow")
+        if not is_asked:
+            stream.send_object("grown", False, 5.0)
+        with pytest.raises(ConnectionError):
+            _say(stream, kind, content)
+        collector.wait_for_hosts()
+    assert [*(tmp_path / "run").iterdir()] == []
 
 
 def test_a_description_says_nothing_of_this_host(tmp_path: Path) -> None:
