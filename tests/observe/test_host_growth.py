@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Queue
+from time import monotonic
 
 import pytest
 
@@ -141,7 +142,9 @@ def test_a_head_has_all_but_the_events(recorded: Path, tmp_path: Path) -> None:
     assert sum(map(len, head.blocks.values())) < 300 << 10 < path.stat().st_size
 
 
-@pytest.mark.parametrize("content", [b"", b"HCKRECR1", bytes(9000), b"HCKRECR1" + b"\xff" * 9000])
+@pytest.mark.parametrize(
+    "content", [b"", b"HCKRECR1", bytes(9000), b"HCKRECR1" + b"\xff" * 9000, bytes(17) + b"\x20" + bytes(9000)]
+)
 def test_what_is_no_recorder_has_no_head(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(content)
     assert read_head(tmp_path / "file") is None
@@ -339,7 +342,8 @@ def test_a_first_host_that_asks_for_nonsense_is_left(tmp_path: Path, asked: obje
             stream = streams.get(timeout=scaled(10))
             stream.send_object("grow", asked, 5.0)
             streams.put(stream)
-            joiner._thread.join(scaled(10))  # it does not try again
+            joiner._thread.join(scaled(10))
+            assert not joiner._thread.is_alive()  # it does not try again
             with raises(RecorderError, names=str(tmp_path)):
                 joiner.send_run(tmp_path)
         finally:
@@ -353,8 +357,10 @@ def test_a_first_host_that_asks_for_nonsense_is_left(tmp_path: Path, asked: obje
      ({"known_nbytes": 9000}, b"[" * 9000), ({"clock_port": None}, b"")],
 )  # fmt: skip
 def test_a_welcome_is_checked(welcome: dict[str, object], known: bytes) -> None:
+    began_s = monotonic()
     with _first_host(welcome, known) as (address, _), pytest.raises(RecorderError):
         HostJoiner(address, scaled(5)).close()
+    assert monotonic() - began_s < scaled(15)  # nothing was waited for
 
 
 @contextmanager
