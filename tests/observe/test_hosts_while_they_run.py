@@ -135,7 +135,7 @@ def test_the_page_shows_both_hosts_while_they_run(tmp_path: Path) -> None:
         for _ in range(10):  # both hosts are this machine
             ends = {name: end for name, _, end in _rows(client, "run-live", sql)}
             late_s.append(ends["first"] - ends["other"])
-        assert min(late_s) < 1.5
+        assert min(late_s) < scaled(1.5)
         sql_processes = "SELECT program, state FROM processes WHERE program LIKE '%other%'"
         assert _until(lambda: _rows(client, "run-live", sql_processes))[0][1] != "ended"
         assert first.poll() is None and other.poll() is None

@@ -99,8 +99,8 @@ class RunFollower:
                     if (description.host, name) in self._processes:
                         fresh.setdefault((description.host, name), {})[ring] = self._read(path, ring, size)
         own = RunClock(first.anchors, [], origin_ns)
-        now_s = float(own.seconds_at_ns(monotonic_ns())) if memory else 0.0
         agent = memory or agent_memory(self._folder)  # when the command has ended, it may wait for other hosts
+        now_s = float(own.seconds_at_ns(monotonic_ns())) if agent else 0.0
         is_over = not fresh and (agent is None or self._has_lost(agent))
         return FollowedRows(self._tables(first, fresh) if fresh else {}, now_s, is_over)
 
