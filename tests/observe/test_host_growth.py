@@ -80,10 +80,11 @@ def test_answers_take_a_share_of_the_time_and_all_hosts_have_a_bound(
             now_s += took_s
         else:
             now_s += 0.02
-    assert busy_s < 0.25 * 600 and sent * num_hosts <= MOST_NBYTES_S * 610
-    assert asked > 600 / (20 if num_hosts == 4096 or nbytes_s < 1e6 else 1.6)
+    share, seldom_s = (0.2, 1.6) if is_followed else (0.05, 4.5)
+    assert busy_s < 1.25 * share * 600 and sent * num_hosts <= MOST_NBYTES_S * 610
+    assert asked > 600 / (30 if num_hosts == 4096 or nbytes_s < 1e6 else seldom_s)
     if num_hosts == 1 and nbytes_s >= 1e8:
-        assert sent > MOST_NBYTES_S * 200  # what may be sent is sent
+        assert sent > min(MOST_NBYTES_S, share * nbytes_s) * 300  # what may be sent is sent
 
 
 def test_answers_become_small_on_a_slow_network() -> None:

@@ -2,7 +2,8 @@
 
 The program has the network and the disks first. So the first host asks, and what is not asked for is not sent:
 
-- An answer takes at most a fifth of the time, whatever makes it slow: the network, the disk here, or the host there.
+- Answers take at most a fifth of the time while somebody follows the run, else a twentieth, whatever makes them slow:
+  the network, the disk here, or the host there.
 - All hosts together send at most `MOST_NBYTES_S`.
 - The size of an answer is doubled while answers are short, and halved when one takes long: on a slow network answers
   are small and still come often.
@@ -19,11 +20,10 @@ from hocket.boot.sealed import ProtocolError
 MOST_NBYTES_S = 16 << 20
 LEAST_NBYTES = 16 << 10
 """Of an answer; with very many hosts each is asked more rarely instead."""
-_FIRST_NBYTES = 256 << 10
-_INTERVAL_S = 1.0
-_FOLLOWED_INTERVAL_S = 0.25
-"""While somebody follows the run."""
-_MOST_SHARE = 0.2
+_FIRST_NBYTES = 128 << 10
+_INTERVAL_S, _FOLLOWED_INTERVAL_S = 1.0, 0.25
+_MOST_SHARE, _FOLLOWED_SHARE = 0.05, 0.2
+_MOST_PAUSE_S = 30.0
 _ANSWER_S = 0.1
 _MOST_OTHER_NBYTES = 32 << 20
 """Of the description and of heads in one answer."""
@@ -43,6 +43,7 @@ class GrowthPace:
 
     def __init__(self) -> None:
         self._nbytes = _FIRST_NBYTES
+        self._share = _MOST_SHARE
         self._asked_s = -math.inf
         self._ended_s = -math.inf
         """When the last answer came, and after the pause."""
@@ -63,9 +64,9 @@ class GrowthPace:
         interval_s = max(interval_s, num_hosts * LEAST_NBYTES / MOST_NBYTES_S)
         if self._is_over or self._left_nbytes is not None or now_s < max(self._asked_s + interval_s, self._ended_s):
             return 0
-        self._asked_s = now_s
-        share = int(MOST_NBYTES_S * min(interval_s, _INTERVAL_S) / max(num_hosts, 1))
-        self._nbytes = max(min(self._nbytes, share), LEAST_NBYTES)
+        self._asked_s, self._share = now_s, _FOLLOWED_SHARE if is_followed else _MOST_SHARE
+        of_one = int(MOST_NBYTES_S * min(interval_s, _INTERVAL_S) / max(num_hosts, 1))
+        self._nbytes = max(min(self._nbytes, of_one), LEAST_NBYTES)
         self._left_nbytes, self._other_nbytes = self._nbytes, self._nbytes + _MOST_OTHER_NBYTES
         return self._nbytes
 
@@ -106,7 +107,7 @@ class GrowthPace:
             self._nbytes //= 2
         elif has_more and took_s < _ANSWER_S / 2:
             self._nbytes *= 2
-        self._ended_s = self._asked_s + took_s / _MOST_SHARE
+        self._ended_s = min(self._asked_s + took_s / self._share, now_s + _MOST_PAUSE_S)
         self._left_nbytes = None
 
     def end(self) -> None:

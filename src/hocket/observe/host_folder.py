@@ -23,7 +23,7 @@ from hocket.observe.sealed_stream import SealedStream
 from hocket.observe.sparse_copy import write_sparsely
 from hocket.trace.region import MOST_NBYTES as MOST_RECORDER_NBYTES
 
-PIECE_S = 30.0
+_PIECE_S = 30.0
 """Seconds to wait for the next piece of a content."""
 _MOST_FILE_NBYTES = 1 << 40
 _MOST_LIVE_FILES = 1 << 18
@@ -50,7 +50,7 @@ class HostFolder:
 
     def describe(self, nbytes: int, stream: SealedStream) -> None:
         """Take a description of the run on that host; with the first one what comes can be read."""
-        text = b"".join(stream.receive_content(nbytes, PIECE_S)).decode(errors="replace")
+        text = b"".join(stream.receive_content(nbytes, _PIECE_S)).decode(errors="replace")
         try:
             description = replace(parse_description(text, "a description"), exit_code=None)
         except RecorderError as error:
@@ -69,7 +69,7 @@ class HostFolder:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         try:
             left = iter(blocks)
-            for piece in stream.receive_content(len(blocks) * BLOCK_NBYTES, PIECE_S):
+            for piece in stream.receive_content(len(blocks) * BLOCK_NBYTES, _PIECE_S):
                 if len(piece) % BLOCK_NBYTES:
                     raise ProtocolError("a piece of a head has not whole blocks")
                 for at in range(0, len(piece), BLOCK_NBYTES):
@@ -81,12 +81,12 @@ class HostFolder:
     def grow(self, growth: tuple[str, int, int], stream: SealedStream) -> None:
         """Take what a file has grown by; see `checked_growth`."""
         name, offset, nbytes = growth
-        self._append(self._live_file(Path(name)), offset, stream.receive_content(nbytes, PIECE_S))
+        self._append(self._live_file(Path(name)), offset, stream.receive_content(nbytes, _PIECE_S))
 
     def add(self, content: object, stream: SealedStream) -> None:
         """Take a whole file, or the rest of one that has grown before."""
         name, offset, nbytes = _checked_file(content)
-        pieces = stream.receive_content(nbytes, PIECE_S)
+        pieces = stream.receive_content(nbytes, _PIECE_S)
         if is_growing(name.rpartition(".")[2]) and (offset or (self.folder / name).exists()):
             self._append(self.folder / name, offset, pieces)
             return
