@@ -97,6 +97,14 @@ def test_answers_become_small_on_a_slow_network() -> None:
     assert nbytes == LEAST_NBYTES
 
 
+def test_who_begins_to_follow_does_not_wait_for_the_pause_of_before() -> None:
+    pace = GrowthPace()
+    assert pace.ask(0.0, 1, is_followed=False)
+    pace.end_answer(0.5, has_more=True)
+    assert [pace.ask(now_s, 1, is_followed=False) for now_s in (2.4, 2.6, 9.9)] == [0, 0, 0]
+    assert pace.ask(2.6, 1, is_followed=True)
+
+
 def test_nothing_is_taken_that_was_not_asked_for() -> None:
     pace = GrowthPace()
     for take in (pace.take, pace.take_other):

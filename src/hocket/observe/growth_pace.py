@@ -43,10 +43,9 @@ class GrowthPace:
 
     def __init__(self) -> None:
         self._nbytes = _FIRST_NBYTES
-        self._share = _MOST_SHARE
         self._asked_s = -math.inf
-        self._ended_s = -math.inf
-        """When the last answer came, and after the pause."""
+        self._took_s = 0.0
+        """For the last answer."""
         self._left_nbytes: int | None = None
         """What it may still send of the answer that is awaited; None: none is."""
         self._other_nbytes = 0
@@ -62,9 +61,12 @@ class GrowthPace:
         """
         interval_s = _FOLLOWED_INTERVAL_S if is_followed else _INTERVAL_S
         interval_s = max(interval_s, num_hosts * LEAST_NBYTES / MOST_NBYTES_S)
-        if self._is_over or self._left_nbytes is not None or now_s < max(self._asked_s + interval_s, self._ended_s):
+        # Who begins to follow does not wait for the longer pause.
+        share = _FOLLOWED_SHARE if is_followed else _MOST_SHARE
+        pause_s = min(self._took_s / share, self._took_s + _MOST_PAUSE_S)
+        if self._is_over or self._left_nbytes is not None or now_s < self._asked_s + max(interval_s, pause_s):
             return 0
-        self._asked_s, self._share = now_s, _FOLLOWED_SHARE if is_followed else _MOST_SHARE
+        self._asked_s = now_s
         of_one = int(MOST_NBYTES_S * min(interval_s, _INTERVAL_S) / max(num_hosts, 1))
         self._nbytes = max(min(self._nbytes, of_one), LEAST_NBYTES)
         self._left_nbytes, self._other_nbytes = self._nbytes, self._nbytes + _MOST_OTHER_NBYTES
@@ -107,7 +109,7 @@ class GrowthPace:
             self._nbytes //= 2
         elif has_more and took_s < _ANSWER_S / 2:
             self._nbytes *= 2
-        self._ended_s = min(self._asked_s + took_s / self._share, now_s + _MOST_PAUSE_S)
+        self._took_s = took_s
         self._left_nbytes = None
 
     def end(self) -> None:
