@@ -36,8 +36,8 @@ pytestmark = pytest.mark.timeout(150)
 PROGRAM = """
 import os, sys, time
 from hocket import observe
-number = 0
-while not os.path.exists(sys.argv[2]):
+number, agent = 0, os.getppid()
+while not os.path.exists(sys.argv[2]) and os.getppid() == agent:
     with observe.region(f"{sys.argv[1]} {number // 100}", step=number):
         time.sleep(0.004)
     number += 1
@@ -311,7 +311,7 @@ def test_an_agent_follows_while_the_run_is_followed(tmp_path: Path) -> None:
     """Then it saves sooner; and the file that says so is no part of the run."""
     port, run, over = free_port(), tmp_path / "run", tmp_path / "over"
     ready = tmp_path / "ready"
-    program = PROGRAM.replace("number = 0", "number = 0\n" + leaves(ready))
+    program = leaves(ready) + PROGRAM
     (tmp_path / "kept").mkdir()
     command = _keeping(port, sys.executable, "-c", program, "other", str(over))
     with (
