@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hocket.boot.connecting import Place, connect_once
-from hocket.boot.sealed import RankEnd
-from hocket.boot.secret import find_secret
-from hocket.boot.sockets import resolve
 from hocket.clock import ClockLine, ClockReading
 from hocket.errors import InvalidArgument, RecorderError
 from hocket.observe import ObservedRun, RunClock, SavedProcess, join_run, open_run, record_run
 from hocket.observe.host_collector import HostCollector, parse_address
 from hocket.observe.run_clock import AnchorSeries
-from hocket.observe.sealed_stream import PURPOSE, SealedStream
 
 from ..load import scaled
 from ..naming import raises
+from .joined_hosts import agent_of, free_port, join, joined, leaves, memory_beside, receive_all, started, waits_for
 
 pytestmark = pytest.mark.timeout(120)
 SHIFT_S = 1000
@@ -47,48 +40,13 @@ def _all_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOCKET_SECRET", "the secret of these tests")
 
 
-def _memory(tmp_path: Path) -> Path:
-    for name in ("run", "memory"):
-        (tmp_path / name).mkdir(exist_ok=True)
-    return tmp_path / "memory"
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 def _program(name: str) -> list[str]:
     return [sys.executable, "-c", PROGRAM, name]
 
 
-def _waits_for(*paths: Path) -> str:
-    return f"import os, time\nwhile not all(map(os.path.exists, {[str(path) for path in paths]})): time.sleep(0.02)\n"
-
-
-def _leaves(path: Path) -> str:
-    return f"open({str(path)!r}, 'w').close()\n"
-
-
 def _lives_with_its_agent(ready: Path) -> list[str]:
-    program = f"import os, time\nparent = os.getppid()\n{_leaves(ready)}while os.getppid() == parent: time.sleep(0.05)"
+    program = f"import os, time\nparent = os.getppid()\n{leaves(ready)}while os.getppid() == parent: time.sleep(0.05)"
     return [sys.executable, "-c", program]
-
-
-def _joined(port: int, *command: str, variables: dict[str, str] | None = None) -> list[str]:
-    return [sys.executable, "-m", "hocket.cli", "observe", "run", "--join", f"127.0.0.1:{port}", "--", *command]
-
-
-@contextmanager
-def _started(command: list[str], **variables: str) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
-        command, env={**os.environ, **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            yield process
-        finally:
-            if process.poll() is None:
-                process.kill()
 
 
 def _marks(process: SavedProcess) -> tuple[list[float], list[float], str]:
@@ -100,11 +58,11 @@ def _marks(process: SavedProcess) -> tuple[list[float], list[float], str]:
 
 
 def test_a_host_whose_clock_is_a_thousand_seconds_ahead(tmp_path: Path) -> None:
-    port = _free_port()
+    port = free_port()
     namespace = ["unshare", "--time", "--monotonic", str(SHIFT_S), "--fork"]
     ready = tmp_path / "ready"
-    with _started([*namespace, *_joined(port, sys.executable, "-c", PROGRAM + _leaves(ready), "other")]) as other:
-        program = PROGRAM + _waits_for(ready)
+    with started([*namespace, *joined(port, sys.executable, "-c", PROGRAM + leaves(ready), "other")]) as other:
+        program = PROGRAM + waits_for(ready)
         recording = record_run([sys.executable, "-c", program, "first"], tmp_path / "run", listen=f"127.0.0.1:{port}")
         output = other.communicate(timeout=scaled(60))
         assert other.returncode == 0, output
@@ -126,19 +84,19 @@ def test_a_host_whose_clock_is_a_thousand_seconds_ahead(tmp_path: Path) -> None:
 def test_one_task_of_a_host_records_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = Path(tempfile.mkdtemp(dir="/dev/shm"))  # other programs on this machine may be recorded meanwhile
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(memory))
-    port = _free_port()
+    port = free_port()
     ended = [tmp_path / name for name in "abc"]
     programs = [
-        [sys.executable, "-c", PROGRAM + _leaves(path) + f"raise SystemExit({code})", path.name]
+        [sys.executable, "-c", PROGRAM + leaves(path) + f"raise SystemExit({code})", path.name]
         for path, code in zip(ended, (0, 0, 3), strict=True)
     ]
     follower = [sys.executable, "-m", "hocket.cli", "observe", "run", "--", *programs[1]]
     with (
-        _started(_joined(port, *programs[0])) as a,
-        _started(follower, HOCKET_OBSERVE_JOIN=f"127.0.0.1:{port}") as b,
-        _started(_joined(port, *programs[2])) as c,
+        started(joined(port, *programs[0])) as a,
+        started(follower, HOCKET_OBSERVE_JOIN=f"127.0.0.1:{port}") as b,
+        started(joined(port, *programs[2])) as c,
     ):
-        first = [sys.executable, "-c", _waits_for(*ended)]
+        first = [sys.executable, "-c", waits_for(*ended)]
         recording = record_run(first, tmp_path / "run", listen=f"127.0.0.1:{port}")
         outputs = [each.communicate(timeout=scaled(60)) for each in (a, b, c)]
     assert [each.returncode for each in (a, b, c)] == [0, 0, 3], outputs
@@ -160,27 +118,28 @@ def test_a_task_of_a_recorded_command_is_recorded_once(tmp_path: Path) -> None:
 
 
 def test_a_joined_agent_that_is_killed_is_reported_and_the_rest_is_kept(tmp_path: Path) -> None:
-    port = _free_port()
+    port = free_port()
     ready = tmp_path / "ready"
-    with _started(_joined(port, *_lives_with_its_agent(ready))) as other:
-        program = PROGRAM + _waits_for(ready) + f"import signal; os.kill({other.pid}, signal.SIGKILL)"
+    with started(joined(port, *_lives_with_its_agent(ready))) as other:
+        program = PROGRAM + waits_for(ready) + f"import signal; os.kill({other.pid}, signal.SIGKILL)"
         recording = record_run([sys.executable, "-c", program, "first"], tmp_path / "run", listen=f"127.0.0.1:{port}")
         other.wait(scaled(30))
     assert (recording.exit_code, recording.num_hosts) == (0, 1)
     (problem,) = recording.problems
     assert f"host {socket.gethostname()}" in problem
-    assert [_marks(each)[2] for each in open_run(tmp_path / "run").processes] == ["first"]
-    assert not [each for each in (tmp_path / "run").iterdir() if each.is_dir()]
+    processes = [each for each in open_run(tmp_path / "run").processes if len(each.events["program"])]
+    assert [_marks(each)[2] for each in processes] == ["first"]
+    assert not [*(tmp_path / "run").glob("part-of-*")]
 
 
 def test_the_recording_stays_where_the_first_host_has_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    port = _free_port()
+    port = free_port()
     first = [sys.executable, "-m", "hocket.cli", "observe", "run", "--listen", f"127.0.0.1:{port}", "--output",
              str(tmp_path / "run"), "--", "sleep", "3600"]  # fmt: skip
-    with _started(first) as process:
+    with started(first) as process:
         program = PROGRAM + f"import os, signal; os.kill({process.pid}, signal.SIGKILL)"
-        with _started(_joined(port, sys.executable, "-c", program, "other")) as other:
+        with started(joined(port, sys.executable, "-c", program, "other")) as other:
             _, error = other.communicate(timeout=scaled(60))
     assert other.returncode != 0
     (kept,) = tmp_path.glob("hocket-joined-run-*")
@@ -190,7 +149,7 @@ def test_the_recording_stays_where_the_first_host_has_left(tmp_path: Path, monke
 
 
 def test_a_wrong_secret_and_a_wrong_server_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with HostCollector("127.0.0.1", 0, tmp_path / "run", _memory(tmp_path)) as collector:
+    with HostCollector("127.0.0.1", 0, tmp_path / "run", memory_beside(tmp_path)) as collector:
         monkeypatch.setenv("HOCKET_SECRET", "another secret than that")
         with raises(RecorderError, names=collector.name):
             join_run(["true"], collector.name, timeout=scaled(5))
@@ -202,28 +161,21 @@ def test_a_wrong_secret_and_a_wrong_server_are_named(tmp_path: Path, monkeypatch
     assert list((tmp_path / "run").iterdir()) == []
 
 
-def _stream(collector: HostCollector) -> SealedStream:
-    host, port = parse_address(collector.name, needs_port=True)
-    connection, end = connect_once(resolve(host, 5.0)[0], port, Place(find_secret(), PURPOSE, 1, 0))
-    assert isinstance(end, RankEnd)
-    return SealedStream(connection, end)
-
-
 @pytest.mark.parametrize(
     "file",
-    [["../run.json", 1], ["/etc/passwd", 1], ["", 1], [".", 1], ["a/b", 1], ["name", -1], ["name", 1 << 50], ["name"],
-     "name", ["name", "1"], ["name", True], ["n" * 300, 1], [None, 1]],
+    [["../run.json", 0, 1], ["/etc/passwd", 0, 1], ["", 0, 1], [".", 0, 1], ["a/b", 0, 1], ["live", 0, 1],
+     ["name", 0, -1], ["name", 0, 1 << 50], ["name", 1, 1], ["name", -1, 1], ["x.io", 1, 1], ["name"], ["name", 1],
+     "name", ["name", 0, "1"], ["name", 0, True], ["name", False, 1], ["n" * 300, 0, 1], [None, 0, 1]],
 )  # fmt: skip
 def test_files_with_bad_names_or_sizes_are_refused(tmp_path: Path, file: object) -> None:
     target = tmp_path / "run"
     target.mkdir()
-    with HostCollector("127.0.0.1", 0, target, _memory(tmp_path)) as collector:
-        stream = _stream(collector)
-        stream.send_object("join", "../../evil", 5.0)
-        assert stream.receive_object(5.0)[0] == "welcome"
+    with HostCollector("127.0.0.1", 0, target, memory_beside(tmp_path)) as collector:
+        stream = agent_of(collector)
+        join(stream, "../../evil")
         stream.send_object("file", file, 5.0)
         with pytest.raises(ConnectionError):  # the collector closes the connection
-            stream.receive(scaled(10))
+            receive_all(stream)
         collector.wait_for_hosts()
         assert len(collector.problems) == 1
     assert list(target.iterdir()) == []
@@ -235,8 +187,8 @@ def test_files_with_bad_names_or_sizes_are_refused(tmp_path: Path, file: object)
     "message", [b"", b"[]", b"{}", b'{"join": 1}', b'{"a": 1, "b": 2}', b"\xff" * 100, b"[" * 9999]
 )
 def test_other_first_messages_are_refused(tmp_path: Path, message: bytes) -> None:
-    with HostCollector("127.0.0.1", 0, tmp_path / "run", _memory(tmp_path)) as collector:
-        stream = _stream(collector)
+    with HostCollector("127.0.0.1", 0, tmp_path / "run", memory_beside(tmp_path)) as collector:
+        stream = agent_of(collector)
         stream.send(message, 5.0)
         with pytest.raises(ConnectionError):
             stream.receive(scaled(10))
@@ -245,19 +197,18 @@ def test_other_first_messages_are_refused(tmp_path: Path, message: bytes) -> Non
 
 def test_strangers_do_not_keep_others_out(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
-    with HostCollector("127.0.0.1", 0, tmp_path / "run", _memory(tmp_path)) as collector:
+    with HostCollector("127.0.0.1", 0, tmp_path / "run", memory_beside(tmp_path)) as collector:
         host, port = parse_address(collector.name, needs_port=True)
         strangers = [socket.create_connection((host, port)) for _ in range(40)]
         for number, stranger in enumerate(strangers):
             if number % 2:
                 stranger.sendall(rng.bytes(300))
-        stream = _stream(collector)
-        stream.send_object("join", "friend", 5.0)
-        assert stream.receive_object(scaled(10))[0] == "welcome"
+        stream = agent_of(collector)
+        join(stream, "friend")
         for stranger in strangers:
             stranger.close()
         stream.send_object("end", None, 5.0)
-        assert stream.receive_object(scaled(10))[0] == "kept"
+        assert receive_all(stream, until="kept")
         assert collector.num_kept == 1 and collector.problems == []
 
 
@@ -319,13 +270,13 @@ def test_times_of_a_run_are_those_of_its_own_clock(tmp_path: Path) -> None:
 
 
 def test_interrupt_ends_the_wait_for_other_hosts(tmp_path: Path) -> None:
-    port = _free_port()
+    port = free_port()
     command = [sys.executable, "-m", "hocket.cli", "observe", "run", "--listen", f"127.0.0.1:{port}", "--output",
                str(tmp_path / "run"), "--"]  # fmt: skip
     ready = tmp_path / "ready"
     with (
-        _started([*command, sys.executable, "-c", _waits_for(ready)]) as first,
-        _started(_joined(port, *_lives_with_its_agent(ready))) as other,
+        started([*command, sys.executable, "-c", waits_for(ready)]) as first,
+        started(joined(port, *_lives_with_its_agent(ready))) as other,
     ):
         while not ready.exists():
             assert first.poll() is None and other.poll() is None

@@ -18,6 +18,8 @@ import pytest
 from hocket import _native
 from hocket.bench.launchers import mpich_job, openmpi_job, wheel_file
 from hocket.observe import ObservedRun, SavedProcess, open_run
+from hocket.observe.saved import follow
+from hocket.observe.store.followed_run import RunFollower
 
 pytestmark = pytest.mark.timeout(170)
 Run = Callable[..., list[subprocess.CompletedProcess[str]]]
@@ -188,3 +190,64 @@ def test_top_shows_the_ranks_of_both_hosts(lab: Any, tmp_path: Path) -> None:
         for each in started:
             os.killpg(each.pid, signal.SIGKILL)
             each.wait(30)
+
+
+BUSY = """
+import os, sys, time
+from hocket import observe
+number = 0
+while not os.path.exists(sys.argv[1]):
+    with observe.region("busy", step=number):
+        time.sleep(0.0001)
+    number += 1
+"""
+
+
+def test_a_busy_host_leaves_a_slow_network_to_the_program(lab: Any, tmp_path: Path) -> None:
+    """It records more than a share of its 4 Mbit/s, by a clock that is 500 s ahead: the rest comes at the end."""
+    most_share, rate_nbytes_s, seconds = 0.65, 4e6 / 8, 8.0  # its queue lets 128 KiB through at once
+    first, second = lab.hosts
+    second.set_rate(4e-3)
+    over, run, address = tmp_path / "over", tmp_path / "run", f"{first.address}:{PORT}"
+    ahead = ["unshare", "--time", "--monotonic", "500", "--fork"]
+    waits = f"import os, time\nwhile not os.path.exists({str(over)!r}): time.sleep(0.02)"
+    commands = [
+        first.command([*OBSERVE, "--output", str(run), "--listen", address, "--", sys.executable, "-c", waits]),
+        second.command([*ahead, *OBSERVE, "--join", address, "--", sys.executable, "-c", BUSY, str(over)]),
+    ]
+    started = [subprocess.Popen(command, start_new_session=True) for command in commands]
+    try:
+        deadline_s = time.monotonic() + 60
+        while not [*run.glob("host-*/*.program")]:
+            assert time.monotonic() < deadline_s and all(each.poll() is None for each in started)
+            if run.exists():
+                follow(run)
+            time.sleep(0.1)
+        follower, rows, late_s = RunFollower(run), 0, []
+        sent_nbytes, began_s = _sent_nbytes(second), time.monotonic()
+        while time.monotonic() < began_s + seconds:
+            found = follower.look()
+            if "regions" in found.tables:
+                rows += len(found.tables["regions"]["ended_s"])
+                late_s.append(found.now_s - found.tables["regions"]["ended_s"].max())
+            time.sleep(0.02)
+        share = (_sent_nbytes(second) - sent_nbytes) / (time.monotonic() - began_s) / rate_nbytes_s
+        assert all(each.poll() is None for each in started)
+        over.touch()
+        assert [each.wait(120) for each in started] == [0, 0]
+    finally:
+        for each in started:
+            if each.poll() is None:
+                os.killpg(each.pid, signal.SIGKILL)
+                each.wait(30)
+    found_run = open_run(run)
+    (busy,) = (each for each in found_run.processes if each.host == "lab1")
+    assert found_run.problems == () and busy.problems == () and busy.lost == {}
+    assert busy.events["program"]["aux"].tolist() == [*range(len(busy.events["program"]))]
+    assert 100 < rows < len(busy.events["program"]), (rows, share)
+    assert 0 < share < most_share
+    assert -0.5 < min(late_s) < 30.0  # the clocks were compared
+
+
+def _sent_nbytes(host: Any) -> int:
+    return int(host.run("cat", "/sys/class/net/eth0/statistics/tx_bytes"))

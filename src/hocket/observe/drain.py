@@ -12,6 +12,7 @@ from hocket.observe.processes import io_counters, status_of
 from hocket.observe.saved import RECORDER_SUFFIX, events_path, saved_events
 from hocket.observe.sparse_copy import copy_sparsely
 from hocket.trace import EVENT_STATES, EndStatus, Owner, ReadWritten, RecorderSnapshot, Ring, read_recorder
+from hocket.whole_file import write_whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -105,7 +106,8 @@ class Drain:
         self.end_status = snapshot.end_status
         for ring in snapshot.rings.values():
             self._save_ring(ring, takes_open=True)
-        copy_sparsely(self.path, self.target / (self.name + RECORDER_SUFFIX))
+        # Who follows the run sees the copy whole, or not yet.
+        write_whole(self.target / (self.name + RECORDER_SUFFIX), lambda part: copy_sparsely(self.path, part))
         self.has_copy = True
         self.path.unlink(missing_ok=True)
 

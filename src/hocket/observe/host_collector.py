@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import re
 import socket
 import threading
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from shutil import rmtree
 from time import monotonic
 
 from hocket.boot.sealed import ProtocolError, ServerEnd
@@ -17,20 +19,23 @@ from hocket.boot.sockets import keep_alive, resolve
 from hocket.boot.tls import TlsFiles, TlsServer
 from hocket.clock import ClockServer, clock_origin
 from hocket.errors import InvalidArgument
+from hocket.observe.growth_pace import GrowthPace
+from hocket.observe.host_folder import HostFolder, checked_description, checked_growth, checked_head
 from hocket.observe.host_views import add_host, is_watched, keep_view, remove_host
-from hocket.observe.sealed_stream import PURPOSE, SealedStream
-from hocket.observe.sparse_copy import write_sparsely
+from hocket.observe.recorder_head import BLOCK_NBYTES
+from hocket.observe.saved import is_followed
+from hocket.observe.sealed_stream import PURPOSE, VERSION, SealedStream
 
 SILENCE_S = 30.0
 """An agent that has sent nothing for so long is lost; it sends something every few seconds."""
 _PROOF_S = 10.0
 _ANSWER_S = 10.0
 _LOOK_S = 0.2
+_FOLLOWED_TURN_S, _TURN_OF_HOST_S, _MOST_TURN_S = 0.05, 0.0005, 1.0
 _LOOK_EVERY_S = 0.5
 _MOST_UNPROVEN = 64
 _MOST_HOSTS = 4096
-_MOST_FILE_NBYTES = 1 << 40
-_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,126}")
+_MOST_IDENT = 64
 _RESOLVING_S = 30.0
 
 
@@ -45,6 +50,18 @@ def parse_address(text: str, *, needs_port: bool) -> tuple[str, int]:
     if not found or port > 65535 or (needs_port and port == 0):
         raise InvalidArgument(f"an address such as 10.0.0.1:29777 is needed, not {text!r}")
     return found[1] or found[2], port
+
+
+@dataclass
+class _Agent:
+    """An agent of another host, and who serves it."""
+
+    folder: HostFolder
+    stream: SealedStream
+    thread: threading.Thread
+    problem: str = ""
+    """Why its last connection ended."""
+    is_done: bool = False
 
 
 class HostCollector:
@@ -74,6 +91,8 @@ class HostCollector:
         self._lock = threading.Lock()
         self._num_hosts = 0
         self._num_unproven = 0
+        self._agents: dict[str, _Agent] = {}
+        """By the random text that each says when it joins."""
         self._open: dict[threading.Thread, str] = {}
         """Of each host that has not sent everything."""
         self._stops = threading.Event()
@@ -151,51 +170,87 @@ class HostCollector:
         finally:
             with self._lock:
                 self._num_unproven -= 1
-        name, folder = "?", None
+        name, agent = "?", None
         try:
             kind, content = stream.receive_object(_ANSWER_S)
-            if kind != "join" or not isinstance(content, str):
-                raise ProtocolError("an agent must say first from which host it is")
-            name = re.sub(r"[^A-Za-z0-9.-]", "-", content)[:64] or "unnamed"
-            with self._lock:
-                self._num_hosts += 1
-                folder = self._target / f"host-{self._num_hosts}-{name}"
-                self._open[threading.current_thread()] = name
+            name, ident = _joined_host(kind, content, stream)
+            agent = self._enter(name, ident, stream)
+            if agent is None:
+                return
+            known = json.dumps(agent.folder.known_sizes()).encode()
             origin = clock_origin()
-            welcome = {"clock_port": self._clock.address[1], "boot_id": origin.boot_id, "offset_s": origin.offset_s}
+            welcome = {
+                "clock_port": self._clock.address[1],
+                "boot_id": origin.boot_id,
+                "offset_s": origin.offset_s,
+                "known_nbytes": len(known),
+            }
             stream.send_object("welcome", welcome, _ANSWER_S)
-            self._receive_files(stream, folder)
+            stream.send_content(io.BytesIO(known), len(known), _ANSWER_S)
+            self._receive(stream, agent.folder)
+            agent.is_done = True
         except (OSError, ProtocolError) as error:
-            self.problems.append(f"host {name}: {error}; what it recorded stays there")
-            if folder is not None:
-                rmtree(_part_of(folder), ignore_errors=True)
+            rest = agent.folder.abandon() if agent is not None else "what it recorded stays there"
+            problem = f"host {name}: {error}; {rest}"
+            with self._lock:
+                self.problems.append(problem)
+                if agent is not None:
+                    agent.problem = problem
         finally:
             stream.close()
-            if folder is not None:
-                remove_host(self._memory, folder.name)
+            if agent is not None:
+                remove_host(self._memory, agent.folder.folder.name)
             with self._lock:
                 self._open.pop(threading.current_thread(), None)
 
-    def _receive_files(self, stream: SealedStream, folder: Path) -> None:
-        part = _part_of(folder)
-        part.mkdir()
-        add_host(self._memory, folder.name)
+    def _enter(self, name: str, ident: str, stream: SealedStream) -> _Agent | None:
+        """Return an agent that joins, or one whose connection was broken and that comes again; None: not now."""
+        own = threading.current_thread()
+        with self._lock:
+            self._open[own] = name
+            agent = self._agents.get(ident)
+            if agent is None:
+                self._num_hosts += 1
+                folder = HostFolder(self._target / f"host-{self._num_hosts}-{name}")
+                agent = self._agents[ident] = _Agent(folder, stream, own)
+                return agent
+            before = agent.thread
+        agent.stream.shut_down()  # it may not have noticed yet
+        before.join(_ANSWER_S)
+        with self._lock:
+            if before.is_alive() or agent.thread is not before or agent.is_done:
+                return None
+            self.problems.remove(agent.problem)
+            agent.stream, agent.thread = stream, own
+            return agent
+
+    def _receive(self, stream: SealedStream, folder: HostFolder) -> None:
+        """Take what the host sends while the run goes on, and all that is left at its end."""
+        host, pace = folder.folder.name, GrowthPace()
+        add_host(self._memory, host)
         while True:
-            kind, content = self._next(stream)
+            kind, content = self._next(stream, pace)
             if kind == "view":
-                keep_view(self._memory, folder.name, content)
+                keep_view(self._memory, host, content)
+            elif kind == "description":
+                nbytes = checked_description(content)
+                pace.take_other(nbytes)
+                folder.describe(nbytes, stream)
+            elif kind == "head":
+                head = checked_head(content)
+                pace.take_other(len(head[-1]) * BLOCK_NBYTES)
+                folder.patch_head(head, stream)
+            elif kind == "growth":
+                growth = checked_growth(content)
+                pace.take(growth[-1])
+                folder.grow(growth, stream)
+            elif kind == "grown":
+                pace.end_answer(monotonic(), has_more=content is True)
             elif kind == "file":
-                name, nbytes = _checked_file(content)
-                with (part / name).open("xb") as file:
-                    while nbytes > 0:
-                        data = stream.receive(SILENCE_S)
-                        if not 0 < len(data) <= nbytes:
-                            raise ProtocolError("a file has another size than was announced")
-                        write_sparsely(file, data)
-                        nbytes -= len(data)
-                    file.truncate()
+                pace.end()
+                folder.add(content, stream)
             elif kind == "end":
-                os.rename(part, folder)
+                folder.finish()
                 self.num_kept += 1
                 with suppress(OSError):  # the agent has left: it keeps its copy
                     stream.send_object("kept", None, _ANSWER_S)
@@ -203,7 +258,7 @@ class HostCollector:
             elif kind != "alive":
                 raise ProtocolError(f"unknown message {kind[:40]!r}")
 
-    def _next(self, stream: SealedStream) -> tuple[str, object]:
+    def _next(self, stream: SealedStream, pace: GrowthPace) -> tuple[str, object]:
         deadline_s = monotonic() + SILENCE_S
         while True:
             if self._gives_up.is_set():
@@ -211,16 +266,44 @@ class HostCollector:
             if is_watched(self._memory) and monotonic() - stream.asked_s > _LOOK_EVERY_S:
                 stream.asked_s = monotonic()
                 stream.send_object("look", None, _ANSWER_S)
+            turn_s = self._ask_for_growth(stream, pace)
             try:
-                return stream.receive_object(min(_LOOK_S, deadline_s - monotonic()))
+                return stream.receive_object(min(turn_s, deadline_s - monotonic()))
             except TimeoutError:
                 if monotonic() >= deadline_s:
                     raise TimeoutError(f"nothing was heard of it for {SILENCE_S:.0f} s") from None
 
+    def _ask_for_growth(self, stream: SealedStream, pace: GrowthPace) -> float:
+        """Ask if it is time; return the seconds after which it may be time again."""
+        with self._lock:
+            num_hosts = len(self._open)
+        is_run_followed = is_followed(self._target)
+        if nbytes := pace.ask(monotonic(), num_hosts, is_followed=is_run_followed):
+            stream.send_object("grow", {"most_nbytes": nbytes, "is_followed": is_run_followed}, _ANSWER_S)
+        return max(_FOLLOWED_TURN_S if is_run_followed else _LOOK_S, min(num_hosts * _TURN_OF_HOST_S, _MOST_TURN_S))
 
-def _part_of(folder: Path) -> Path:
-    """Where a host's files lie until all have come."""
-    return folder.with_name("part-of-" + folder.name)
+
+def _joined_host(kind: str, content: object, stream: SealedStream) -> tuple[str, str]:
+    """Return the name of a host that joins, and what its agent calls itself.
+
+    Raises:
+        ProtocolError: it is none, or its agent sends what another version of hocket sends.
+    """
+    if kind != "join" or not isinstance(content, str | dict):
+        raise ProtocolError("an agent must say first from which host it is")
+    host, version = (content, 1) if isinstance(content, str) else (content.get("host"), content.get("version"))
+    if not isinstance(host, str) or type(version) is not int:
+        raise ProtocolError("an agent must say first from which host it is, and its version")
+    name = re.sub(r"[^A-Za-z0-9.-]", "-", host)[:64] or "unnamed"
+    if version != VERSION:
+        text = f"the agent of host {name} sends messages of version {version}, the first host reads version {VERSION}"
+        with suppress(OSError):
+            stream.send_object("refused", f"{text}: install the same hocket on all hosts", _ANSWER_S)
+        raise ProtocolError(f"{text}: install the same hocket on all hosts")
+    ident = content.get("agent") if isinstance(content, dict) else None
+    if not isinstance(ident, str) or not 0 < len(ident) <= _MOST_IDENT:
+        raise ProtocolError("an agent must say by which text it is known")
+    return name, ident
 
 
 def clock_key(secret: Secret) -> bytes:
@@ -231,15 +314,6 @@ def clock_key(secret: Secret) -> bytes:
 def _tls_server() -> TlsServer | None:
     certificate, key = os.environ.get("HOCKET_TLS_CERT"), os.environ.get("HOCKET_TLS_KEY")
     return TlsFiles(certificate, key).server_side() if certificate else None
-
-
-def _checked_file(content: object) -> tuple[str, int]:
-    if isinstance(content, list) and len(content) == 2:
-        name, nbytes = content
-        is_name = isinstance(name, str) and _FILE_NAME.fullmatch(name) is not None
-        if is_name and type(nbytes) is int and 0 <= nbytes <= _MOST_FILE_NBYTES:
-            return name, nbytes
-    raise ProtocolError("a file needs a name without special characters, and a size")
 
 
 def _authenticated(connection: socket.socket, end: ServerEnd) -> SealedStream:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+import secrets
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from hocket.boot.connecting import Place, connect_once
 from hocket.boot.sealed import ProtocolError, RankEnd, Role
@@ -16,7 +20,9 @@ from hocket.boot.sockets import Interface, resolve
 from hocket.clock import ClockOrigin, ClockReading, ask_clock, clock_origin
 from hocket.errors import CommTimeout, RecorderError
 from hocket.observe.host_collector import clock_key
-from hocket.observe.sealed_stream import CHUNK_NBYTES, PURPOSE, SealedStream
+from hocket.observe.host_growth import GrowthSender, send_rest
+from hocket.observe.saved import follow
+from hocket.observe.sealed_stream import PURPOSE, VERSION, SealedStream
 
 _CONNECT_S = 30.0
 _ALIVE_S = 2.0
@@ -27,6 +33,8 @@ _FIRST_INTERVAL_S = 1.0
 _LAST_INTERVAL_S = 10.0
 _RETRY_S = 0.1
 _LOOK_S = 0.2
+_AGAIN_S, _LAST_TRY_S = 1.0, 2.0
+_MOST_ASKED_NBYTES = _MOST_KNOWN_NBYTES = 64 << 20
 
 
 class HostJoiner:
@@ -39,9 +47,10 @@ class HostJoiner:
     Attributes:
         readings: comparisons of this host's clock with that of the first host; empty if it is the same clock.
         look: returns what the processes of this host do, for the first host, while somebody looks there.
+        growth: sends what is recorded while the run goes on.
 
     Raises:
-        RecorderError: nobody listens there, or it has another secret; names the address.
+        RecorderError: nobody listens there, it has another secret, or another version of hocket; names the address.
     """
 
     def __init__(self, address: tuple[str, int], timeout: float = _CONNECT_S) -> None:
@@ -50,16 +59,15 @@ class HostJoiner:
         self._secret = find_secret()
         self.readings: list[ClockReading] = []
         self.look: Callable[[], object] | None = None
+        self.growth: GrowthSender | None = None
         self._stops = threading.Event()
         self._error: BaseException | None = None
+        self._ident = secrets.token_hex(16)
         self._stream = self._connect(timeout)
         try:
-            self._stream.send_object("join", socket.gethostname(), _SEND_S)
-            kind, content = self._stream.receive_object(_SEND_S)
-            if kind != "welcome" or not isinstance(content, dict) or type(content.get("clock_port")) is not int:
-                raise ProtocolError("it does not answer as the first host of a recorded run")
-            origin = ClockOrigin(str(content.get("boot_id")), float(content.get("offset_s", 0.0)))
-            self._clock_port = int(content["clock_port"])
+            welcome = self._enter(self._stream)
+            origin = ClockOrigin(str(welcome.get("boot_id")), float(welcome.get("offset_s", 0.0)))
+            self._clock_port = int(welcome["clock_port"])
             self._has_same_clock = clock_origin().is_same(origin)
             if not self._has_same_clock:
                 self._compare(_CONNECT_S)
@@ -78,19 +86,10 @@ class HostJoiner:
         try:
             if self._error:
                 raise self._error
-            for path in sorted(folder.iterdir()):
-                with path.open("rb") as file:
-                    left = os.fstat(file.fileno()).st_size
-                    self._stream.send_object("file", [path.name, left], _SEND_S)
-                    while left > 0:
-                        data = file.read(min(CHUNK_NBYTES, left))
-                        if not data:
-                            raise OSError(f"{path} became shorter")
-                        self._stream.send(data, _SEND_S)
-                        left -= len(data)
+            send_rest(self._stream, folder, self.growth.sent if self.growth is not None else {})
             self._stream.send_object("end", None, _SEND_S)
             kind = "look"
-            while kind == "look":  # asked for before the end
+            while kind in ("look", "grow"):  # asked for before the end
                 kind, _ = self._stream.receive_object(_SEND_S)
             if kind != "kept":
                 raise ProtocolError(f"unknown message {kind[:40]!r}")
@@ -103,6 +102,10 @@ class HostJoiner:
         """Compare the clocks for the last time."""
         self._stops.set()
         self._thread.join(2 * _SEND_S)
+        if self._thread.is_alive():
+            self._error = TimeoutError("the first host does not read what is sent to it")
+        elif isinstance(self._error, OSError):
+            self._come_again(_LAST_TRY_S)
         if not self._has_same_clock and self._error is None:
             try:
                 self._compare(_CLOCK_S)
@@ -143,31 +146,92 @@ class HostJoiner:
                 continue  # the next address of the name
         return connect_once(interfaces[-1], self._address[1], place, deadline_s)
 
-    def _stay(self) -> None:
-        """Until the run ends: show that this agent runs, compare the clocks, and say what the processes do."""
-        interval_s, compared_s, shown_s = _FIRST_INTERVAL_S, monotonic(), monotonic()
+    def _enter(self, stream: SealedStream) -> dict[str, Any]:
+        """Say who this is; return what the first host answers."""
+        stream.send_object("join", {"host": socket.gethostname(), "version": VERSION, "agent": self._ident}, _SEND_S)
         try:
-            while not self._stops.is_set():
-                if self._is_asked() and self.look is not None:
-                    self._stream.send_object("view", self.look(), _SEND_S)
-                if monotonic() - shown_s >= _ALIVE_S:
-                    self._stream.send_object("alive", None, _SEND_S)
-                    shown_s = monotonic()
-                if not self._has_same_clock and monotonic() - compared_s >= interval_s:
-                    self._compare(_CLOCK_S)
-                    compared_s = monotonic()
-                    interval_s = min(interval_s * 1.2, _LAST_INTERVAL_S)
-        except (OSError, ProtocolError) as error:
-            self._error = error
+            kind, content = stream.receive_object(_SEND_S)
+        except ConnectionError as error:
+            raise ConnectionError(f"{error}: the first host may run another version of hocket") from None
+        if kind == "refused":
+            raise ProtocolError(str(content)[:1000])
+        if kind != "welcome" or not isinstance(content, dict):
+            raise ProtocolError("it does not answer as the first host of a recorded run")
+        port, nbytes = content.get("clock_port"), content.get("known_nbytes")
+        if type(port) is not int or type(nbytes) is not int or not 0 <= nbytes <= _MOST_KNOWN_NBYTES:
+            raise ProtocolError("it does not answer as the first host of a recorded run")
+        try:
+            known = json.loads(b"".join(stream.receive_content(nbytes, _SEND_S)))
+        except (ValueError, RecursionError):
+            known = None
+        if not isinstance(known, dict):
+            raise ProtocolError("it does not say what it has of this host")
+        if self.growth is not None:
+            self.growth.continue_from(known)
+        return content
 
-    def _is_asked(self) -> bool:
+    def _come_again(self, timeout: float) -> None:
+        """Join once more after the connection was broken; without success the error stays."""
         try:
-            kind, _ = self._stream.receive_object(_LOOK_S)
+            stream = self._connect(timeout)
+        except RecorderError:
+            return
+        try:
+            self._enter(stream)
+        except (OSError, ProtocolError):
+            stream.close()
+        else:
+            self._stream.close()
+            self._stream, self._error = stream, None
+
+    def _stay(self) -> None:
+        """Until the run ends: answer the first host, and join again where the connection was broken."""
+        while not self._stops.is_set():
+            try:
+                self._serve()
+            except OSError as error:
+                self._error = error
+            except ProtocolError as error:
+                self._error = error
+                return
+            while self._error is not None and not self._stops.wait(_AGAIN_S):
+                self._come_again(_AGAIN_S)
+
+    def _serve(self) -> None:
+        """Show that this agent runs, compare the clocks, and send what is asked for."""
+        interval_s, compared_s, shown_s = _FIRST_INTERVAL_S, monotonic(), monotonic()
+        while not self._stops.is_set():
+            self._answer()
+            if monotonic() - shown_s >= _ALIVE_S:
+                self._stream.send_object("alive", None, _SEND_S)
+                shown_s = monotonic()
+            if not self._has_same_clock and monotonic() - compared_s >= interval_s:
+                self._compare(_CLOCK_S)
+                compared_s = monotonic()
+                interval_s = min(interval_s * 1.2, _LAST_INTERVAL_S)
+
+    def _answer(self) -> None:
+        """Answer what the first host asks for, if it does so soon."""
+        try:
+            kind, content = self._stream.receive_object(_LOOK_S)
         except TimeoutError:
-            return False
-        if kind != "look":
+            return
+        if kind == "look":
+            if self.look is not None:
+                self._stream.send_object("view", self.look(), _SEND_S)
+        elif kind == "grow" and isinstance(content, dict):
+            nbytes = content.get("most_nbytes")
+            if type(nbytes) is not int or not 0 < nbytes <= _MOST_ASKED_NBYTES:
+                raise ProtocolError(f"it asks for {nbytes!r:.40} bytes")
+            if self.growth is None:
+                self._stream.send_object("grown", False, _SEND_S)
+                return
+            if content.get("is_followed") is True:
+                with suppress(OSError):  # a full disk is told at the end
+                    follow(self.growth.folder)
+            self.growth.answer(self._stream, nbytes)
+        else:
             raise ProtocolError(f"unknown message {kind[:40]!r}")
-        return True
 
     def _compare(self, timeout: float) -> None:
         try:

@@ -18,6 +18,7 @@ from hocket.observe.command import check_command, running
 from hocket.observe.completeness import RunCompleteness, account_numbers, total_of
 from hocket.observe.hook_watch import HookWatch
 from hocket.observe.host_collector import HostCollector, parse_address
+from hocket.observe.host_growth import GrowthSender
 from hocket.observe.host_joiner import HostJoiner
 from hocket.observe.host_views import view_message
 from hocket.observe.job_watcher import JobWatcher
@@ -147,6 +148,7 @@ def join_run(
                 lease.publish(agent.memory)
                 watcher = JobWatcher(agent.places)
                 joiner.look = lambda: view_message(watcher.look())
+                joiner.growth = GrowthSender(target, lambda: agent.drains)
                 recording = _record(agent, command, variables, layers, lease, joiner)
             joiner.send_run(target)
         finally:

@@ -34,13 +34,16 @@ CLAIM_FILE = "recording"
 """In the folder of a run while it is being recorded: what is known of it so far."""
 RECORDER_FILES = "hocket-recorder-"
 """Begin of the names of recorders of processes that run."""
-_FOLLOWED_FILE = "followed"
+FOLLOWED_FILE = "followed"
+"""In the folder of a run: touched by those who follow it."""
 _FOLLOWED_S = 5.0
 _LATEST_EVENTS = 256
 """Of each ring of a process that runs: enough for what is in flight."""
 RECORDER_SUFFIX = ".recorder"
 HOST_FOLDERS = "host-*"
 """In the folder of a run: those of other hosts."""
+LIVE_FOLDER = "live"
+"""In the folder of another host until all has come: the recorders of its processes, without their events."""
 HEAD = Head("hocket recorded run, version ", 2, RecorderError, title="a recorded run", most_nbytes=16 << 20)
 
 
@@ -209,13 +212,13 @@ def save_progress(folder: Path, description: RunDescription, memory: Path) -> No
 
 def follow(folder: Path) -> None:
     """Ask the agent of a run that goes on to save events sooner, for the next seconds."""
-    (folder / _FOLLOWED_FILE).touch()
+    (folder / FOLLOWED_FILE).touch()
 
 
 def is_followed(folder: Path) -> bool:
     """Return whether somebody has asked for that."""
     try:
-        return time() - (folder / _FOLLOWED_FILE).stat().st_mtime < _FOLLOWED_S
+        return time() - (folder / FOLLOWED_FILE).stat().st_mtime < _FOLLOWED_S
     except OSError:
         return False
 
@@ -238,7 +241,8 @@ def open_run(folder: str | Path) -> ObservedRun:
         1
     """
     path = Path(folder)
-    loaded = {each: load_description(each) for each in (path, *sorted(path.glob(HOST_FOLDERS)))}
+    problems: list[str] = []
+    loaded = load_hosts(path, problems)
     descriptions = {each: description for each, (description, _) in loaded.items()}
     origin_ns = descriptions[path].anchors[0][1]
     processes = [
@@ -247,7 +251,7 @@ def open_run(folder: str | Path) -> ObservedRun:
         for clock in (_clock(description, origin_ns),)
         for name, snapshot in recorders_of(each, memory)
     ]
-    problems = [
+    problems += [
         f"{each / (name + RECORDER_SUFFIX)}: it is missing"
         for each, description in descriptions.items()
         for name in sorted(set(description.num_events) - {process.name for process in processes})
@@ -300,6 +304,61 @@ def name_of(path: Path, owner: Owner) -> str:
     """
     name, end = path.name.removeprefix(RECORDER_FILES), f"-{owner.image}"
     return name if name.endswith(end) else name + end
+
+
+def load_hosts(folder: Path, problems: list[str]) -> dict[Path, tuple[RunDescription, Path | None]]:
+    """Return what `load_description` does for each host of a run, by its folder, the first host first.
+
+    Args:
+        folder: of the run.
+        problems: of which other hosts nothing can be read, or not all has come, is appended.
+
+    Raises:
+        RecorderError: the folder has no run; names the file.
+    """
+    found = {folder: load_description(folder)}
+    awaits_hosts = (folder / CLAIM_FILE).exists()
+    for each in sorted(folder.glob(HOST_FOLDERS)):
+        try:
+            description, memory = load_description(each)
+        except RecorderError as error:
+            problems.append(str(error))
+            continue
+        if memory is not None and not awaits_hosts:
+            problems.append(f"{each}: not all that host {description.host} recorded has come")
+        # Where its recorders lie on that host means nothing here.
+        found[each] = description, None if memory is None else each / LIVE_FOLDER
+    return found
+
+
+def agent_memory(folder: Path) -> Path | None:
+    """Return the folder in memory of the agent that records a run, or waits for its other hosts.
+
+    None: the run was recorded. The agent may have been killed (`hocket.observe.agent.is_alive`).
+    """
+    try:
+        _, content = HEAD.load(folder / CLAIM_FILE)
+    except RecorderError:
+        return None
+    return Path(str(content.get("memory")))
+
+
+def parse_description(text: str, place: str) -> RunDescription:
+    """Return what a description says that another host has sent.
+
+    Args:
+        text: JSON.
+        place: origin of the text, for messages.
+
+    Raises:
+        RecorderError: it is no description.
+    """
+    return _description(HEAD.parse(text, place)[1], place)
+
+
+def description_text(description: RunDescription) -> str:
+    """Return a description as JSON, for `parse_description`."""
+    return json.dumps({HEAD.key: HEAD.text, **asdict(description)})
 
 
 def load_description(folder: Path) -> tuple[RunDescription, Path | None]:
@@ -399,7 +458,7 @@ def _description(content: dict[str, Any], place: str) -> RunDescription:
         )
     except KeyError as error:
         raise RecorderError(f"{place}: the key {error} is missing") from None
-    except (TypeError, ValueError, AttributeError, InvalidArgument) as error:
+    except (TypeError, ValueError, OverflowError, AttributeError, InvalidArgument) as error:
         raise RecorderError(f"{place}: {error}") from None
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import socket
 from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
 from time import monotonic
-from typing import Any
+from typing import Any, BinaryIO
 
 from hocket.boot.sealed import End, ProtocolError
 
 PURPOSE = "hocket observe"
 """Name of the job in the protocol of control connections."""
+VERSION = 2
+"""Of the messages between agents. Raise it when their meaning changes: an agent of another version is refused."""
 CHUNK_NBYTES = 512 << 10
 _READ_NBYTES = 1 << 20
 
@@ -48,6 +52,34 @@ class SealedStream:
         """Send a JSON object with one key."""
         self.send(json.dumps({kind: content}).encode(), timeout)
 
+    def send_content(self, file: BinaryIO, nbytes: int, timeout: float) -> None:
+        """Send what a file has from its present position on, in pieces.
+
+        Raises:
+            OSError: the connection is broken, the other side does not read a piece within `timeout` seconds, or the
+                file is shorter.
+        """
+        while nbytes > 0:
+            piece = file.read(min(CHUNK_NBYTES, nbytes))
+            if not piece:
+                raise OSError("a file became shorter while it was sent")
+            self.send(piece, timeout)
+            nbytes -= len(piece)
+
+    def receive_content(self, nbytes: int, timeout: float) -> Iterator[bytes]:
+        """Yield the pieces of what `send_content` has sent.
+
+        Raises:
+            OSError: the connection is broken, or the next piece did not come within `timeout` seconds.
+            ProtocolError: the pieces have another size together.
+        """
+        while nbytes > 0:
+            piece = self.receive(timeout)
+            if not 0 < len(piece) <= nbytes:
+                raise ProtocolError("a content has another size than was announced")
+            nbytes -= len(piece)
+            yield piece
+
     def receive(self, timeout: float) -> bytes:
         """Return the next message.
 
@@ -77,6 +109,11 @@ class SealedStream:
             raise ProtocolError("a message must be a JSON object with one key")
         [(kind, value)] = content.items()
         return kind, value
+
+    def shut_down(self) -> None:
+        """End the connection; another thread that sends or receives gets an error. It closes it."""
+        with suppress(OSError):  # it is broken already
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the connection."""

@@ -27,7 +27,7 @@ def copy_sparsely(source: Path, target: Path) -> None:
     try:
         with target.open("wb") as copy:
             size = os.fstat(fd).st_size
-            for begin, end in _data(fd, size):
+            for begin, end in data_ranges(fd, size):
                 copy.seek(begin)
                 while copy.tell() < end:
                     part = os.pread(fd, min(_MOST_NBYTES, end - copy.tell()), copy.tell())
@@ -52,8 +52,8 @@ def write_sparsely(file: BinaryIO, content: bytes) -> None:
             file.write(block)
 
 
-def _data(fd: int, size: int) -> Iterator[tuple[int, int]]:
-    """The parts of a file that are no holes, whole where its file system does not say."""
+def data_ranges(fd: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of the parts of a file that are no holes, whole where its file system does not say."""
     end = 0
     while end < size:
         try:

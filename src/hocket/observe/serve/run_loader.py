@@ -16,7 +16,7 @@ from hocket.observe.saved import load_description, open_run
 from hocket.observe.serve.live import LiveRuns
 from hocket.observe.serve.run_analyst import RunAnalyst
 from hocket.observe.store.arrow_batches import arrow_table
-from hocket.observe.store.followed_run import RunFollower
+from hocket.observe.store.followed_run import RunFollower, goes_on
 from hocket.observe.store.interface import IngestAnswer, RunInStore, RunStore
 from hocket.observe.store.run_tables import run_tables
 from hocket.observe.store.segments import MOST_RUN_NAME
@@ -83,7 +83,7 @@ class RunLoader:
         description = self._description()
         if description is None:
             return
-        if description.exit_code is not None:
+        if description.exit_code is not None and not goes_on(self._folder):
             self._load()
             return
         live_name = self._name + LIVE_ENDING

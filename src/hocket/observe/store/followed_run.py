@@ -15,12 +15,12 @@ from hocket.observe.analysis.operations import operations_of
 from hocket.observe.completeness import unavailable
 from hocket.observe.run_clock import RunClock
 from hocket.observe.saved import (
-    HOST_FOLDERS,
     ObservedRun,
     RunDescription,
     SavedProcess,
+    agent_memory,
     follow,
-    load_description,
+    load_hosts,
     process_order,
     recorders_of,
     saved_events,
@@ -59,6 +59,12 @@ class FollowedRows:
     is_over: bool
 
 
+def goes_on(folder: Path) -> bool:
+    """Return whether the agent that records a run lives: it waits for other hosts when the command has ended."""
+    memory = agent_memory(folder)
+    return memory is not None and is_alive(memory)
+
+
 def read_latest(folder: Path) -> tuple[ObservedRun, float]:
     """Read what the processes of a run did last, completed or not, from the memory of those that run.
 
@@ -74,7 +80,7 @@ def read_latest(folder: Path) -> tuple[ObservedRun, float]:
     Raises:
         RecorderError: the folder has no run; names the file.
     """
-    found = _loaded(folder)
+    found = load_hosts(folder, [])
     first = found[folder][0]
     processes = [
         _process(name, snapshot, description, _clock(description, first))
@@ -84,11 +90,6 @@ def read_latest(folder: Path) -> tuple[ObservedRun, float]:
     processes.sort(key=process_order)
     now_s = float(_clock(first, first).seconds_at_ns(monotonic_ns()))
     return ObservedRun(folder, first, tuple(processes)), now_s
-
-
-def _loaded(folder: Path) -> dict[Path, tuple[RunDescription, Path | None]]:
-    """The descriptions of a run by their folders, and where the recorders of processes that run are."""
-    return {each: load_description(each) for each in (folder, *sorted(folder.glob(HOST_FOLDERS)))}
 
 
 def _clock(description: RunDescription, first: RunDescription) -> RunClock:
@@ -127,17 +128,20 @@ class RunFollower:
             RecorderError: the folder has no run; names the file.
         """
         follow(self._folder)
-        found = _loaded(self._folder)
+        found = load_hosts(self._folder, [])
         first, memory = found[self._folder]
         fresh: dict[tuple[str, str], dict[str, NDArray[np.void]]] = {}
         for folder, (description, host_memory) in found.items():
-            if names := {name for name, _, _ in self._grown(folder)}:
-                self._read_heads(folder, host_memory, description, _clock(description, first), names)
-                for name, ring, path in self._grown(folder):
+            if grown := [*self._grown(folder)]:
+                # Events that come meanwhile may have names that these heads lack: they are read at the next look.
+                clock = _clock(description, first)
+                self._read_heads(folder, host_memory, description, clock, {name for name, *_ in grown})
+                for name, ring, path, size in grown:
                     if (description.host, name) in self._processes:
-                        fresh.setdefault((description.host, name), {})[ring] = self._read(path, ring)
-        now_s = float(_clock(first, first).seconds_at_ns(monotonic_ns())) if memory else 0.0
-        is_over = not fresh and (memory is None or self._has_lost(memory))
+                        fresh.setdefault((description.host, name), {})[ring] = self._read(path, ring, size)
+        agent = memory or agent_memory(self._folder)  # when the command has ended, it may wait for other hosts
+        now_s = float(_clock(first, first).seconds_at_ns(monotonic_ns())) if agent else 0.0
+        is_over = not fresh and (agent is None or self._has_lost(agent))
         return FollowedRows(self._tables(first, fresh) if fresh else {}, now_s, is_over)
 
     def _has_lost(self, memory: Path) -> bool:
@@ -147,8 +151,8 @@ class RunFollower:
         self._asked_s = monotonic()
         return not is_alive(memory)
 
-    def _grown(self, folder: Path) -> Iterator[tuple[str, str, Path]]:
-        """The process, ring and path of each file that has become longer."""
+    def _grown(self, folder: Path) -> Iterator[tuple[str, str, Path, int]]:
+        """The process, ring, path and size of each file that has become longer."""
         record_nbytes = saved_layout().itemsize
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -156,8 +160,8 @@ class RunFollower:
                 if ring not in RINGS or not name:
                     continue
                 path = Path(entry.path)
-                if entry.stat().st_size >= self._offsets.get(path, 0) + record_nbytes:
-                    yield name, ring, path
+                if (size := entry.stat().st_size) >= self._offsets.get(path, 0) + record_nbytes:
+                    yield name, ring, path, size
 
     def _read_heads(
         self, folder: Path, memory: Path | None, description: RunDescription, clock: RunClock, names: set[str]
@@ -172,13 +176,13 @@ class RunFollower:
             self.places.setdefault((process.host, process.name), len(self.places))
             self._processes[process.host, process.name] = process
 
-    def _read(self, path: Path, ring: str) -> NDArray[np.void]:
+    def _read(self, path: Path, ring: str, size: int) -> NDArray[np.void]:
         import numpy as np
 
         layout, offset = saved_layout(), self._offsets.get(path, 0)
         with path.open("rb") as file:
             file.seek(offset)
-            content = file.read(_MOST_NBYTES // layout.itemsize * layout.itemsize)
+            content = file.read(min(size - offset, _MOST_NBYTES // layout.itemsize * layout.itemsize))
         whole = len(content) // layout.itemsize * layout.itemsize
         self._offsets[path] = offset + whole
         events = np.frombuffer(content[:whole], layout)
