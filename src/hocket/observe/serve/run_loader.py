@@ -32,7 +32,7 @@ _LOOK_S = 0.04
 _SENDER = "loader"
 _BATCH_ROWS = 65_536
 _STORED_S = 120.0
-_LOST_S = 2.0
+_LOST_S, _MOST_LOST_S = 2.0, 60.0
 _BEGINNING_S = 30.0
 """A run that has just begun may say nothing so long."""
 LIVE_ENDING = "-live"
@@ -64,16 +64,24 @@ class RunLoader:
         self._thread.join(_STORED_S)
 
     def _run(self) -> None:
+        pause_s = _LOST_S
         while not self._stops.is_set():
             try:
                 if not self._owner.is_loaded(self._name):
                     self._follow()
+                self._report("")
                 return
-            except (HocketError, OSError) as error:
-                self._owner.report(f"run {self._name}", f"{self._folder}: {error}")
-                if not isinstance(error, PeerFailure):
-                    return
-            self._stops.wait(_LOST_S)  # the database of the store is away: then the run is followed from its beginning
+            except (PeerFailure, OSError) as error:  # the database is away, or a disk is full: it may not stay so
+                self._report(str(error))
+            except Exception as error:  # of a file that another process has written: the server goes on
+                named = str(error) if isinstance(error, HocketError) else f"{type(error).__name__}: {error}"
+                self._report(named)
+                return
+            self._stops.wait(pause_s)  # then the run is followed from its beginning
+            pause_s = min(2 * pause_s, _MOST_LOST_S)
+
+    def _report(self, problem: str) -> None:
+        self._owner.report(f"run {self._name}", f"{self._folder}: {problem}" if problem else "")
 
     def _follow(self) -> None:
         """Store what a run saves, until it is over; then all of it."""

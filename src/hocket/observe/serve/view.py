@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hocket.errors import InvalidArgument
 from hocket.observe.store.interface import RunInStore, RunStore
 from hocket.observe.store.rollups import LATEST_S
 from hocket.observe.store.table_questions import TableQuestion
 
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+
 DEFAULT_SPANS, MOST_SPANS = 600, 4000
 _TIMEOUT_S = 30.0
 _MOST_ROWS = 100_000
+_MOST_SAMPLES = 60_000
+MOST_THINNED_ROWS = 400_000
+"""Of `thinned`: each series has its first and its last row."""
 _MOST_COMMAND = 2000
+
+
+def thinned(rows: ir.Table, series: Sequence[str], time: str = "at_s") -> ir.Table:
+    """Return at most about `_MOST_SAMPLES` rows, however long a run is: of each series each n-th row, and the last one.
+
+    Args:
+        rows: of series.
+        series: columns by which they differ.
+        time: column with the time of a row.
+    """
+    import ibis
+
+    own, whole = ibis.window(group_by=list(series), order_by=time), ibis.window()
+    numbered = rows.mutate(
+        number_=ibis.row_number().over(own),
+        length_=rows.count().over(ibis.window(group_by=list(series))),
+        step_=rows.count().over(whole) // _MOST_SAMPLES + 1,
+    )
+    chosen = numbered.filter((numbered.number_ % numbered.step_ == 0) | (numbered.number_ == numbered.length_ - 1))
+    return chosen.drop("number_", "length_", "step_")
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ class RunStore(Protocol):
     ) -> None: ...
 
     def report(self, place: str, problem: str) -> None:
-        """Show a problem of something that goes on beside the store."""
+        """Show a problem of something that goes on beside the store; "": it is gone."""
 
     def run_names(self) -> list[str]:
         """Return the names of all runs, the one that was made last first."""

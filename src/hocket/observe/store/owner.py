@@ -220,9 +220,12 @@ class StoreOwner:
         return [str(each) for each in _LOADED.load(path)[1].get("runs", [])] if path.exists() else []
 
     def report(self, place: str, problem: str) -> None:
-        """Show a problem of something that goes on beside the store."""
+        """Show a problem of something that goes on beside the store; "": it is gone."""
         with self._runs_lock:
-            self._problems[place] = problem[:_MOST_PROBLEM]
+            if problem:
+                self._problems[place] = problem[:_MOST_PROBLEM]
+            else:
+                self._problems.pop(place, None)
 
     @property
     def problems(self) -> dict[str, str]:

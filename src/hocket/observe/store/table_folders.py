@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hocket.errors import RecorderError
 from hocket.observe.store.arrow_batches import arrow, check_columns, checked_rows, schema_of
-from hocket.observe.store.columns import NUMBER, TABLE_COLUMNS
+from hocket.observe.store.columns import NUMBER, TABLE_COLUMNS, TEXT
 from hocket.observe.store.parquet import TABLES_FILE, load_tables_file
 
 if TYPE_CHECKING:
@@ -101,10 +101,12 @@ def _tables_of_run(folder: Path) -> list[tuple[str, Path]]:
 def _opened(table: str, path: Path) -> Any:
     """The Parquet file of a table, whose columns and size are checked."""
     pa = arrow()
+    texts = [name for name, kind in TABLE_COLUMNS[table].items() if kind == TEXT]
     if not path.is_file():
         raise RecorderError(f"{path}: it is missing")
     try:
-        file = pa.parquet.ParquetFile(path)
+        # Each text once, as in the file: whoever repeats a long one a million times in few bytes takes no memory.
+        file = pa.parquet.ParquetFile(path, read_dictionary=texts)
         schema, metadata = file.schema_arrow, file.metadata
         largest = max((metadata.row_group(each).total_byte_size for each in range(metadata.num_row_groups)), default=0)
     except (pa.ArrowException, *_DAMAGED) as error:

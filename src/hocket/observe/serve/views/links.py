@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from hocket.observe.serve.view import View, ViewSource, ViewWindow
+from hocket.observe.serve.view import MOST_THINNED_ROWS, View, ViewSource, ViewWindow, thinned
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
@@ -91,13 +91,14 @@ def _links(table: Tables) -> ir.Table:
 def _samples(table: Tables) -> ir.Table:
     rows = table("host_samples_in_window")
     chosen = rows.filter(rows.source == "network", rows.number.isin((*_RATES, *_ERRORS)))
-    return chosen[["host", "device", "number", "at_s", "value"]].order_by("host", "device", "number", "at_s")
+    samples = thinned(chosen[["host", "device", "number", "at_s", "value"]], ("host", "device", "number"))
+    return samples.order_by("host", "device", "number", "at_s")
 
 
 def _make(source: ViewSource, window: ViewWindow) -> LinksView:
     _, _, begin_s, end_s = source.ask("totals", window)
     samples: dict[tuple[str, str], dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
-    for row in source.rows(_samples, *source.limits(window)):
+    for row in source.rows(_samples, *source.limits(window), most_rows=MOST_THINNED_ROWS):
         samples[row["host"], row["device"]][row["number"]].append((row["at_s"], row["value"]))
     series = [
         LinkSeries(host, device, [at for at, _ in numbers[_RATES[0]]][1:][:: _step(numbers)],

@@ -12,10 +12,11 @@ from hocket.observe.serve.view import View, ViewSource, ViewWindow
 if TYPE_CHECKING:
     import ibis.expr.types as ir
 
-    from hocket.observe.store.table_questions import Tables
+    from hocket.observe.store.table_questions import TableQuestion, Tables
 
 _MOST_RANKS = 64
 """More ranks are shown by host."""
+_UNKNOWN, _NO_JOB = "unknown host", -1
 
 
 @dataclass(frozen=True)
@@ -71,63 +72,104 @@ class MatrixView:
     waits: list[JobWaits]
 
 
+def _hosts(table: Tables) -> ir.Table:
+    """The host of each rank of a job; of job -1, those of ranks whose job is not known."""
+    import ibis
+
+    rows, communicators = table("totals"), table("communicators")[["comm", "job"]].distinct()
+    of_jobs = rows.filter(rows["rank"] >= 0).join(communicators, "comm")[["job", "rank", "host"]]
+    processes = table("processes")
+    others = processes.filter(processes["rank"] >= 0).select("rank", "host", job=ibis.literal(_NO_JOB, "int64"))
+    known = of_jobs.union(others[["job", "rank", "host"]])
+    return known.group_by("job", "rank").aggregate(host=known.host.max()).order_by("job", "rank")
+
+
 def _cells(table: Tables) -> ir.Table:
-    return table("matrix").order_by("job", "rank", "peer_rank")
+    return table("matrix").rename(other_rank="peer_rank")
 
 
 def _waits(table: Tables) -> ir.Table:
     rows, communicators = table("waits"), table("communicators")[["comm", "job"]].distinct()
     rows = rows.filter(rows["rank"] >= 0, rows["late_rank"] >= 0, rows["rank"] != rows["late_rank"], rows["wait_s"] > 0)
-    of_jobs = rows.join(communicators, "comm")[["job", "rank", "late_rank", "wait_s"]]
-    sums = of_jobs.group_by("job", "rank", "late_rank")
-    return sums.aggregate(num_waits=of_jobs.count(), wait_s=of_jobs.wait_s.sum()).order_by("job", "rank", "late_rank")
+    return rows.join(communicators, "comm").select("job", "rank", "wait_s", other_rank="late_rank", num_waits=1)
 
 
-def _ranks(table: Tables) -> ir.Table:
-    rows = table("processes")
-    return rows.filter(rows["rank"] >= 0)[["rank", "host"]]
+_BYTES, _WAITED = ("sent_nbytes", "num_messages", "modelled_nbytes"), ("num_waits", "wait_s")
+
+
+def _between(rows_of: TableQuestion, sums: tuple[str, ...], *, hosts: bool) -> TableQuestion:
+    """The sums between two ranks, of jobs with few of them; or between two hosts, of all other jobs."""
+
+    def question(table: Tables) -> ir.Table:
+        import ibis
+
+        rows, job = rows_of(table), ibis.window(group_by="job")
+        most = ibis.greatest(rows["rank"].max().over(job), rows["other_rank"].max().over(job))
+        rows = rows.mutate(is_large=most >= _MOST_RANKS)
+        if not hosts:
+            chosen, ends = rows.filter(~rows.is_large), ("rank", "other_rank")
+        else:
+            large = rows.filter(rows.is_large)
+            chosen = _with_host(_with_host(large, table, "rank", "host"), table, "other_rank", "other_host")
+            ends = ("host", "other_host")
+        found = chosen.group_by("job", *ends).aggregate(**{name: chosen[name].sum() for name in sums})
+        return found.order_by("job", *ends)
+
+    return question
+
+
+def _with_host(rows: ir.Table, table: Tables, rank: str, host: str) -> ir.Table:
+    """Rows with the host of a rank, by its job, or else by its rank alone."""
+    import ibis
+
+    known = _hosts(table)
+    by_job = known.select(job_="job", rank_="rank", by_job_="host")
+    by_rank = known.filter(known.job == _NO_JOB).select(rank_="rank", by_rank_="host")
+    joined = rows.left_join(by_job, [rows.job == by_job.job_, rows[rank] == by_job.rank_]).drop("job_", "rank_")
+    joined = joined.left_join(by_rank, joined[rank] == by_rank.rank_).drop("rank_")
+    found = ibis.coalesce(joined.by_job_.nullif(""), joined.by_rank_.nullif(""), _UNKNOWN)
+    return joined.mutate(**{host: found}).drop("by_job_", "by_rank_")
+
+
+_QUESTIONS = {
+    (name, hosts): _between(rows_of, sums, hosts=hosts)
+    for name, rows_of, sums in (("bytes", _cells, _BYTES), ("waits", _waits, _WAITED))
+    for hosts in (False, True)
+}
 
 
 def _make(source: ViewSource, _: ViewWindow) -> MatrixView:
-    hosts = {row["rank"]: str(row["host"]) for row in source.rows(_ranks)}
-    jobs = [
-        JobMatrix(job, is_by_host, ends, MatrixCells(*columns))
-        for job, is_by_host, ends, columns in _by_job(
-            source.rows(_cells), "peer_rank", ("sent_nbytes", "num_messages", "modelled_nbytes"), hosts
-        )
-    ]
-    waits = [
-        JobWaits(job, is_by_host, ends, WaitCells(*columns))
-        for job, is_by_host, ends, columns in _by_job(source.rows(_waits), "late_rank", ("num_waits", "wait_s"), hosts)
-    ]
+    hosts: dict[int, dict[int, str]] = {}
+    for row in source.rows(_hosts):
+        hosts.setdefault(int(row["job"]), {})[int(row["rank"])] = str(row["host"])
+    jobs = [JobMatrix(job, is_by_host, ends, MatrixCells(*columns))
+            for job, is_by_host, ends, columns in _by_job(source, "bytes", _BYTES, hosts)]  # fmt: skip
+    waits = [JobWaits(job, is_by_host, ends, WaitCells(*columns))
+             for job, is_by_host, ends, columns in _by_job(source, "waits", _WAITED, hosts)]  # fmt: skip
     return MatrixView(jobs, waits)
 
 
 def _by_job(
-    rows: list[dict[str, Any]], other: str, values: Sequence[str], hosts: dict[int, str]
-) -> Iterator[tuple[int, bool, list[str], Iterator[list[Any]]]]:
-    """For each job whether its ends are hosts, the ends, and columns: the sums of values between two ends.
-
-    Args:
-        rows: in the order of jobs; between "rank" and another rank.
-        other: the column with the other rank.
-        values: columns to be summed.
-        hosts: of ranks.
-    """
-    for job, of_job in groupby(rows, key=lambda row: row["job"]):
-        found = list(of_job)
-        num_ranks = 1 + max(max(row["rank"], row[other]) for row in found)
-        is_by_host = num_ranks > _MOST_RANKS
-        names = [hosts.get(rank, "unknown host") if is_by_host else f"rank {rank}" for rank in range(num_ranks)]
-        ends = list(dict.fromkeys(names))
-        places = {name: place for place, name in enumerate(ends)}
-        sums: dict[tuple[int, int], list[Any]] = {}
-        for row in found:
-            own = sums.setdefault((places[names[row["rank"]]], places[names[row[other]]]), [0] * len(values))
-            for place, name in enumerate(values):
-                own[place] += row[name]
-        columns = zip(*((*key, *sums_of) for key, sums_of in sums.items()), strict=True)
-        yield int(job), is_by_host, ends, map(list, columns)
+    source: ViewSource, name: str, sums: Sequence[str], hosts: dict[int, dict[int, str]]
+) -> Iterator[tuple[int, bool, list[str], list[list[Any]]]]:
+    """For each job whether its ends are hosts, the ends, and columns: two places in the ends, and the sums."""
+    found = []
+    for is_by_host, one, other in ((False, "rank", "other_rank"), (True, "host", "other_host")):
+        rows = source.rows(_QUESTIONS[name, is_by_host])
+        for job, of_job in groupby(rows, key=lambda row: int(row["job"])):
+            cells = list(of_job)
+            if is_by_host:
+                names = [str(each) for row in cells for each in (row[one], row[other])]
+                ends = list(dict.fromkeys([*(hosts.get(job) or hosts.get(_NO_JOB, {})).values(), *names]))
+            else:
+                names = [f"rank {each}" for row in cells for each in (row[one], row[other])]
+                ends = [f"rank {rank}" for rank in range(1 + max(max(row[one], row[other]) for row in cells))]
+            places = {end: place for place, end in enumerate(ends)}
+            pairs = zip(names[::2], names[1::2], strict=True)
+            columns = zip(*((places[first], places[second], *(row[sum_] for sum_ in sums))
+                            for (first, second), row in zip(pairs, cells, strict=True)), strict=True)  # fmt: skip
+            found.append((job, is_by_host, ends, list(map(list, columns))))
+    yield from sorted(found, key=lambda each: each[0])
 
 
 VIEW = View("matrix", MatrixView, _make, "Who sent how many bytes to whom, and who waited for whom.")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from hocket.observe.serve.view import View, ViewSource, ViewWindow
+from hocket.observe.serve.view import MOST_THINNED_ROWS, View, ViewSource, ViewWindow, thinned
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
@@ -75,7 +75,8 @@ def _problems(table: Tables) -> ir.Table:
 
 def _samples(table: Tables) -> ir.Table:
     rows = table("samples_in_window")
-    return rows[["process", "at_s", "cpu_s", "resident_nbytes"]].order_by("process", "at_s")
+    samples = thinned(rows[["process", "at_s", "cpu_s", "resident_nbytes"]], ("process",))
+    return samples.order_by("process", "at_s")
 
 
 def _make(source: ViewSource, window: ViewWindow) -> ProcessesView:
@@ -84,7 +85,7 @@ def _make(source: ViewSource, window: ViewWindow) -> ProcessesView:
     for row in ranks:
         busy[row["process"]][row["layer"]] = row["busy_s"]
     samples: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    for row in source.rows(_samples, *source.limits(window)):
+    for row in source.rows(_samples, *source.limits(window), most_rows=MOST_THINNED_ROWS):
         samples[row["process"]].append(row)
     processes = [
         ProcessRow(

@@ -191,9 +191,12 @@ class ClickHouseOwner:
             self._list.mark_loaded(name)
 
     def report(self, place: str, problem: str) -> None:
-        """Show a problem of something that goes on beside the store."""
+        """Show a problem of something that goes on beside the store; "": it is gone."""
         with self._runs_lock:
-            self._problems[place] = problem[:_MOST_PROBLEM]
+            if problem:
+                self._problems[place] = problem[:_MOST_PROBLEM]
+            else:
+                self._problems.pop(place, None)
 
     @property
     def problems(self) -> dict[str, str]:
