@@ -361,9 +361,9 @@ def test_who_holds_connections_loses_them(tmp_path: Path, monkeypatch: pytest.Mo
             each.close()
         token = (tmp_path / "store" / "token").read_text().strip()
         with StoreClient(f"http://{host}:{port}", token, timeout=20) as client:
-            assert client.ask("/v1/runs") == {"runs": []}
+            assert client.ask("/v1/runs") == {"runs": [], "problems": {}}
             time.sleep(1.5)  # the connection is closed meanwhile, and made again
-            assert client.ask("/v1/runs") == {"runs": []}
+            assert client.ask("/v1/runs") == {"runs": [], "problems": {}}
     finally:
         end.set()
         thread.join(60)

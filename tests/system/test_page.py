@@ -208,7 +208,7 @@ def test_a_damaged_run_is_said_and_a_run_that_comes_later_is_shown(browser: Any,
             assert "damaged.parquet" in shown.page.inner_text("aside")
             assert shown.accessibility() == []
             client.ask("/v1/runs/later", method="PUT", body=b'{"command": ["train.py"]}')
-            shown.page.wait_for_selector("nav a[href='#/later/overview']")
+            shown.page.wait_for_selector("header option:text-is('later')", state="attached")
             assert shown.problems == []
 
 

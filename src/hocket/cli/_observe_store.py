@@ -140,7 +140,7 @@ def serve_place(
         until: when it is set, the server ends.
         results: files that the page shows beside the runs.
     """
-    from hocket.observe.serve.running import DEFAULT_PORT, free_port, serve_store
+    from hocket.observe.serve.running import DEFAULT_PORT, serve_store
 
     folder, base_path = folder_of(place), options.base_path.rstrip("/")
     has_address = False
@@ -149,6 +149,8 @@ def serve_place(
     def say(url: str) -> None:
         nonlocal has_address
         has_address = True
+        if options.port is None and not url.endswith(f":{DEFAULT_PORT}"):
+            print(f"hocket: port {DEFAULT_PORT} is taken; {url.rpartition(':')[2]} is used", file=sys.stderr)
         (folder / "address").write_text(url + "\n")
         page = f"{url}{base_path}/#token={(folder / 'token').read_text().strip()}"
         if options.opens:
@@ -159,13 +161,12 @@ def serve_place(
         else:
             print(f"the page is at {page}\nCtrl-C ends it", flush=True)
 
-    chosen = free_port(options.host, DEFAULT_PORT) if options.port is None else options.port
-    if options.port is None and chosen != DEFAULT_PORT:
-        print(f"hocket: port {DEFAULT_PORT} is taken; {chosen} is used", file=sys.stderr)
     try:
         with opened:
-            serve_store(place, runs=runs, host=options.host, port=chosen, names=options.names, retention=retention,
-                        base_path=base_path, on_ready=say, until=until, results=results)  # fmt: skip
+            serve_store(
+                place, runs=runs, host=options.host, port=options.port, names=options.names, retention=retention,
+                base_path=base_path, on_ready=say, until=until, results=results,
+            )  # fmt: skip
     finally:
         if has_address:  # whoever has that port later is not to be told the token
             (folder / "address").unlink(missing_ok=True)
@@ -212,7 +213,11 @@ def place_of_store(store: str | None, runs: list[Path], *, is_temporary: bool = 
     if not runs and not is_temporary:
         raise InvalidArgument("name a run, or a store of runs with --store")
     if len(runs) == 1 and not is_folder_of_tables(runs[0]) and os.access(runs[0], os.W_OK):
-        yield str(runs[0] / _STORE_OF_RUN)
+        place = runs[0] / _STORE_OF_RUN
+        try:
+            yield str(place)
+        finally:
+            (place / "token").unlink(missing_ok=True)  # whoever gets a copy of the run is not to get it
         return
     folder = mkdtemp(prefix="hocket-store-")
     try:

@@ -32,6 +32,14 @@ export class Place {
     location.hash = `/${encodeURIComponent(run)}/${encodeURIComponent(view)}${query ? "?" + query : ""}`;
   }
 
+  /** Completes the address, without a step in the history of the browser. */
+  complete(run: string, view: string): void {
+    const query = location.hash.split("?")[1];
+    const path = `#/${encodeURIComponent(run)}/${encodeURIComponent(view)}`;
+    history.replaceState(null, "", location.pathname + location.search + path + (query ? "?" + query : ""));
+    this.read();
+  }
+
   read(): void {
     const [path = "", query = ""] = location.hash.replace(/^#\/?/, "").split("?", 2);
     const [run = "", view = ""] = path.split("/", 2);
@@ -46,7 +54,7 @@ export class Place {
 
 /** The token that the address has when the page is opened first; it is taken out of the address. */
 export function takeToken(): string | null {
-  const found = /^#token=([A-Za-z0-9_-]+)(.*)$/.exec(location.hash);
+  const found = /^#token=([^&]*)(.*)$/.exec(location.hash);
   if (!found) return null;
   history.replaceState(null, "", location.pathname + location.search + (found[2] ? `#${found[2].replace(/^&/, "")}` : ""));
   return found[1] ?? null;

@@ -63,7 +63,7 @@ class Access:
             return
         if given or not self._has_session(headers):
             raise RequestRefused(
-                401, f"the token is missing, wrong or expired: it is in the file {TOKEN_FILE} of the store"
+                401, "the token is missing, wrong or expired: the address that the server has printed has it"
             )
         origin = headers.get(b"origin", b"").decode("latin-1")
         site = headers.get(b"sec-fetch-site", b"same-origin")

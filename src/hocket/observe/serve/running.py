@@ -35,7 +35,7 @@ _TRIED_PORTS = 100
 
 
 def serve_store(
-    folder: str | Path, *, runs: Sequence[str | Path] = (), host: str = "127.0.0.1", port: int = DEFAULT_PORT,
+    folder: str | Path, *, runs: Sequence[str | Path] = (), host: str = "127.0.0.1", port: int | None = None,
     names: Sequence[str] = (),
     retention: Retention | None = None, base_path: str = "", on_ready: Callable[[str], object] | None = None,
     until: Event | None = None, results: OpenedResults | None = None,
@@ -50,7 +50,7 @@ def serve_store(
             folder of this user, ``~/.local/state/hocket/stores/HOST-PORT-DATABASE``.
         runs: folders of recorded runs, or of their tables, to bring into it; runs that go on are followed.
         host: address to listen at.
-        port: to listen at; 0: any free one.
+        port: to listen at; 0: any free one; None: 28080, or the first one behind it that is free.
         names: further names that requests may use for this host, besides its address and host name.
         retention: what is removed when.
         base_path: of all requests, if a proxy in front of this does not take it away, as in "/user/me/proxy/28080".
@@ -87,7 +87,8 @@ def serve_store(
         if ":" in name.strip("[]") and not name.startswith("["):
             raise InvalidArgument(f"a name of this host has no port: {name!r:.80}")
     _keep_freed_memory()
-    with _listener(host, port) as listener, open_store(folder, retention) as owner:
+    at = _first_listener(host) if port is None else _listener(host, port)
+    with at as listener, open_store(folder, retention) as owner:
         token = read_token(owner.folder)
         found_host, found_port = listener.getsockname()[:2]
         shown = f"[{found_host}]" if ":" in found_host else found_host
@@ -133,17 +134,12 @@ def serve_store(
         asyncio.run(main())
 
 
-def free_port(host: str, first: int) -> int:
-    """Return the first port from one on that is free, of the next hundred.
-
-    Raises:
-        InvalidArgument: none is, or this host has no such address.
-    """
-    for port in range(first, first + _TRIED_PORTS - 1):
-        with suppress(InvalidArgument), _listener(host, port):
-            return port
-    with _listener(host, first + _TRIED_PORTS - 1):
-        return first + _TRIED_PORTS - 1
+def _first_listener(host: str) -> socket.socket:
+    """Listen at the default port, or at the first one behind it that is free."""
+    for port in range(DEFAULT_PORT, DEFAULT_PORT + _TRIED_PORTS - 1):
+        with suppress(InvalidArgument):
+            return _listener(host, port)
+    return _listener(host, DEFAULT_PORT + _TRIED_PORTS - 1)
 
 
 def _keep_freed_memory() -> None:
@@ -170,6 +166,7 @@ def _listener(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
+        listener.listen()  # others find it taken from here on
     except (OSError, OverflowError) as error:
         raise InvalidArgument(f"nothing can listen at {host} port {port}: {error}") from None
     return listener
