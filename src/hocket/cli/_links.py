@@ -10,7 +10,7 @@ from hocket.cli._verbs import optional
 from hocket.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from hocket.sim import Hosts, Uniform
+    from hocket.sim import Hosts, Link, Uniform
 
 Latency = Annotated[float, typer.Option(metavar="US", help="Latency of a message, in microseconds.")]
 Bandwidth = Annotated[float, typer.Option(metavar="GB/S", help="Bandwidth of a link.")]
@@ -29,6 +29,23 @@ def check_link(latency: float, bandwidth: float, prefix: str = "") -> None:
         raise InvalidArgument(f"--{prefix}latency must be 0 or more microseconds, not {latency}")
     if not bandwidth > 0:
         raise InvalidArgument(f"--{prefix}bandwidth must be more than 0 GB/s, not {bandwidth}")
+
+
+def describe_fabric(fabric: Uniform | Hosts) -> str:
+    """Return a text such as "links of 2 us and 12.5 GB/s"."""
+    from hocket.sim import Uniform
+
+    if isinstance(fabric, Uniform):
+        return f"links of {_described(fabric.link)}"
+    return (
+        f"hosts of {fabric.ranks_per_host} ranks: links of {_described(fabric.inner)} in a host, "
+        f"of {_described(fabric.outer)} between hosts"
+    )
+
+
+def _described(link: Link) -> str:
+    rate = "any rate" if not link.beta_s else f"{1e-9 / link.beta_s:.3g} GB/s"
+    return f"{link.alpha_s * 1e6:.3g} us and {rate}"
 
 
 def read_fabric(

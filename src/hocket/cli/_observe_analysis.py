@@ -15,6 +15,7 @@ from hocket.cli._observe_network import print_network
 from hocket.cli._observe_primitives import PRIMITIVES_EXAMPLES, PRIMITIVES_HELP, primitives
 from hocket.cli._observe_store import PUSH_EXAMPLES, PUSH_HELP, SERVE_EXAMPLES, SERVE_HELP, push, serve
 from hocket.cli._output import AsJson, json_text
+from hocket.cli._termination import cleaned_up_when_terminated
 from hocket.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -314,7 +315,8 @@ def report(
 
     path = Path(f"{run.resolve().name}.html") if target is None else target
     check_report_path(path)
-    write_report(_open(run), path)
+    with cleaned_up_when_terminated():
+        write_report(_open(run), path)
     nbytes = path.stat().st_size
     print(json_text({"file": str(path), "nbytes": nbytes}) if as_json else f"{path}: {nbytes} bytes")
     return 0

@@ -11,6 +11,7 @@ import typer
 
 from hocket.cli._observe_store import Host, Opens, PageOptions, Port, check_run, place_of_store, serve_place
 from hocket.cli._output import AsJson, json_text
+from hocket.cli._termination import cleaned_up_when_terminated
 from hocket.cli._verbs import add_verb, argument, optional
 from hocket.errors import InvalidArgument
 from hocket.whole_file import check_output, write_text
@@ -102,7 +103,8 @@ def _check_runs(runs: Sequence[Path]) -> None:
 def _write(results: OpenedResults, runs: Sequence[Path], path: Path, as_json: bool) -> int:
     from hocket.observe.serve.report import page_of_runs
 
-    write_text(path, page_of_runs(runs, results))
+    with cleaned_up_when_terminated():
+        write_text(path, page_of_runs(runs, results))
     facts = {"written": str(path), "results": [asdict(each) for each in results.listed], "runs": [*map(str, runs)]}
     print(json_text(facts) if as_json else f"wrote {path}")
     return 0

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hocket.cli._links import Bandwidth, HostBandwidth, HostLatency, Latency, RanksPerHost, Reduce, read_fabric
+from hocket.cli._links import (
+    Bandwidth,
+    HostBandwidth,
+    HostLatency,
+    Latency,
+    RanksPerHost,
+    Reduce,
+    describe_fabric,
+    read_fabric,
+)
 from hocket.cli._output import AsJson
 from hocket.cli._verbs import argument
 from hocket.comm.policy import format_nbytes, format_seconds
@@ -62,7 +71,7 @@ def simulate(
         show(0, traffic.num_ranks, "computing the times of operations")
         ran = simulate_step(traffic, fabric, lambda done: show(done, traffic.num_ranks, "done"))
     if as_json:
-        print(SimulationFile(traffic.name, traffic.num_ranks, traffic.source, repr(fabric), ran).to_json())
+        print(SimulationFile(traffic.name, traffic.num_ranks, traffic.source, describe_fabric(fabric), ran).to_json())
     else:
         _print(traffic, ran)
     return 0

@@ -88,6 +88,8 @@ def query_segments(
                 try:
                     connection.execute(f"CREATE VIEW {table} AS SELECT * FROM read_parquet([{_listed(paths)}])")
                 except duckdb.Error as error:
+                    if not folder.is_dir():
+                        raise RecorderError(f"{folder}: this run has been removed") from None
                     raise RecorderError(f"{folder}: table {table} cannot be read: {error}") from None
             else:
                 empty.append(table)
