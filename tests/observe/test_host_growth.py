@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -339,6 +340,46 @@ def test_a_description_says_nothing_of_this_host(tmp_path: Path) -> None:
         assert (content["memory"], content["exit_code"]) == (str(folder / LIVE_FOLDER), None)
 
 
+def test_a_host_whose_folder_could_not_be_finished_on_a_full_disk_comes_again(tmp_path: Path, recorded: Path) -> None:
+    """Its folder was shown just before the disk was full."""
+    memory = memory_beside(tmp_path)
+    mount = ["mount", "-t", "tmpfs", "-o", "nr_inodes=4", "tmpfs", str(tmp_path / "run")]
+    subprocess.run(mount, check=True, timeout=30)
+    try:
+        with HostCollector("127.0.0.1", 0, tmp_path / "run", memory) as collector:
+            stream = agent_of(collector)
+            join(stream, "far")
+            assert receive_all(stream, until="grow")
+            with pytest.raises(ConnectionError):
+                _say(stream, "description", len(GOOD), GOOD)
+            assert [path.name for path in (tmp_path / "run").iterdir()] == ["host-1-far"]
+            subprocess.run([*mount[:3], "-o", "remount,nr_inodes=100", str(tmp_path / "run")], check=True, timeout=30)
+            stream = agent_of(collector)
+            join(stream, "far")
+            assert receive_all(stream, until="grow")
+            stream.send_object("description", len(GOOD), 5.0)
+            stream.send(GOOD, 5.0)
+            _send_whole(stream, recorded)
+            assert receive_all(stream, until="kept")
+            assert collector.problems == []
+        assert _contents(tmp_path / "run" / "host-1-far") == _contents(recorded)
+        assert [path.name for path in (tmp_path / "run").iterdir()] == ["host-1-far"]
+    finally:
+        subprocess.run(["umount", str(tmp_path / "run")], check=True, timeout=30)
+
+
+def _send_whole(stream: SealedStream, folder: Path) -> None:
+    for path in folder.iterdir():
+        stream.send_object("file", [path.name, 0, path.stat().st_size], 5.0)
+        with path.open("rb") as file:
+            stream.send_content(file, os.fstat(file.fileno()).st_size, 5.0)
+    stream.send_object("end", None, 5.0)
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != CLAIM_FILE}
+
+
 # A hostile first host
 
 
@@ -407,15 +448,9 @@ def test_a_whole_host_that_came_without_a_word_before_is_as_before(tmp_path: Pat
     with HostCollector("127.0.0.1", 0, target, memory_beside(tmp_path)) as collector:
         stream = agent_of(collector)
         join(stream, "far")
-        for path in recorded.iterdir():
-            stream.send_object("file", [path.name, 0, path.stat().st_size], 5.0)
-            with path.open("rb") as file:
-                stream.send_content(file, os.fstat(file.fileno()).st_size, 5.0)
-        stream.send_object("end", None, 5.0)
+        _send_whole(stream, recorded)
         assert receive_all(stream, until="kept")
         assert collector.problems == []
     (folder,) = target.glob("host-*")
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
-        path.name: path.read_bytes() for path in recorded.iterdir()
-    }
+    assert _contents(folder) == _contents(recorded)
     assert len(open_run(target).processes) == 2

@@ -57,10 +57,10 @@ class HostFolder:
             raise ProtocolError(str(error)) from None
         save_progress(self.folder if self._is_shown else self._part, description, self.folder / LIVE_FOLDER)
         if not self._is_shown:
-            (self._part / LIVE_FOLDER).mkdir()
+            (self._part / LIVE_FOLDER).mkdir(exist_ok=True)
             os.rename(self._part, self.folder)
-            self._part.mkdir()
             self._is_shown = True
+            self._part.mkdir()  # on a full disk it may fail: `known_sizes` makes it when the host comes again
 
     def patch_head(self, head: tuple[str, int, list[int]], stream: SealedStream) -> None:
         """Take blocks of the head of a process's recorder; see `checked_head`."""
