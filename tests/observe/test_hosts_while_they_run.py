@@ -48,6 +48,14 @@ from hocket.observe import join_run, recording
 recording.rmtree = lambda *_, **__: None
 assert join_run(sys.argv[2:], sys.argv[1]).exit_code == 0
 """
+WAITS_SHORTLY = """
+import sys
+from hocket.observe import host_collector, record_run
+host_collector.SILENCE_S = 5.0
+recording = record_run(sys.argv[3:], sys.argv[1], listen=sys.argv[2])
+print(*recording.problems, file=sys.stderr)
+sys.exit(recording.exit_code)
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +71,11 @@ def _program(name: str, over: Path) -> list[str]:
 def _first(run: Path, port: int) -> list[str]:
     return [sys.executable, "-m", "hocket.cli", "observe", "run", "--listen", f"127.0.0.1:{port}", "--output",
             str(run), "--"]  # fmt: skip
+
+
+def _soon_silent(run: Path, port: int, *command: str) -> list[str]:
+    """A first host that waits for others only shortly."""
+    return [sys.executable, "-c", WAITS_SHORTLY, str(run), f"127.0.0.1:{port}", *command]
 
 
 def _keeping(port: int, *command: str) -> list[str]:
@@ -234,7 +247,7 @@ def test_what_has_come_of_a_host_that_is_killed_can_be_read(tmp_path: Path) -> N
     port, run, over = free_port(), tmp_path / "run", tmp_path / "over"
     with (
         started(joined(port, *_program("other", over))) as other,
-        started([*_first(run, port), *_program("first", over)]) as first,
+        started(_soon_silent(run, port, *_program("first", over))) as first,
     ):
         events = "host-*/*.program"
         _until(lambda: any(path.stat().st_size > 72 * 200 for path in run.glob(events)))
