@@ -270,6 +270,27 @@ def test_what_has_come_of_a_host_that_is_killed_can_be_read(tmp_path: Path) -> N
     assert texts == [f"other {number // 100}" for number in range(len(texts))]
 
 
+def test_a_first_agent_that_is_killed_leaves_other_hosts_incomplete_and_the_run_says_so(tmp_path: Path) -> None:
+    port, run, over = free_port(), tmp_path / "run", tmp_path / "over"
+    with (
+        started(joined(port, *_program("other", over)), TMPDIR=str(tmp_path)) as other,
+        started([*_first(run, port), *_program("first", over)]) as first,
+    ):
+        _until(lambda: any(path.stat().st_size > 72 * 200 for path in run.glob("host-*/*.program")))
+        assert open_run(run).problems == ()
+        first.send_signal(signal.SIGKILL)
+        first.wait(scaled(30))
+        over.touch()
+        other.communicate(timeout=scaled(60))
+    (folder,) = run.glob("host-*")
+    (problem,) = open_run(run).problems
+    assert str(folder) in problem and socket.gethostname() in problem
+    shutil.rmtree(folder)  # as if the command had been too short for anything to come before its end
+    (run / f"part-of-{folder.name}").mkdir(exist_ok=True)
+    (problem,) = open_run(run).problems
+    assert str(folder) in problem and socket.gethostname() in problem
+
+
 def test_other_versions_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with HostCollector("127.0.0.1", 0, tmp_path / "run", memory_beside(tmp_path)) as collector:
         for content in ("old host", {"host": "old host", "version": 1}, {"host": "old host", "version": 3}):

@@ -18,7 +18,15 @@ from hocket.boot.sealed import ProtocolError
 from hocket.errors import RecorderError
 from hocket.observe.host_growth import is_growing
 from hocket.observe.recorder_head import BLOCK_NBYTES
-from hocket.observe.saved import HEAD, LIVE_FOLDER, RECORDER_FILES, RUN_FILE, parse_description, save_progress
+from hocket.observe.saved import (
+    HEAD,
+    LIVE_FOLDER,
+    PART_PREFIX,
+    RECORDER_FILES,
+    RUN_FILE,
+    parse_description,
+    save_progress,
+)
 from hocket.observe.sealed_stream import SealedStream
 from hocket.observe.sparse_copy import write_sparsely
 from hocket.trace.region import MOST_NBYTES as MOST_RECORDER_NBYTES
@@ -42,7 +50,7 @@ class HostFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._part = folder.with_name("part-of-" + folder.name)
+        self._part = folder.with_name(PART_PREFIX + folder.name)
         self._part.mkdir()
         self._is_shown = False
         """Whether what has come can be read."""
