@@ -188,7 +188,7 @@ def test_what_is_behind_comes_later_and_in_order(recorded: Path, tmp_path: Path)
                 for name in names:
                     with (source / name).open("ab") as file:
                         file.write(draw.randbytes(draw.randrange(1, 20_000)))
-            answering = threading.Thread(target=sender.answer, args=(there, LEAST_NBYTES))
+            answering = threading.Thread(target=sender.answer, args=(there, LEAST_NBYTES, HostFolder.most_live_files))
             answering.start()
             has_more = _take(here, host)
             answering.join(scaled(10))
@@ -280,6 +280,27 @@ def test_a_hostile_agent_is_cut_off_and_leaves_what_it_may(tmp_path: Path, kind:
             f"far-{number}:" for number in range(len(messages))
         )
     _check_folders(tmp_path, len(messages))
+
+
+def test_a_hostile_agent_that_sends_more_files_than_are_taken_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HostFolder, "most_live_files", 1)
+    with HostCollector("127.0.0.1", 0, tmp_path / "run", memory_beside(tmp_path)) as collector:
+        stream = agent_of(collector)
+        join(stream, "far")
+        assert receive_all(stream, until="grow")
+        stream.send_object("description", len(GOOD), 5.0)
+        stream.send(GOOD, 5.0)
+        for offset, content in enumerate((b"g", b"o", b"o", b"d")):  # of a file that is taken
+            stream.send_object("growth", ["good.io", offset, 1], 5.0)
+            stream.send(content, 5.0)
+        with pytest.raises(ConnectionError):
+            _say(stream, "growth", ["x.io", 0, 1], b"x")
+        collector.wait_for_hosts()
+        assert len(collector.problems) == 1
+    _check_folders(tmp_path, 1)
+    assert not [*tmp_path.rglob("x.io")]
 
 
 def _say(stream: SealedStream, kind: str, content: object, piece: bytes = b"") -> None:
@@ -383,8 +404,11 @@ def _contents(folder: Path) -> dict[str, bytes]:
 # A hostile first host
 
 
-@pytest.mark.parametrize("asked", [{"most_nbytes": 0}, {"most_nbytes": -1}, {"most_nbytes": 1 << 50},
-                                   {"most_nbytes": True}, {"most_nbytes": "9"}, {}, [], None, 5])  # fmt: skip
+@pytest.mark.parametrize(
+    "asked",
+    [*({"most_nbytes": nbytes, "most_files": 9} for nbytes in (0, -1, 1 << 50, True, "9", None)),
+     *({"most_nbytes": 9, "most_files": files} for files in (-1, True, "9", None)), {}, [], None, 5],
+)  # fmt: skip
 def test_a_first_host_that_asks_for_nonsense_is_left(tmp_path: Path, asked: object) -> None:
     with _first_host({"known_nbytes": 2}, b"{}") as (address, streams):
         joiner = HostJoiner(address, scaled(5))

@@ -249,7 +249,7 @@ class HostCollector:
         host, pace = folder.folder.name, GrowthPace()
         add_host(self._memory, host)
         while True:
-            kind, content = self._next(stream, pace)
+            kind, content = self._next(stream, pace, folder)
             if kind == "view":
                 keep_view(self._memory, host, content)
             elif kind == "description":
@@ -266,6 +266,8 @@ class HostCollector:
                 folder.grow(growth, stream)
             elif kind == "grown":
                 pace.end_answer(monotonic(), has_more=content is True)
+                if folder.is_full:
+                    self._say_that_it_is_full(folder)
             elif kind == "file":
                 pace.end()
                 folder.add(content, stream)
@@ -278,7 +280,16 @@ class HostCollector:
             elif kind != "alive":
                 raise ProtocolError(f"unknown message {kind[:40]!r}")
 
-    def _next(self, stream: SealedStream, pace: GrowthPace) -> tuple[str, object]:
+    def _say_that_it_is_full(self, folder: HostFolder) -> None:
+        problem = (
+            f"{folder.folder.name}: it has very many files: {folder.most_live_files} were taken while the run went on, "
+            "others come at its end"
+        )
+        with self._lock:
+            if problem not in self.problems:
+                self.problems.append(problem)
+
+    def _next(self, stream: SealedStream, pace: GrowthPace, folder: HostFolder) -> tuple[str, object]:
         deadline_s = monotonic() + SILENCE_S
         while True:
             if self._stops.is_set():
@@ -286,20 +297,21 @@ class HostCollector:
             if is_watched(self._memory) and monotonic() - stream.asked_s > _LOOK_EVERY_S:
                 stream.asked_s = monotonic()
                 stream.send_object("look", None, _ANSWER_S)
-            turn_s = self._ask_for_growth(stream, pace)
+            turn_s = self._ask_for_growth(stream, pace, folder.most_live_files)
             try:
                 return stream.receive_object(min(turn_s, deadline_s - monotonic()))
             except TimeoutError:
                 if monotonic() >= deadline_s:
                     raise TimeoutError(f"nothing was heard of it for {SILENCE_S:.0f} s") from None
 
-    def _ask_for_growth(self, stream: SealedStream, pace: GrowthPace) -> float:
+    def _ask_for_growth(self, stream: SealedStream, pace: GrowthPace, most_files: int) -> float:
         """Ask if it is time; return the seconds after which it may be time again."""
         with self._lock:
             num_hosts = len(self._open)
         is_run_followed = is_followed(self._target)
         if nbytes := pace.ask(monotonic(), num_hosts, is_followed=is_run_followed):
-            stream.send_object("grow", {"most_nbytes": nbytes, "is_followed": is_run_followed}, _ANSWER_S)
+            asked = {"most_nbytes": nbytes, "most_files": most_files, "is_followed": is_run_followed}
+            stream.send_object("grow", asked, _ANSWER_S)
         return max(_FOLLOWED_TURN_S if is_run_followed else _LOOK_S, min(num_hosts * _TURN_OF_HOST_S, _MOST_TURN_S))
 
 

@@ -34,7 +34,6 @@ from hocket.trace.region import MOST_NBYTES as MOST_RECORDER_NBYTES
 _PIECE_S = 30.0
 """Seconds to wait for the next piece of a content."""
 _MOST_FILE_NBYTES = 1 << 40
-_MOST_LIVE_FILES = 1 << 18
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,126}")
 
 
@@ -44,9 +43,14 @@ class HostFolder:
     Args:
         folder: which does not exist yet.
 
+    Attributes:
+        most_live_files: how many files of a host are taken while the run goes on; others come at the end.
+
     Raises:
         OSError: nothing can be written there.
     """
+
+    most_live_files = 1 << 18
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -55,6 +59,11 @@ class HostFolder:
         self._is_shown = False
         """Whether what has come can be read."""
         self._num_live_files = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further file is taken while the run goes on."""
+        return self._num_live_files >= self.most_live_files
 
     def describe(self, nbytes: int, stream: SealedStream) -> None:
         """Take a description of the run on that host; with the first one what comes can be read."""
@@ -137,9 +146,10 @@ class HostFolder:
             raise ProtocolError("a host must describe its run first")
         path = self.folder / name
         if not path.exists():
+            if self.is_full:
+                raise ProtocolError(f"more than {self.most_live_files} files while the run goes on")
+            path.touch(exist_ok=False)
             self._num_live_files += 1
-            if self._num_live_files > _MOST_LIVE_FILES:
-                raise ProtocolError(f"more than {_MOST_LIVE_FILES} files")
         return path
 
     def _append(self, path: Path, offset: int, pieces: Iterator[bytes]) -> None:
