@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -187,7 +188,7 @@ def test_what_is_behind_comes_later_and_in_order(recorded: Path, tmp_path: Path)
                 for name in names:
                     with (source / name).open("ab") as file:
                         file.write(draw.randbytes(draw.randrange(1, 20_000)))
-            answering = threading.Thread(target=sender.answer, args=(there, LEAST_NBYTES))
+            answering = threading.Thread(target=sender.answer, args=(there, LEAST_NBYTES, HostFolder.most_live_files))
             answering.start()
             has_more = _take(here, host)
             answering.join(scaled(10))
@@ -281,6 +282,27 @@ def test_a_hostile_agent_is_cut_off_and_leaves_what_it_may(tmp_path: Path, kind:
     _check_folders(tmp_path, len(messages))
 
 
+def test_a_hostile_agent_that_sends_more_files_than_are_taken_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HostFolder, "most_live_files", 1)
+    with HostCollector("127.0.0.1", 0, tmp_path / "run", memory_beside(tmp_path)) as collector:
+        stream = agent_of(collector)
+        join(stream, "far")
+        assert receive_all(stream, until="grow")
+        stream.send_object("description", len(GOOD), 5.0)
+        stream.send(GOOD, 5.0)
+        for offset, content in enumerate((b"g", b"o", b"o", b"d")):  # of a file that is taken
+            stream.send_object("growth", ["good.io", offset, 1], 5.0)
+            stream.send(content, 5.0)
+        with pytest.raises(ConnectionError):
+            _say(stream, "growth", ["x.io", 0, 1], b"x")
+        collector.wait_for_hosts()
+        assert len(collector.problems) == 1
+    _check_folders(tmp_path, 1)
+    assert not [*tmp_path.rglob("x.io")]
+
+
 def _say(stream: SealedStream, kind: str, content: object, piece: bytes = b"") -> None:
     stream.send_object(kind, content, 5.0)
     if piece:
@@ -339,11 +361,54 @@ def test_a_description_says_nothing_of_this_host(tmp_path: Path) -> None:
         assert (content["memory"], content["exit_code"]) == (str(folder / LIVE_FOLDER), None)
 
 
+def test_a_host_whose_folder_could_not_be_finished_on_a_full_disk_comes_again(tmp_path: Path, recorded: Path) -> None:
+    """Its folder was shown just before the disk was full."""
+    memory = memory_beside(tmp_path)
+    mount = ["mount", "-t", "tmpfs", "-o", "nr_inodes=4", "tmpfs", str(tmp_path / "run")]
+    subprocess.run(mount, check=True, timeout=30)
+    try:
+        with HostCollector("127.0.0.1", 0, tmp_path / "run", memory) as collector:
+            stream = agent_of(collector)
+            join(stream, "far")
+            assert receive_all(stream, until="grow")
+            with pytest.raises(ConnectionError):
+                _say(stream, "description", len(GOOD), GOOD)
+            assert [path.name for path in (tmp_path / "run").iterdir()] == ["host-1-far"]
+            subprocess.run([*mount[:3], "-o", "remount,nr_inodes=100", str(tmp_path / "run")], check=True, timeout=30)
+            stream = agent_of(collector)
+            join(stream, "far")
+            assert receive_all(stream, until="grow")
+            stream.send_object("description", len(GOOD), 5.0)
+            stream.send(GOOD, 5.0)
+            _send_whole(stream, recorded)
+            assert receive_all(stream, until="kept")
+            assert collector.problems == []
+        assert _contents(tmp_path / "run" / "host-1-far") == _contents(recorded)
+        assert [path.name for path in (tmp_path / "run").iterdir()] == ["host-1-far"]
+    finally:
+        subprocess.run(["umount", str(tmp_path / "run")], check=True, timeout=30)
+
+
+def _send_whole(stream: SealedStream, folder: Path) -> None:
+    for path in folder.iterdir():
+        stream.send_object("file", [path.name, 0, path.stat().st_size], 5.0)
+        with path.open("rb") as file:
+            stream.send_content(file, os.fstat(file.fileno()).st_size, 5.0)
+    stream.send_object("end", None, 5.0)
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != CLAIM_FILE}
+
+
 # A hostile first host
 
 
-@pytest.mark.parametrize("asked", [{"most_nbytes": 0}, {"most_nbytes": -1}, {"most_nbytes": 1 << 50},
-                                   {"most_nbytes": True}, {"most_nbytes": "9"}, {}, [], None, 5])  # fmt: skip
+@pytest.mark.parametrize(
+    "asked",
+    [*({"most_nbytes": nbytes, "most_files": 9} for nbytes in (0, -1, 1 << 50, True, "9", None)),
+     *({"most_nbytes": 9, "most_files": files} for files in (-1, True, "9", None)), {}, [], None, 5],
+)  # fmt: skip
 def test_a_first_host_that_asks_for_nonsense_is_left(tmp_path: Path, asked: object) -> None:
     with _first_host({"known_nbytes": 2}, b"{}") as (address, streams):
         joiner = HostJoiner(address, scaled(5))
@@ -407,15 +472,9 @@ def test_a_whole_host_that_came_without_a_word_before_is_as_before(tmp_path: Pat
     with HostCollector("127.0.0.1", 0, target, memory_beside(tmp_path)) as collector:
         stream = agent_of(collector)
         join(stream, "far")
-        for path in recorded.iterdir():
-            stream.send_object("file", [path.name, 0, path.stat().st_size], 5.0)
-            with path.open("rb") as file:
-                stream.send_content(file, os.fstat(file.fileno()).st_size, 5.0)
-        stream.send_object("end", None, 5.0)
+        _send_whole(stream, recorded)
         assert receive_all(stream, until="kept")
         assert collector.problems == []
     (folder,) = target.glob("host-*")
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
-        path.name: path.read_bytes() for path in recorded.iterdir()
-    }
+    assert _contents(folder) == _contents(recorded)
     assert len(open_run(target).processes) == 2

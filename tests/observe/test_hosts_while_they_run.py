@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,10 @@ import pytest
 from hocket.errors import RecorderError
 from hocket.observe import StoreClient, join_run, open_run, record_run
 from hocket.observe.host_collector import HostCollector
+from hocket.observe.host_folder import HostFolder
+from hocket.observe.host_growth import is_growing
 from hocket.observe.saved import CLAIM_FILE, FOLLOWED_FILE, LIVE_FOLDER
+from hocket.observe.sealed_stream import VERSION
 from hocket.observe.store.followed_run import RunFollower
 from hocket.observe.store.run_tables import run_tables
 
@@ -48,6 +52,14 @@ from hocket.observe import join_run, recording
 recording.rmtree = lambda *_, **__: None
 assert join_run(sys.argv[2:], sys.argv[1]).exit_code == 0
 """
+WAITS_SHORTLY = """
+import sys
+from hocket.observe import host_collector, record_run
+host_collector.SILENCE_S = 5.0
+recording = record_run(sys.argv[3:], sys.argv[1], listen=sys.argv[2])
+print(*recording.problems, file=sys.stderr)
+sys.exit(recording.exit_code)
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +75,11 @@ def _program(name: str, over: Path) -> list[str]:
 def _first(run: Path, port: int) -> list[str]:
     return [sys.executable, "-m", "hocket.cli", "observe", "run", "--listen", f"127.0.0.1:{port}", "--output",
             str(run), "--"]  # fmt: skip
+
+
+def _soon_silent(run: Path, port: int, *command: str) -> list[str]:
+    """A first host that waits for others only shortly."""
+    return [sys.executable, "-c", WAITS_SHORTLY, str(run), f"127.0.0.1:{port}", *command]
 
 
 def _keeping(port: int, *command: str) -> list[str]:
@@ -234,7 +251,7 @@ def test_what_has_come_of_a_host_that_is_killed_can_be_read(tmp_path: Path) -> N
     port, run, over = free_port(), tmp_path / "run", tmp_path / "over"
     with (
         started(joined(port, *_program("other", over))) as other,
-        started([*_first(run, port), *_program("first", over)]) as first,
+        started(_soon_silent(run, port, *_program("first", over))) as first,
     ):
         events = "host-*/*.program"
         _until(lambda: any(path.stat().st_size > 72 * 200 for path in run.glob(events)))
@@ -257,13 +274,74 @@ def test_what_has_come_of_a_host_that_is_killed_can_be_read(tmp_path: Path) -> N
     assert texts == [f"other {number // 100}" for number in range(len(texts))]
 
 
+def test_of_a_host_with_very_many_files_the_rest_comes_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when its connection breaks: what was taken before is what is taken afterwards."""
+    monkeypatch.setattr(HostFolder, "most_live_files", 4)
+    port, run, begun, over = free_port(), tmp_path / "run", tmp_path / "begun", tmp_path / "over"
+    network = _Network(port, [60_000])
+    (tmp_path / "kept").mkdir()
+    program = (
+        f"for i in 1 2 3 4 5 6; do cat /etc/hostname; done; touch {begun}; until [ -e {over} ]; do sleep 0.1; done"
+    )
+    recorded = ThreadPoolExecutor(1).submit(
+        record_run, [sys.executable, "-c", waits_for(over)], run, listen=f"127.0.0.1:{port}"
+    )
+    with started(_keeping(network.port, "sh", "-c", program), TMPDIR=str(tmp_path / "kept")) as other:
+
+        def live_files() -> list[Path]:
+            found = [path for path in run.glob("host-*/*") if is_growing(path.name.rpartition(".")[2])]
+            return [*found, *run.glob(f"host-*/{LIVE_FOLDER}/*")]
+
+        try:
+            _until(lambda: begun.exists() and network.num_broken and len(live_files()) == 4)
+            description = next(run.glob(f"host-*/{CLAIM_FILE}"))
+            for _ in range(2):  # further answers bring no further file
+                told_s = description.stat().st_mtime_ns
+                _until(lambda told_s=told_s: description.stat().st_mtime_ns != told_s)
+                assert len(live_files()) == 4
+        finally:
+            over.touch()
+        recording = recorded.result(scaled(60))
+        output = other.communicate(timeout=scaled(60))
+    network.close()
+    assert (other.returncode, recording.num_hosts) == (0, 2), output
+    (problem,) = recording.problems
+    assert problem.startswith("host-1-") and "4" in problem
+    (kept,) = (tmp_path / "kept").iterdir()
+    _check_whole(run, kept, tmp_path)
+
+
+def test_a_first_agent_that_is_killed_leaves_other_hosts_incomplete_and_the_run_says_so(tmp_path: Path) -> None:
+    port, run, over = free_port(), tmp_path / "run", tmp_path / "over"
+    with (
+        started(joined(port, *_program("other", over)), TMPDIR=str(tmp_path)) as other,
+        started([*_first(run, port), *_program("first", over)]) as first,
+    ):
+        _until(lambda: any(path.stat().st_size > 72 * 200 for path in run.glob("host-*/*.program")))
+        assert open_run(run).problems == ()
+        first.send_signal(signal.SIGKILL)
+        first.wait(scaled(30))
+        over.touch()
+        other.communicate(timeout=scaled(60))
+    (folder,) = run.glob("host-*")
+    (problem,) = open_run(run).problems
+    assert str(folder) in problem and socket.gethostname() in problem
+    shutil.rmtree(folder)  # as if the command had been too short for anything to come before its end
+    (run / f"part-of-{folder.name}").mkdir(exist_ok=True)
+    (problem,) = open_run(run).problems
+    assert str(folder) in problem and socket.gethostname() in problem
+
+
 def test_other_versions_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with HostCollector("127.0.0.1", 0, tmp_path / "run", memory_beside(tmp_path)) as collector:
-        for content in ("old host", {"host": "old host", "version": 1}, {"host": "old host", "version": 3}):
+        for content in ("old host", {"host": "old host", "version": VERSION - 1},
+                        {"host": "old host", "version": VERSION + 1}):  # fmt: skip
             stream = agent_of(collector)
             stream.send_object("join", content, 5.0)
             kind, text = stream.receive_object(scaled(10))
-            assert kind == "refused" and "old-host" in text and "version 2" in text
+            assert kind == "refused" and "old-host" in text and f"version {VERSION}" in text
             with pytest.raises(ConnectionError):
                 receive_all(stream)
         monkeypatch.setattr("hocket.observe.host_collector.VERSION", 99)

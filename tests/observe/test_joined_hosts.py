@@ -7,7 +7,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
+from time import monotonic
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from hocket.errors import InvalidArgument, RecorderError
 from hocket.observe import ObservedRun, RunClock, SavedProcess, join_run, open_run, record_run
 from hocket.observe.host_collector import HostCollector, parse_address
 from hocket.observe.run_clock import AnchorSeries
+from hocket.observe.sealed_stream import VERSION
 
 from ..load import scaled
 from ..naming import raises
@@ -117,7 +120,10 @@ def test_a_task_of_a_recorded_command_is_recorded_once(tmp_path: Path) -> None:
     assert marks == ["inner"]
 
 
-def test_a_joined_agent_that_is_killed_is_reported_and_the_rest_is_kept(tmp_path: Path) -> None:
+def test_a_joined_agent_that_is_killed_is_reported_and_the_rest_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hocket.observe.host_collector.SILENCE_S", 5.0)
     port = free_port()
     ready = tmp_path / "ready"
     with started(joined(port, *_lives_with_its_agent(ready))) as other:
@@ -267,6 +273,51 @@ def test_times_of_a_run_are_those_of_its_own_clock(tmp_path: Path) -> None:
     late_s = np.diff(seconds) - np.diff(calendar)
     assert np.abs(late_s).max() < 0.05
     assert 0 < seconds[0] < run.description.ended_s - run.description.began_s
+
+
+def test_a_host_that_breaks_off_after_the_command_of_the_first_one_comes_again(tmp_path: Path) -> None:
+    """One that has not joined before is refused then, with a reason."""
+    with HostCollector("127.0.0.1", 0, tmp_path / "run", memory_beside(tmp_path)) as collector:
+        stream = agent_of(collector)
+        join(stream, "far")
+        waits = threading.Thread(target=collector.wait_for_hosts)
+        waits.start()
+        while not collector._is_late.is_set():
+            assert waits.is_alive()
+        stream.shut_down()
+        waits.join(1.0)
+        assert waits.is_alive() and len(collector.problems) == 1
+        late = agent_of(collector)
+        late.send_object("join", {"host": "late", "version": VERSION, "agent": "a late one"}, 5.0)
+        kind, text = late.receive_object(scaled(10))
+        assert kind == "refused" and "late" in text
+        stream = agent_of(collector)
+        join(stream, "far")
+        stream.send_object("end", None, 5.0)
+        assert receive_all(stream, until="kept")
+        waits.join(scaled(10))
+        assert not waits.is_alive()
+        (problem,) = collector.problems
+        assert problem.startswith("host late:") and collector.num_kept == 1
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["host-1-far"]
+
+
+def test_a_host_that_does_not_come_again_is_not_waited_for_forever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hocket.observe.host_collector.SILENCE_S", 1.0)
+    with HostCollector("127.0.0.1", 0, tmp_path / "run", memory_beside(tmp_path)) as collector:
+        stream = agent_of(collector)
+        join(stream, "far")
+        stream.shut_down()
+        deadline_s = monotonic() + scaled(10)
+        while not collector.problems:
+            assert monotonic() < deadline_s
+        began_s = monotonic()
+        collector.wait_for_hosts()
+        assert 0.5 < monotonic() - began_s < scaled(10)
+        (problem,) = collector.problems
+        assert "host far" in problem
 
 
 def test_interrupt_ends_the_wait_for_other_hosts(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from time import monotonic, time
 from hocket.errors import RecorderError
 from hocket.observe.drain import Drain
 from hocket.observe.hook_watch import HookWatch
-from hocket.observe.one_agent import locked, remove_abandoned_locks
+from hocket.observe.one_agent import AGENT_LOCK, locked, remove_abandoned_locks
 from hocket.observe.run import is_in_memory, memory_folder
 from hocket.observe.run_clock import AnchorSeries
 from hocket.observe.sampler import RunSampler
@@ -24,8 +24,6 @@ from hocket.trace import RecorderPlace, read_recorder
 
 FOLDER_PREFIX = "hocket-observe-"
 """Of the folders in memory in which the processes of recorded runs leave their recorders."""
-_LOCK = "agent"
-"""In that folder: locked as long as the agent lives."""
 _BEGINNING_S = 10.0
 _FILES = RECORDER_FILES + "*"
 _LONGEST_WAIT_S = 0.25
@@ -47,7 +45,7 @@ def agent_of(target: Path, interval_s: float) -> Iterator[Agent]:
     remove_abandoned(folder)
     memory = Path(mkdtemp(prefix=FOLDER_PREFIX, dir=folder))
     try:
-        with locked(memory / _LOCK):
+        with locked(memory / AGENT_LOCK):
             yield Agent(memory, target, sampler)
     finally:
         sampler.close()
@@ -61,23 +59,10 @@ def remove_abandoned(folder: Path) -> None:
         try:
             if time() - each.stat().st_mtime < _BEGINNING_S:
                 continue  # its agent may not have the lock yet
-            with locked(each / _LOCK):
+            with locked(each / AGENT_LOCK):
                 rmtree(each, ignore_errors=True)
         except (OSError, RecorderError):
             continue  # its agent runs, or it belongs to another user
-
-
-def is_alive(memory: Path) -> bool:
-    """Return whether the agent lives whose processes leave their recorders in a folder."""
-    if not memory.is_dir():
-        return False
-    try:
-        with locked(memory / _LOCK):
-            return False
-    except BlockingIOError:
-        return True
-    except RecorderError:
-        return True  # it belongs to another user
 
 
 class Agent:

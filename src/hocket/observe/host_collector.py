@@ -27,7 +27,7 @@ from hocket.observe.saved import is_followed
 from hocket.observe.sealed_stream import PURPOSE, VERSION, SealedStream
 
 SILENCE_S = 30.0
-"""An agent that has sent nothing for so long is lost; it sends something every few seconds."""
+"""An agent that has sent nothing for so long is lost, and one whose connection broke so long ago."""
 _PROOF_S = 10.0
 _ANSWER_S = 10.0
 _LOOK_S = 0.2
@@ -62,6 +62,9 @@ class _Agent:
     problem: str = ""
     """Why its last connection ended."""
     is_done: bool = False
+    broken_s: float | None = None
+    """When its connection broke, by `time.monotonic`; None: it is connected, or lost: it was silent for long, or what
+    it sent was refused. It may come again, but is not waited for."""
 
 
 class HostCollector:
@@ -96,7 +99,8 @@ class HostCollector:
         self._open: dict[threading.Thread, str] = {}
         """Of each host that has not sent everything."""
         self._stops = threading.Event()
-        self._gives_up = threading.Event()
+        self._is_late = threading.Event()
+        """Set when the command of this host has ended: only hosts that have joined before may come again."""
         self._tls = _tls_server()
         try:
             interface = resolve(address, _RESOLVING_S)[0]
@@ -120,24 +124,34 @@ class HostCollector:
         self.close()
 
     def wait_for_hosts(self) -> None:
-        """Wait for all hosts that have joined, as long as they show that they run; Ctrl-C ends the wait."""
-        self._stops.set()
-        self._thread.join(_ANSWER_S)
+        """Wait for all hosts that have joined, as long as they show that they run; Ctrl-C ends the wait.
+
+        A host whose connection breaks has `SILENCE_S` to come again. Hosts that have not joined before are refused.
+        """
+        self._is_late.set()
         try:
             while True:
                 with self._lock:
                     thread = next(iter(self._open), None)
-                if thread is None:
+                    may_come_again = self._may_come_again()
+                if thread is not None:
+                    thread.join(_LOOK_S)
+                elif may_come_again:
+                    self._stops.wait(_LOOK_S)
+                else:
                     return
-                thread.join(_LOOK_S)
         except KeyboardInterrupt:
             with self._lock:
                 self.problems += [f"host {name}: not waited for, because of Ctrl-C" for name in self._open.values()]
 
+    def _may_come_again(self) -> bool:
+        now_s = monotonic()
+        times_s = [each.broken_s for each in self._agents.values() if each.broken_s is not None]
+        return any(now_s < broken_s + SILENCE_S for broken_s in times_s)
+
     def close(self) -> None:
         """Stop listening; agents that have not sent everything keep it."""
         self._stops.set()
-        self._gives_up.set()
         self._listener.close()
         self._clock.close()
 
@@ -196,6 +210,8 @@ class HostCollector:
                 self.problems.append(problem)
                 if agent is not None:
                     agent.problem = problem
+                    is_lost = isinstance(error, TimeoutError | ProtocolError)
+                    agent.broken_s = None if is_lost else monotonic()
         finally:
             stream.close()
             if agent is not None:
@@ -207,21 +223,25 @@ class HostCollector:
         """Return an agent that joins, or one whose connection was broken and that comes again; None: not now."""
         own = threading.current_thread()
         with self._lock:
-            self._open[own] = name
             agent = self._agents.get(ident)
-            if agent is None:
+            is_refused = agent is None and self._is_late.is_set()
+            if not is_refused:
+                self._open[own] = name
+            if agent is None and not is_refused:
                 self._num_hosts += 1
                 folder = HostFolder(self._target / f"host-{self._num_hosts}-{name}")
                 agent = self._agents[ident] = _Agent(folder, stream, own)
                 return agent
-            before = agent.thread
+        if agent is None:
+            raise _refused(f"host {name} joins too late: the command of the first host has ended", stream)
+        before = agent.thread
         agent.stream.shut_down()  # it may not have noticed yet
         before.join(_ANSWER_S)
         with self._lock:
             if before.is_alive() or agent.thread is not before or agent.is_done:
                 return None
             self.problems.remove(agent.problem)
-            agent.stream, agent.thread = stream, own
+            agent.stream, agent.thread, agent.broken_s = stream, own, None
             return agent
 
     def _receive(self, stream: SealedStream, folder: HostFolder) -> None:
@@ -229,7 +249,7 @@ class HostCollector:
         host, pace = folder.folder.name, GrowthPace()
         add_host(self._memory, host)
         while True:
-            kind, content = self._next(stream, pace)
+            kind, content = self._next(stream, pace, folder)
             if kind == "view":
                 keep_view(self._memory, host, content)
             elif kind == "description":
@@ -246,6 +266,8 @@ class HostCollector:
                 folder.grow(growth, stream)
             elif kind == "grown":
                 pace.end_answer(monotonic(), has_more=content is True)
+                if folder.is_full:
+                    self._say_that_it_is_full(folder)
             elif kind == "file":
                 pace.end()
                 folder.add(content, stream)
@@ -258,28 +280,38 @@ class HostCollector:
             elif kind != "alive":
                 raise ProtocolError(f"unknown message {kind[:40]!r}")
 
-    def _next(self, stream: SealedStream, pace: GrowthPace) -> tuple[str, object]:
+    def _say_that_it_is_full(self, folder: HostFolder) -> None:
+        problem = (
+            f"{folder.folder.name}: it has very many files: {folder.most_live_files} were taken while the run went on, "
+            "others come at its end"
+        )
+        with self._lock:
+            if problem not in self.problems:
+                self.problems.append(problem)
+
+    def _next(self, stream: SealedStream, pace: GrowthPace, folder: HostFolder) -> tuple[str, object]:
         deadline_s = monotonic() + SILENCE_S
         while True:
-            if self._gives_up.is_set():
+            if self._stops.is_set():
                 raise OSError("it was not waited for")
             if is_watched(self._memory) and monotonic() - stream.asked_s > _LOOK_EVERY_S:
                 stream.asked_s = monotonic()
                 stream.send_object("look", None, _ANSWER_S)
-            turn_s = self._ask_for_growth(stream, pace)
+            turn_s = self._ask_for_growth(stream, pace, folder.most_live_files)
             try:
                 return stream.receive_object(min(turn_s, deadline_s - monotonic()))
             except TimeoutError:
                 if monotonic() >= deadline_s:
                     raise TimeoutError(f"nothing was heard of it for {SILENCE_S:.0f} s") from None
 
-    def _ask_for_growth(self, stream: SealedStream, pace: GrowthPace) -> float:
+    def _ask_for_growth(self, stream: SealedStream, pace: GrowthPace, most_files: int) -> float:
         """Ask if it is time; return the seconds after which it may be time again."""
         with self._lock:
             num_hosts = len(self._open)
         is_run_followed = is_followed(self._target)
         if nbytes := pace.ask(monotonic(), num_hosts, is_followed=is_run_followed):
-            stream.send_object("grow", {"most_nbytes": nbytes, "is_followed": is_run_followed}, _ANSWER_S)
+            asked = {"most_nbytes": nbytes, "most_files": most_files, "is_followed": is_run_followed}
+            stream.send_object("grow", asked, _ANSWER_S)
         return max(_FOLLOWED_TURN_S if is_run_followed else _LOOK_S, min(num_hosts * _TURN_OF_HOST_S, _MOST_TURN_S))
 
 
@@ -297,13 +329,18 @@ def _joined_host(kind: str, content: object, stream: SealedStream) -> tuple[str,
     name = re.sub(r"[^A-Za-z0-9.-]", "-", host)[:64] or "unnamed"
     if version != VERSION:
         text = f"the agent of host {name} sends messages of version {version}, the first host reads version {VERSION}"
-        with suppress(OSError):
-            stream.send_object("refused", f"{text}: install the same hocket on all hosts", _ANSWER_S)
-        raise ProtocolError(f"{text}: install the same hocket on all hosts")
+        raise _refused(f"{text}: install the same hocket on all hosts", stream)
     ident = content.get("agent") if isinstance(content, dict) else None
     if not isinstance(ident, str) or not 0 < len(ident) <= _MOST_IDENT:
         raise ProtocolError("an agent must say by which text it is known")
     return name, ident
+
+
+def _refused(text: str, stream: SealedStream) -> ProtocolError:
+    """Tell a host why it may not join; return the error to raise."""
+    with suppress(OSError):
+        stream.send_object("refused", text, _ANSWER_S)
+    return ProtocolError(text)
 
 
 def clock_key(secret: Secret) -> bytes:

@@ -18,7 +18,15 @@ from hocket.boot.sealed import ProtocolError
 from hocket.errors import RecorderError
 from hocket.observe.host_growth import is_growing
 from hocket.observe.recorder_head import BLOCK_NBYTES
-from hocket.observe.saved import HEAD, LIVE_FOLDER, RECORDER_FILES, RUN_FILE, parse_description, save_progress
+from hocket.observe.saved import (
+    HEAD,
+    LIVE_FOLDER,
+    PART_PREFIX,
+    RECORDER_FILES,
+    RUN_FILE,
+    parse_description,
+    save_progress,
+)
 from hocket.observe.sealed_stream import SealedStream
 from hocket.observe.sparse_copy import write_sparsely
 from hocket.trace.region import MOST_NBYTES as MOST_RECORDER_NBYTES
@@ -26,7 +34,6 @@ from hocket.trace.region import MOST_NBYTES as MOST_RECORDER_NBYTES
 _PIECE_S = 30.0
 """Seconds to wait for the next piece of a content."""
 _MOST_FILE_NBYTES = 1 << 40
-_MOST_LIVE_FILES = 1 << 18
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,126}")
 
 
@@ -36,17 +43,27 @@ class HostFolder:
     Args:
         folder: which does not exist yet.
 
+    Attributes:
+        most_live_files: how many files of a host are taken while the run goes on; others come at the end.
+
     Raises:
         OSError: nothing can be written there.
     """
 
+    most_live_files = 1 << 18
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._part = folder.with_name("part-of-" + folder.name)
+        self._part = folder.with_name(PART_PREFIX + folder.name)
         self._part.mkdir()
         self._is_shown = False
         """Whether what has come can be read."""
         self._num_live_files = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further file is taken while the run goes on."""
+        return self._num_live_files >= self.most_live_files
 
     def describe(self, nbytes: int, stream: SealedStream) -> None:
         """Take a description of the run on that host; with the first one what comes can be read."""
@@ -57,10 +74,10 @@ class HostFolder:
             raise ProtocolError(str(error)) from None
         save_progress(self.folder if self._is_shown else self._part, description, self.folder / LIVE_FOLDER)
         if not self._is_shown:
-            (self._part / LIVE_FOLDER).mkdir()
+            (self._part / LIVE_FOLDER).mkdir(exist_ok=True)
             os.rename(self._part, self.folder)
-            self._part.mkdir()
             self._is_shown = True
+            self._part.mkdir()  # on a full disk it may fail: `known_sizes` makes it when the host comes again
 
     def patch_head(self, head: tuple[str, int, list[int]], stream: SealedStream) -> None:
         """Take blocks of the head of a process's recorder; see `checked_head`."""
@@ -129,9 +146,10 @@ class HostFolder:
             raise ProtocolError("a host must describe its run first")
         path = self.folder / name
         if not path.exists():
+            if self.is_full:
+                raise ProtocolError(f"more than {self.most_live_files} files while the run goes on")
+            path.touch(exist_ok=False)
             self._num_live_files += 1
-            if self._num_live_files > _MOST_LIVE_FILES:
-                raise ProtocolError(f"more than {_MOST_LIVE_FILES} files")
         return path
 
     def _append(self, path: Path, offset: int, pieces: Iterator[bytes]) -> None:

@@ -19,7 +19,7 @@ from hocket.boot.sealed import ProtocolError
 from hocket.errors import RecorderError
 from hocket.observe.drain import Drain
 from hocket.observe.recorder_head import BLOCK_NBYTES, RecorderHead, read_head
-from hocket.observe.saved import FOLLOWED_FILE, RECORDER_SUFFIX, description_text, load_description
+from hocket.observe.saved import FOLLOWED_FILE, RECORDER_FILES, RECORDER_SUFFIX, description_text, load_description
 from hocket.observe.sealed_stream import SealedStream
 from hocket.observe.series import SERIES_SUFFIX
 from hocket.trace import RINGS
@@ -53,13 +53,21 @@ class GrowthSender:
         """Of the blocks that were sent, by process, while it runs."""
         self._ended: set[str] = set()
         """Processes whose last head was sent."""
+        self._begun: set[str] = set()
+        """Names of all files of which anything was sent, over any connection."""
         self._last = ""
         """Process that was sent last: the next answer begins behind it."""
 
-    def answer(self, stream: SealedStream, most_nbytes: int) -> None:
+    def answer(self, stream: SealedStream, most_nbytes: int, most_files: int) -> None:
         """Send the description, heads and at most so many bytes that files have grown by; what is left comes later.
 
         A head is sent whole, so that each answer has events; after it no other process begins if that was much.
+
+        Args:
+            stream: to the first host.
+            most_nbytes: that files have grown by.
+            most_files: that the first host takes while the run goes on, in all answers together. What is in others
+                comes at the end.
 
         Raises:
             OSError: the connection is broken, or a file cannot be read.
@@ -77,12 +85,16 @@ class GrowthSender:
                     has_more = True
                     break
                 if (drain := drains.get(name)) is not None and name not in self._ended:
+                    if not self._may_send(RECORDER_FILES + name, most_files):
+                        continue
                     head_nbytes = self._send_head(stream, drain)
                     if head_nbytes is None:
                         continue  # it is just being made, or goes on as another program
                     total_nbytes -= head_nbytes
                 for file, size in files.get(name, ()):
                     nbytes = min(size - self.sent.get(file, 0), left_nbytes)
+                    if nbytes > 0 and not self._may_send(file, most_files):
+                        continue
                     has_more |= size - self.sent.get(file, 0) > nbytes
                     self._send_growth(stream, file, nbytes)
                     left_nbytes -= nbytes
@@ -139,6 +151,12 @@ class GrowthSender:
     def _is_due(self, drain: Drain) -> bool:
         """Whether the head of a process without new events is to be sent: the first one, and the last one."""
         return drain.name not in self._ended and (drain.has_copy or drain.name not in self._digests)
+
+    def _may_send(self, file: str, most_files: int) -> bool:
+        """Whether a file was begun before, or is one that the first host still takes."""
+        if file not in self._begun and len(self._begun) < most_files:
+            self._begun.add(file)
+        return file in self._begun
 
     def _send_head(self, stream: SealedStream, drain: Drain) -> int | None:
         """Send the blocks that have changed; return their size, or None if the head cannot be read."""

@@ -223,13 +223,15 @@ class HostJoiner:
             nbytes = content.get("most_nbytes")
             if type(nbytes) is not int or not 0 < nbytes <= _MOST_ASKED_NBYTES:
                 raise ProtocolError(f"it asks for {nbytes!r:.40} bytes")
+            if type(most_files := content.get("most_files")) is not int or most_files < 0:
+                raise ProtocolError(f"it asks for {most_files!r:.40} files")
             if self.growth is None:
                 self._stream.send_object("grown", False, _SEND_S)
                 return
             if content.get("is_followed") is True:
                 with suppress(OSError):  # a full disk is told at the end
                     follow(self.growth.folder)
-            self.growth.answer(self._stream, nbytes)
+            self.growth.answer(self._stream, nbytes, most_files)
         else:
             raise ProtocolError(f"unknown message {kind[:40]!r}")
 

@@ -14,6 +14,8 @@ from time import monotonic
 from hocket.errors import RecorderError
 from hocket.observe.run import memory_folder
 
+AGENT_LOCK = "agent"
+"""In the folder in memory of an agent: locked as long as the agent lives."""
 _BEGINNING_S = 60.0
 """The first task has the time to reach the first host."""
 _RETRY_S = 0.02
@@ -103,6 +105,19 @@ def locked(path: Path) -> Iterator[None]:
         if not _try_lock(fd, fcntl.LOCK_EX):
             raise BlockingIOError(f"{path} is locked")
         yield
+
+
+def is_alive(memory: Path) -> bool:
+    """Return whether the agent lives whose processes leave their recorders in a folder."""
+    lock = memory / AGENT_LOCK
+    try:
+        lock.lstat()  # a folder that is not that of an agent is left as it is
+        with locked(lock):
+            return False
+    except (BlockingIOError, PermissionError, RecorderError):
+        return True  # or it belongs to another user
+    except (OSError, ValueError):
+        return False
 
 
 def _users(path: Path) -> Path:

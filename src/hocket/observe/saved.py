@@ -16,6 +16,7 @@ from hocket.errors import InvalidArgument, RecorderError
 from hocket.observe.batch import BatchTask, QueuedJob
 from hocket.observe.completeness import IoCompleteness, completeness_of, parse_accounts
 from hocket.observe.connections import HostConnections, read_connections
+from hocket.observe.one_agent import is_alive
 from hocket.observe.run_clock import Anchor, RunClock
 from hocket.observe.series import DEVICE_FILES, SERIES_SUFFIX, SavedSeries, read_process_rows, read_series
 from hocket.trace import EVENT_FIELDS, Owner, RecorderSnapshot, Ring, are_events, read_recorder
@@ -42,6 +43,8 @@ _LATEST_EVENTS = 256
 RECORDER_SUFFIX = ".recorder"
 HOST_FOLDERS = "host-*"
 """In the folder of a run: those of other hosts."""
+PART_PREFIX = "part-of-"
+"""Begin of the name of a folder beside them: what comes at the end, until all is there."""
 LIVE_FOLDER = "live"
 """In the folder of another host until all has come: the recorders of its processes, without their events."""
 HEAD = Head("hocket recorded run, version ", 2, RecorderError, title="a recorded run", most_nbytes=16 << 20)
@@ -317,24 +320,30 @@ def load_hosts(folder: Path, problems: list[str]) -> dict[Path, tuple[RunDescrip
         RecorderError: the folder has no run; names the file.
     """
     found = {folder: load_description(folder)}
-    awaits_hosts = (folder / CLAIM_FILE).exists()
+    unfinished: dict[Path, str] = {}
     for each in sorted(folder.glob(HOST_FOLDERS)):
         try:
             description, memory = load_description(each)
         except RecorderError as error:
             problems.append(str(error))
             continue
-        if memory is not None and not awaits_hosts:
-            problems.append(f"{each}: not all that host {description.host} recorded has come")
+        if memory is not None:
+            unfinished[each] = description.host
         # Where its recorders lie on that host means nothing here.
         found[each] = description, None if memory is None else each / LIVE_FOLDER
+    for part in sorted(folder.glob(PART_PREFIX + HOST_FOLDERS)):
+        if not (each := part.with_name(part.name.removeprefix(PART_PREFIX))).exists():
+            unfinished[each] = each.name.split("-", 2)[-1]
+    agent = agent_memory(folder) if unfinished else None
+    if agent is None or not is_alive(agent):  # nothing more comes
+        problems += [f"{each}: not all that host {host} recorded has come" for each, host in unfinished.items()]
     return found
 
 
 def agent_memory(folder: Path) -> Path | None:
     """Return the folder in memory of the agent that records a run, or waits for its other hosts.
 
-    None: the run was recorded. The agent may have been killed (`hocket.observe.agent.is_alive`).
+    None: the run was recorded. The agent may have been killed (`hocket.observe.one_agent.is_alive`).
     """
     try:
         _, content = HEAD.load(folder / CLAIM_FILE)

@@ -14,7 +14,7 @@ from hocket.boot.sealed import End, ProtocolError
 
 PURPOSE = "hocket observe"
 """Name of the job in the protocol of control connections."""
-VERSION = 2
+VERSION = 3
 """Of the messages between agents. Raise it when their meaning changes: an agent of another version is refused."""
 CHUNK_NBYTES = 512 << 10
 _READ_NBYTES = 1 << 20

@@ -10,9 +10,9 @@ from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING
 
 from hocket.clock import ClockReading
-from hocket.observe.agent import is_alive
 from hocket.observe.analysis.operations import operations_of
 from hocket.observe.completeness import unavailable
+from hocket.observe.one_agent import is_alive
 from hocket.observe.run_clock import RunClock
 from hocket.observe.saved import (
     ObservedRun,
