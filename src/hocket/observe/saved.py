@@ -128,6 +128,7 @@ class SavedProcess:
         problems: what could not be read, each with the file and the offset.
         host: name of its host.
         clock: converts its ticks to seconds since the run began, equal for the processes of all hosts.
+        is_partial: whether it may have done more than is known here: another host has not sent all of it.
 
     Examples:
         >>> from hocket import observe
@@ -146,6 +147,7 @@ class SavedProcess:
     problems: tuple[str, ...]
     host: str
     clock: RunClock
+    is_partial: bool = False
 
 
 @dataclass(frozen=True)
@@ -246,7 +248,7 @@ def open_run(folder: str | Path) -> ObservedRun:
     descriptions = {each: description for each, (description, _) in loaded.items()}
     origin_ns = descriptions[path].anchors[0][1]
     processes = [
-        _process(each, name, snapshot, description, clock)
+        _process(each, name, snapshot, description, clock, is_partial=each != path and memory is not None)
         for each, (description, memory) in loaded.items()
         for clock in (_clock(description, origin_ns),)
         for name, snapshot in recorders_of(each, memory)
@@ -396,7 +398,7 @@ def process_order(process: SavedProcess) -> tuple[bool, int, float]:
 
 
 def _process(
-    folder: Path, name: str, snapshot: RecorderSnapshot, description: RunDescription, clock: RunClock
+    folder: Path, name: str, snapshot: RecorderSnapshot, description: RunDescription, clock: RunClock, is_partial: bool
 ) -> SavedProcess:
     problems = list(snapshot.problems)
     goes_on = description.exit_code is None and name not in description.num_events
@@ -409,7 +411,8 @@ def _process(
     io = completeness_of(snapshot, last=parse_accounts(look, str(folder / RUN_FILE)) if look is not None else None)
     lost = dict(description.lost.get(name, {}))
     series = read_process_rows(folder / (name + SERIES_SUFFIX), problems)
-    return SavedProcess(name, snapshot, events, lost, io, series, tuple(problems), description.host, clock)
+    host = description.host
+    return SavedProcess(name, snapshot, events, lost, io, series, tuple(problems), host, clock, is_partial)
 
 
 def _events(path: Path, ring: str, num_saved: int | None, problems: list[str]) -> NDArray[np.void]:
