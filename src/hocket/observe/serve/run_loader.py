@@ -93,7 +93,7 @@ class RunLoader:
         live.is_local = True
         try:
             follower, next_rows = RunFollower(self._folder), dict[str, int]()
-            with RunAnalyst(self._folder) as analyst:
+            with RunAnalyst(self._folder, self._report) as analyst:
                 while not self._stops.wait(_LOOK_S):
                     found = follower.look()
                     live.hear(found.now_s)
@@ -109,6 +109,9 @@ class RunLoader:
         finally:
             if not live.is_over:
                 live.end("")
+
+    def _report(self, place: str, problem: str) -> None:
+        self._owner.report(f"run {self._name}, {place}", f"{self._folder}: {problem}")
 
     def _description(self) -> RunDescription | None:
         began_s = monotonic()
