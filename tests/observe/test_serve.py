@@ -132,6 +132,22 @@ def test_the_overview_and_the_timeline_have_what_sql_says(store: StoreClient, ru
     assert sum(whole["count"]) == sum(total["num_events"] for total in overview["totals"])
 
 
+def test_the_overview_tells_jobs_apart(store: StoreClient) -> None:
+    """Each of two jobs has a collective that rank 1 does not come to."""
+    store.push(
+        fabricate(
+            FakeRank(rank, [Op("all_reduce", 0, (10 + job) * MS, None)] if rank == 0 else [],
+                     communicators={1: ("world", "0-1", rank)}, variables={"MASTER_PORT": str(29500 + job)})
+            for job in range(2) for rank in range(2)
+        ),
+        "two-jobs",
+    )  # fmt: skip
+    found = store.ask("/v1/runs/two-jobs/views/overview")
+    assert found["num_jobs"] == 2
+    assert {(each["job"], each["missing"]) for each in found["unfinished"]} == {(0, "1"), (1, "1")}
+    assert store.ask("/v1/runs/run-1/views/overview")["num_jobs"] == 1
+
+
 def test_a_comparison_is_that_of_the_command(store: StoreClient) -> None:
     def training(seed: int, factor: float) -> Any:
         draw = np.random.default_rng(seed)

@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hocket.observe import ObservedRun, operations_of
+from hocket.observe import ObservedRun, SavedProcess, hangs, operations_of
 from hocket.observe.analysis.unfinished import UnfinishedOperation, unfinished_operations
+from hocket.trace import EVENT_STATES
 from hocket.trace.region import HISTOGRAM_FIELDS
 
 from .fabricated_run import MS, FakeRank, Op, fabricate
@@ -90,3 +91,40 @@ def test_of_many_the_longest_are_told() -> None:
     assert len(found) == 1000
     assert all(one.seconds >= other.seconds for one, other in itertools.pairwise(found))
     assert found[0].number == 1499
+
+
+def test_a_rank_of_which_another_host_has_not_sent_all_is_not_accused() -> None:
+    """Its events have not come: neither the first operation of a communicator nor a later one is known of it."""
+    ranks = [_rank(0, [*_completed(3), Op("all_reduce", 3, 10 * MS, None)], 2), _rank(1, [], 2, host="other")]
+    run = fabricate(ranks)
+    assert [(each.missing, each.unknown) for each in _unfinished(run, 0.1)] == [("1", "")]
+    run = replace(run, processes=(run.processes[0], replace(run.processes[1], is_partial=True)))
+    assert [(each.missing, each.unknown) for each in _unfinished(run, 0.1)] == [("", "1")]
+
+
+def _of_job(job: int, rank: int, ops: list[Op], communicators: dict[int, tuple[str, str, int]]) -> FakeRank:
+    loading = {f"loading of job {job}": [(5 * MS, 0)]} if not ops else {}
+    variables = {"MASTER_PORT": str(29500 + job)}
+    return FakeRank(rank, ops, communicators=communicators, regions=loading, variables=variables, start_ns=job + rank)
+
+
+def test_a_missing_rank_is_one_of_the_same_job() -> None:
+    """Rank 1 of the second job has not used the communicator yet: it is not rank 1 of the first one."""
+    own: list[dict[int, tuple[str, str, int]]] = [{2: ("own", str(rank), 0)} for rank in range(2)]
+    world: dict[int, tuple[str, str, int]] = {1: ("world", "0-1", 0)}
+    ranks = [
+        _of_job(1, 0, [], own[0]), _of_job(1, 1, [], own[1]),
+        _of_job(2, 0, [Op("all_reduce", 0, 10 * MS, None)], world), _of_job(2, 1, [], own[1]),
+    ]  # fmt: skip
+    run = fabricate(ranks, world_size=2)
+    run = replace(run, processes=tuple(_with_open_regions(each) for each in run.processes))
+    (found,) = _unfinished(run, 0.1)
+    assert (found.missing, "loading of job 2" in found.doing, found.doing.count("job")) == ("1", True, 1)
+    (hang,) = hangs(run, operations_of(run))
+    assert [(each.rank, each.process) for each in hang.missing] == [(1, 3)]
+
+
+def _with_open_regions(process: SavedProcess) -> SavedProcess:
+    program = process.events["program"].copy()
+    program["state"] = EVENT_STATES.index("started")
+    return replace(process, events={**process.events, "program": program})

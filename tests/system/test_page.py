@@ -19,6 +19,7 @@ from hocket.observe import StoreClient, export_run, open_run, record_run
 
 from .. import program
 from ..load import scaled
+from ..observe.fabricated_run import MS, FakeRank, Op, fabricate
 from ..observe.stored_rows import served
 from .browser import BrowserPage
 
@@ -292,3 +293,26 @@ def test_a_program_that_is_stuck(browser: Any, tmp_path: Path, scheme: str, widt
         shown.until("!document.querySelector('[data-state]')", 60)
         shown.until("document.querySelector('main h2') && !document.getElementById('unfinished')")
         assert shown.problems == []
+
+
+def test_the_job_of_what_never_completed_is_shown_where_jobs_differ(browser: Any, tmp_path: Path) -> None:
+    section = "section[aria-labelledby=unfinished]"
+    with served(tmp_path / "store") as (_, client):
+        token = client._headers["authorization"].partition(" ")[2]
+        for num_jobs in (1, 2):
+            stuck = [Op("all_reduce", 0, 10 * MS, None)]
+            ranks = [
+                FakeRank(rank, stuck if (job, rank) == (num_jobs - 1, 0) else [], start_ns=job,
+                         communicators={1: ("world", "0-1", rank)}, variables={"MASTER_PORT": str(29500 + job)})
+                for job in range(num_jobs) for rank in range(2)
+            ]  # fmt: skip
+            client.push(fabricate(ranks, world_size=2), f"run-{num_jobs}")
+            address = f"{client._url}/#/run-{num_jobs}/overview"
+            with BrowserPage(browser, f"{client._url}/#token={token}") as shown:
+                shown.page.goto(address)
+                shown.page.wait_for_selector(f"{section} td")
+                heads = shown.page.eval_on_selector_all(f"{section} th", "all => all.map(each => each.textContent)")
+                cells = shown.page.eval_on_selector_all(f"{section} td", "all => all.map(each => each.dataset.value)")
+                row = dict(zip((each.strip() for each in heads), cells, strict=True))
+                assert row.get("job") == (None if num_jobs == 1 else "1")
+                assert shown.accessibility() == []

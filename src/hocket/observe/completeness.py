@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from hocket import _native
 from hocket.comm.policy import format_nbytes
-from hocket.errors import RecorderError
 from hocket.trace import ReadWritten, RecorderSnapshot
 
 if TYPE_CHECKING:
@@ -251,12 +250,6 @@ def account_numbers(io: IoCompleteness) -> list[int]:
     ]
 
 
-def parse_accounts(numbers: object, place: str) -> IoCompleteness:
-    """Return the last look that a file holds.
-
-    Raises:
-        RecorderError: `numbers` is not a list of six integers.
-    """
-    if not isinstance(numbers, list) or len(numbers) != 6 or not all(type(each) is int for each in numbers):
-        raise RecorderError(f"{place}: a look at counters of I/O must be six integers, not {numbers!r:.80}")
+def last_look(numbers: Sequence[int]) -> IoCompleteness:
+    """Return the figure that has these numbers, those of `account_numbers`."""
     return IoCompleteness(IoAccount(*numbers[:3]), IoAccount(*numbers[3:]), "last look", "")

@@ -5,30 +5,36 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
-from math import isfinite
 from pathlib import Path
 from time import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from hocket.clock import ClockReading
 from hocket.errors import InvalidArgument, RecorderError
 from hocket.observe.batch import BatchTask, QueuedJob
-from hocket.observe.completeness import IoCompleteness, completeness_of, parse_accounts
+from hocket.observe.completeness import IoCompleteness, completeness_of, last_look
 from hocket.observe.connections import HostConnections, read_connections
+from hocket.observe.description_fields import (
+    anchors_from,
+    command_from,
+    counts_from,
+    exit_code_from,
+    host_from,
+    looks_from,
+    readings_from,
+    records_from,
+    unix_seconds_from,
+)
 from hocket.observe.one_agent import is_alive
 from hocket.observe.run_clock import Anchor, RunClock
 from hocket.observe.series import DEVICE_FILES, SERIES_SUFFIX, SavedSeries, read_process_rows, read_series
 from hocket.trace import EVENT_FIELDS, Owner, RecorderSnapshot, Ring, are_events, read_recorder
-from hocket.typed_json import record_from
 from hocket.versioned_json import Head
 from hocket.whole_file import write_text
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-_T = TypeVar("_T", BatchTask, QueuedJob)
 
 RUN_FILE = "run.json"
 CLAIM_FILE = "recording"
@@ -131,6 +137,7 @@ class SavedProcess:
         problems: what could not be read, each with the file and the offset.
         host: name of its host.
         clock: converts its ticks to seconds since the run began, equal for the processes of all hosts.
+        is_partial: whether it may have done more than is known here: another host has not sent all of it.
 
     Examples:
         >>> from hocket import observe
@@ -149,6 +156,7 @@ class SavedProcess:
     problems: tuple[str, ...]
     host: str
     clock: RunClock
+    is_partial: bool = False
 
 
 @dataclass(frozen=True)
@@ -249,7 +257,7 @@ def open_run(folder: str | Path) -> ObservedRun:
     descriptions = {each: description for each, (description, _) in loaded.items()}
     origin_ns = descriptions[path].anchors[0][1]
     processes = [
-        _process(each, name, snapshot, description, clock)
+        _process(each, name, snapshot, description, clock, is_partial=each != path and memory is not None)
         for each, (description, memory) in loaded.items()
         for clock in (_clock(description, origin_ns),)
         for name, snapshot in recorders_of(each, memory)
@@ -405,7 +413,7 @@ def process_order(process: SavedProcess) -> tuple[bool, int, float]:
 
 
 def _process(
-    folder: Path, name: str, snapshot: RecorderSnapshot, description: RunDescription, clock: RunClock
+    folder: Path, name: str, snapshot: RecorderSnapshot, description: RunDescription, clock: RunClock, is_partial: bool
 ) -> SavedProcess:
     problems = list(snapshot.problems)
     goes_on = description.exit_code is None and name not in description.num_events
@@ -415,10 +423,11 @@ def _process(
         for ring in snapshot.rings
     }
     look = description.io_looks.get(name)
-    io = completeness_of(snapshot, last=parse_accounts(look, str(folder / RUN_FILE)) if look is not None else None)
+    io = completeness_of(snapshot, last=last_look(look) if look is not None else None)
     lost = dict(description.lost.get(name, {}))
     series = read_process_rows(folder / (name + SERIES_SUFFIX), problems)
-    return SavedProcess(name, snapshot, events, lost, io, series, tuple(problems), description.host, clock)
+    host = description.host
+    return SavedProcess(name, snapshot, events, lost, io, series, tuple(problems), host, clock, is_partial)
 
 
 def _events(path: Path, ring: str, num_saved: int | None, problems: list[str]) -> NDArray[np.void]:
@@ -448,47 +457,21 @@ def _events(path: Path, ring: str, num_saved: int | None, problems: list[str]) -
 
 def _description(content: dict[str, Any], place: str) -> RunDescription:
     try:
-        command, lost, io_looks = content["command"], content["lost"], content.get("io_looks", {})
-        if not isinstance(command, list) or not all(isinstance(each, str) for each in command):
-            raise TypeError("its command is not a list of strings")
         return RunDescription(
-            command=tuple(command),
-            host=str(content["host"]),
-            began_s=float(content["began_s"]),
-            ended_s=float(content["ended_s"]),
-            exit_code=None if content["exit_code"] is None else int(content["exit_code"]),
-            lost=_counts(lost),
-            num_events=_counts(content["num_events"]),
-            anchors=_anchors(content["anchors"]),
-            readings=_readings(content["readings"]),
-            io_looks={str(name): list(numbers) for name, numbers in io_looks.items()},
-            tasks={str(name): record_from(BatchTask, each) for name, each in content.get("tasks", {}).items()},
-            queued={str(job): record_from(QueuedJob, each) for job, each in content.get("queued", {}).items()},
+            command=command_from(content["command"]),
+            host=host_from(content["host"]),
+            began_s=unix_seconds_from(content["began_s"], "began_s"),
+            ended_s=unix_seconds_from(content["ended_s"], "ended_s"),
+            exit_code=exit_code_from(content["exit_code"]),
+            lost=counts_from(content["lost"], "lost"),
+            num_events=counts_from(content["num_events"], "num_events"),
+            anchors=anchors_from(content["anchors"]),
+            readings=readings_from(content["readings"]),
+            io_looks=looks_from(content.get("io_looks", {}), "io_looks"),
+            tasks=records_from(BatchTask, content.get("tasks", {}), "tasks"),
+            queued=records_from(QueuedJob, content.get("queued", {}), "queued"),
         )
     except KeyError as error:
         raise RecorderError(f"{place}: the key {error} is missing") from None
     except (TypeError, ValueError, OverflowError, AttributeError, InvalidArgument) as error:
         raise RecorderError(f"{place}: {error}") from None
-
-
-def _counts(content: dict[str, Any]) -> dict[str, dict[str, int]]:
-    return {str(name): {str(ring): int(count) for ring, count in rings.items()} for name, rings in content.items()}
-
-
-def _anchors(content: list[Any]) -> tuple[Anchor, ...]:
-    anchors = tuple((int(ticks), int(ns)) for ticks, ns in content)
-    if len(anchors) < 2 or any(before >= after for before, after in pairwise(anchors)):
-        raise ValueError("anchors must be at least two, in the order of time")
-    if not all(0 <= number < 1 << 63 for anchor in anchors for number in anchor):
-        raise ValueError("an anchor is out of range")
-    return anchors
-
-
-def _readings(content: list[Any]) -> tuple[tuple[float, float, float], ...]:
-    readings = tuple((float(asked), float(theirs), float(answered)) for asked, theirs, answered in content)
-    if not all(isfinite(number) for reading in readings for number in reading):
-        raise ValueError("a comparison of clocks is not finite")
-    ordered = [ClockReading(*reading).at for reading in readings]
-    if ordered != sorted(ordered):
-        raise ValueError("comparisons of clocks must be in the order of time")
-    return readings

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hocket.observe.activity import operation_name, target_of
 from hocket.observe.analysis.operations import IN_FLIGHT, MESSAGES
+from hocket.observe.jobs import ranks_of_jobs
 from hocket.observe.series import SERIES_STATES
 from hocket.trace import EVENT_STATES
 
@@ -97,16 +99,17 @@ def hangs(run: ObservedRun, operations: RunOperations) -> tuple[Hang, ...]:
     names = np.array(operations.kind_names)
     is_collective = ~np.isin(names[rows["kind"]], MESSAGES) & (rows["comm"] >= 0) & (rows["rank"] >= 0)
     rows, is_open = rows[is_collective], (operations.in_flight | (rows["state"] == FAILED))[is_collective]
-    found = []
+    found, places = [], ranks_of_jobs(run.processes)
     for comm in np.unique(rows["comm"][is_open]):
         is_own = rows["comm"] == comm
-        found.append(_hang(run, operations, int(comm), rows[is_own], is_open[is_own]))
+        found.append(_hang(run, operations, places, int(comm), rows[is_own], is_open[is_own]))
     return tuple(sorted(found, key=lambda each: -each.waited_s))
 
 
 def _hang(
-    run: ObservedRun, operations: RunOperations, comm: int, rows: NDArray[np.void], is_open: NDArray[np.bool_]
-) -> Hang:
+    run: ObservedRun, operations: RunOperations, places: Mapping[tuple[int, int], int], comm: int,
+    rows: NDArray[np.void], is_open: NDArray[np.bool_],
+) -> Hang:  # fmt: skip
     import numpy as np
 
     communicator = operations.communicators[comm]
@@ -120,7 +123,7 @@ def _hang(
     end_s = float(np.where(first["state"] == FAILED, first["end"], ends).max())
     same = {int(rank) for rank in begun["rank"][begun["kind"] == kind]}
     missing = tuple(
-        _missing(run, operations, communicator, rank, number, rows)
+        _missing(run, operations, communicator, rank, process_of_rank(places, communicator, rank), number, rows)
         for rank in range(communicator.size)
         if rank not in same
     )
@@ -136,11 +139,10 @@ def _hang(
 
 
 def _missing(
-    run: ObservedRun, operations: RunOperations, communicator: RunCommunicator, rank: int, number: int,
-    rows: NDArray[np.void],
+    run: ObservedRun, operations: RunOperations, communicator: RunCommunicator, rank: int, place: int | None,
+    number: int, rows: NDArray[np.void],
 ) -> MissingRank:  # fmt: skip
     own = rows[rows["rank"] == rank]
-    place = process_of_rank(run, communicator, rank)
     other = own["kind"][own["number"] == number]
     return MissingRank(
         rank=rank,
@@ -152,15 +154,19 @@ def _missing(
     )
 
 
-def process_of_rank(run: ObservedRun, communicator: RunCommunicator, rank: int) -> int | None:
-    """Return the process of a rank of a communicator, also of one that has not used it yet; None: not recorded."""
+def process_of_rank(places: Mapping[tuple[int, int], int], communicator: RunCommunicator, rank: int) -> int | None:
+    """Return the process of a rank of a communicator, also of one that has not used it yet; None: not recorded.
+
+    Args:
+        places: the process of each job and rank, from `ranks_of_jobs`.
+        communicator: of one of these jobs.
+        rank: in it.
+    """
     if (place := communicator.processes.get(rank)) is not None:
         return place
     if rank >= len(communicator.members):
         return None
-    ranks = [each.snapshot.owner.rank for each in run.processes]
-    wanted = communicator.members[rank]
-    return ranks.index(wanted) if wanted in ranks else None
+    return places.get((communicator.job, communicator.members[rank]))
 
 
 def state_of(process: SavedProcess) -> str:

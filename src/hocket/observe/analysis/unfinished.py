@@ -3,13 +3,14 @@ that is over."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING
 
 from hocket.observe.analysis.hangs import FAILED, describe_doing, last_seen_s, process_of_rank
 from hocket.observe.analysis.operations import MESSAGES, RINGS
+from hocket.observe.jobs import ranks_of_jobs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,6 +81,7 @@ def unfinished_operations(
     is_open = is_known & (operations.in_flight | ((rows["state"] == FAILED) & (now_s is None)))
     messages = rows[is_open & is_message][:_MOST_OPERATIONS]  # those that began first
     found = [_operation(run, operations, messages[place : place + 1], now_s) for place in range(len(messages))]
+    places = ranks_of_jobs(run.processes)
     for comm in np.unique(rows["comm"][is_open & ~is_message]):
         of_comm = is_known & ~is_message & (rows["comm"] == comm)
         own, own_open = rows[of_comm], rows[of_comm & is_open]
@@ -89,9 +91,9 @@ def unfinished_operations(
         for number, kind in keys[:_MOST_OPERATIONS].tolist():
             inside = own_open[(own_open["number"] == number) & (own_open["kind"] == kind)]
             others = own["rank"][(own["number"] == number) & (own["kind"] != kind)]
-            missing, unknown = _absent(run, operations.communicators[comm], inside["rank"], others, latest < number,
-                                       latest < 0)  # fmt: skip
-            doing = _describe(run, operations.communicators[comm], missing)
+            missing, unknown = _absent(run, places, operations.communicators[comm], inside["rank"], others,
+                                       latest < number, latest < 0)  # fmt: skip
+            doing = _describe(run, places, operations.communicators[comm], missing)
             found.append(_operation(run, operations, inside, now_s, _text(missing), _text(unknown), doing))
     return tuple(sorted(found, key=lambda each: -each.seconds)[:_MOST_OPERATIONS])
 
@@ -117,13 +119,15 @@ def _end_s(run: ObservedRun, row: np.void) -> float:
 
 
 def _absent(
-    run: ObservedRun, communicator: RunCommunicator, inside: NDArray[np.int32], others: NDArray[np.int32],
-    is_behind: NDArray[np.bool_], has_begun_none: NDArray[np.bool_],
+    run: ObservedRun, places: Mapping[tuple[int, int], int], communicator: RunCommunicator,
+    inside: NDArray[np.int32], others: NDArray[np.int32], is_behind: NDArray[np.bool_],
+    has_begun_none: NDArray[np.bool_],
 ) -> tuple[list[int], list[int]]:  # fmt: skip
     """The ranks that have not begun a collective, and those of which that is not known.
 
     Args:
         run, communicator: where it is.
+        places: the process of each job and rank.
         inside: ranks that are in it.
         others: ranks that have begun another operation with its number.
         is_behind: of each rank, whether all its operations that are known came before.
@@ -135,9 +139,10 @@ def _absent(
     for rank in range(communicator.size):
         if rank in entered or not (is_behind[rank] or rank in elsewhere):
             continue
-        place = process_of_rank(run, communicator, rank)
+        place = process_of_rank(places, communicator, rank)
         is_unknown = place is None or (
-            has_begun_none[rank] and _has_forgotten(run.processes[place], communicator.label)
+            (run.processes[place].is_partial and rank not in elsewhere)
+            or (has_begun_none[rank] and _has_forgotten(run.processes[place], communicator.label))
         )
         (unknown if is_unknown else missing).append(rank)
     return missing, unknown
@@ -158,10 +163,12 @@ def _has_forgotten(process: SavedProcess, label: str) -> bool:
     return has_completed or process.snapshot.num_overflowed > 0
 
 
-def _describe(run: ObservedRun, communicator: RunCommunicator, missing: list[int]) -> str:
+def _describe(
+    run: ObservedRun, places: Mapping[tuple[int, int], int], communicator: RunCommunicator, missing: list[int]
+) -> str:
     parts = []
     for rank in missing[:_MOST_DESCRIBED]:
-        place = process_of_rank(run, communicator, rank)
+        place = process_of_rank(places, communicator, rank)
         if place is not None and (doing := describe_doing(run.processes[place])):
             parts.append(f"rank {rank}: {doing}")
     return "; ".join(parts)

@@ -69,19 +69,20 @@ class RunLoader:
             try:
                 if not self._owner.is_loaded(self._name):
                     self._follow()
-                self._report("")
+                self._report("", "")
                 return
             except (PeerFailure, OSError) as error:  # the database is away, or a disk is full: it may not stay so
-                self._report(str(error))
+                self._report("", str(error))
             except Exception as error:  # of a file that another process has written: the server goes on
                 named = str(error) if isinstance(error, HocketError) else f"{type(error).__name__}: {error}"
-                self._report(named)
+                self._report("", named)
                 return
             self._stops.wait(pause_s)  # then the run is followed from its beginning
             pause_s = min(2 * pause_s, _MOST_LOST_S)
 
-    def _report(self, problem: str) -> None:
-        self._owner.report(f"run {self._name}", f"{self._folder}: {problem}" if problem else "")
+    def _report(self, place: str, problem: str) -> None:
+        where = f"run {self._name}{place and ', '}{place}"
+        self._owner.report(where, f"{self._folder}: {problem}" if problem else "")
 
     def _follow(self) -> None:
         """Store what a run saves, until it is over; then all of it."""
@@ -101,7 +102,7 @@ class RunLoader:
         live.is_local = True
         try:
             follower, next_rows = RunFollower(self._folder), dict[str, int]()
-            with RunAnalyst(self._folder) as analyst:
+            with RunAnalyst(self._folder, self._report) as analyst:
                 while not self._stops.wait(_LOOK_S):
                     found = follower.look()
                     live.hear(found.now_s)

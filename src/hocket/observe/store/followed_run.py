@@ -83,7 +83,9 @@ def read_latest(folder: Path) -> tuple[ObservedRun, float]:
     found = load_hosts(folder, [])
     first = found[folder][0]
     processes = [
-        _process(name, snapshot, description, _clock(description, first))
+        _process(
+            name, snapshot, description, _clock(description, first), is_partial=each != folder and memory is not None
+        )
         for each, (description, memory) in found.items()
         for name, snapshot in recorders_of(each, memory, _LATEST_EVENTS)
     ]
@@ -97,11 +99,13 @@ def _clock(description: RunDescription, first: RunDescription) -> RunClock:
     return RunClock(description.anchors, readings, first.anchors[0][1])
 
 
-def _process(name: str, snapshot: RecorderSnapshot, description: RunDescription, clock: RunClock) -> SavedProcess:
+def _process(
+    name: str, snapshot: RecorderSnapshot, description: RunDescription, clock: RunClock, is_partial: bool = False
+) -> SavedProcess:
     """A process with the events that were read of its recorder."""
     events = {ring: saved_events(each) for ring, each in snapshot.rings.items()}
     lost = {ring: each.next_place - len(each.events) for ring, each in snapshot.rings.items()}
-    return SavedProcess(name, snapshot, events, lost, _IO, no_process_rows(), (), description.host, clock)
+    return SavedProcess(name, snapshot, events, lost, _IO, no_process_rows(), (), description.host, clock, is_partial)
 
 
 class RunFollower:

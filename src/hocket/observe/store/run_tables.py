@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 Columns = Mapping[str, "NDArray[Any]"]
 
+_MOST_INTEGER = (1 << 63) - 1
+"""Of a table."""
+
 
 def run_tables(run: ObservedRun) -> dict[str, Columns]:
     """Return all tables of a run by name: columns of equal length, with the names and types of `TABLE_COLUMNS`.
@@ -110,7 +113,7 @@ def _processes(run: ObservedRun) -> Columns:
         "program": _texts(owner.program for owner in owners),
         "state": _texts(map(state_of, run.processes)),
         "began_s": _numbers(float(each.clock.seconds(each.snapshot.anchor[0])) for each in run.processes),
-        "num_lost": _integers(sum(process.lost.values()) for process in run.processes),
+        "num_lost": _integers(min(sum(each.lost.values()), _MOST_INTEGER) for each in run.processes),
         "cost_s": _numbers(map(_cost_s, run.processes)),
     }
 
@@ -349,7 +352,9 @@ def _hosts(run: ObservedRun) -> Columns:
         "host": _texts(found),
         "num_processes": _integers(map(len, found.values())),
         "clock_error_s": _numbers(max(each.clock.error_s for each in own) for own in found.values()),
-        "num_lost": _integers(sum(sum(each.lost.values()) for each in own) for own in found.values()),
+        "num_lost": _integers(
+            min(sum(sum(each.lost.values()) for each in own), _MOST_INTEGER) for own in found.values()
+        ),
     }
 
 

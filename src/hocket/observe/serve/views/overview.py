@@ -99,10 +99,11 @@ class LayerSeries:
 
 @dataclass(frozen=True)
 class OverviewView:
-    """The answer; "unfinished" has at most 100 operations, the longest first."""
+    """The answer; "unfinished" has at most 100 operations, the longest first; "num_jobs" is the number of jobs."""
 
     begin_s: float
     end_s: float
+    num_jobs: int
     unfinished: list[UnfinishedRow]
     findings: list[FindingRow]
     totals: list[LayerTotal]
@@ -124,6 +125,11 @@ def _unfinished(table: Tables) -> ir.Table:
     return table("unfinished").order_by(ibis.desc("seconds"), "communicator", "number").limit(_MOST_UNFINISHED)
 
 
+def _jobs(table: Tables) -> ir.Table:
+    rows = table("communicators").select("job").union(table("unfinished").select("job"))
+    return rows.aggregate(num_jobs=lambda each: each.job.nunique())
+
+
 def _make(source: ViewSource, window: ViewWindow) -> OverviewView:
     totals, _, begin_s, end_s = source.ask("totals", window)
     names, *_ = source.ask("names", window)
@@ -131,6 +137,7 @@ def _make(source: ViewSource, window: ViewWindow) -> OverviewView:
     return OverviewView(
         begin_s=begin_s,
         end_s=end_s,
+        num_jobs=source.rows(_jobs)[0]["num_jobs"],
         unfinished=[UnfinishedRow(**row) for row in source.rows(_unfinished)],
         findings=[FindingRow(**row) for row in source.rows(findings_in_order)],
         totals=[LayerTotal(**row) for row in totals],
