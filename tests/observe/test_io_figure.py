@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from hocket.errors import RecorderError
 from hocket.observe import IoAccount, IoCompleteness, completeness_of, open_run, record_run
-from hocket.observe.completeness import account_numbers, parse_accounts, total_of
+from hocket.observe.completeness import account_numbers, last_look, total_of
+from hocket.observe.description_fields import looks_from
 from hocket.trace import RecorderSnapshot, io_totals, read_recorder
 
 from ..load import scaled
-from ..naming import raises
+from ..naming import assert_names
 from ..program import hocket
 from .test_io import compiled
 from .traced_io import run_hooked, snapshots
@@ -367,10 +367,13 @@ def test_counters_that_cannot_be_read_or_believed(tmp_path: Path) -> None:
 
 def test_looks_in_damaged_runs() -> None:
     io = IoCompleteness(IoAccount(1, 2, 3), IoAccount(4, 5, 6), "now", "")
-    assert parse_accounts(account_numbers(io), "file") == IoCompleteness(io.read, io.written, "last look", "")
+    numbers = account_numbers(io)
+    assert looks_from({"process": numbers}, "io_looks") == {"process": numbers}
+    assert last_look(numbers) == IoCompleteness(io.read, io.written, "last look", "")
     for wrong in ([1, 2, 3], [1, 2, 3, 4, 5, "6"], {"read": 1}, None, [True] * 6):
-        with raises(RecorderError, names=("file",)):
-            parse_accounts(wrong, "file")
+        with pytest.raises((ValueError, TypeError)) as caught:
+            looks_from({"process": wrong}, "io_looks")
+        assert_names(str(caught.value), "io_looks")
 
 
 def test_sums_of_processes() -> None:
