@@ -333,6 +333,8 @@ print(len(rings["operations"].events) >= 10, [int(each) for each in rings["forei
     environment = {"LD_PRELOAD": str(HOOKS), "HOCKET_OBSERVE": "comm,io"}
     command = [
         "env",
+        "-u",
+        "MPI4PY_LIBMPI",  # which MPI in this process may have set
         *(f"{name}={value}" for name, value in environment.items()),
         sys.executable,
         "-m",
