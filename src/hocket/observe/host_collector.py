@@ -319,7 +319,7 @@ def _joined_host(kind: str, content: object, stream: SealedStream) -> tuple[str,
     """Return the name of a host that joins, and what its agent calls itself.
 
     Raises:
-        ProtocolError: it is none, or its agent sends what another version of hocket sends.
+        ProtocolError: the message is no valid join request, or the agent runs another version of the protocol.
     """
     if kind != "join" or not isinstance(content, str | dict):
         raise ProtocolError("an agent must say first from which host it is")

@@ -42,8 +42,7 @@ class UnfinishedOperation:
         seconds: since then; in a run that is over, until it failed or the ranks in it were last seen.
         entered: ranks that have begun it and not completed it.
         missing: ranks that have not begun it; of a message: not known.
-        unknown: ranks of which it is not known whether they have begun it, for example those of other hosts while the
-            run goes on.
+        unknown: ranks that may or may not have begun it, for example those of other hosts while the run goes on.
         doing: what the first missing ranks do instead, in words; "": nothing is known of it.
     """
 
@@ -123,7 +122,7 @@ def _absent(
     inside: NDArray[np.int32], others: NDArray[np.int32], is_behind: NDArray[np.bool_],
     has_begun_none: NDArray[np.bool_],
 ) -> tuple[list[int], list[int]]:  # fmt: skip
-    """The ranks that have not begun a collective, and those of which that is not known.
+    """The ranks that have not begun a collective, and those that may or may not have begun it.
 
     Args:
         run, communicator: where it is.

@@ -38,8 +38,8 @@ class UnfinishedRow:
         peer: other side of a message, root of a collective; -1: it has none.
         began_s: when the first rank began it.
         seconds: since then, at the latest look; in a run that is over, until it failed or the ranks were last seen.
-        entered, missing, unknown: ranks that are in it, that have not begun it, and of which that is not known, such as
-            "0-3,7".
+        entered, missing, unknown: ranks that are in it, that have not begun it, and that may or may not have begun it,
+            such as "0-3,7".
         doing: what missing ranks do instead.
     """
 
