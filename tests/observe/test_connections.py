@@ -17,6 +17,7 @@ import pytest
 
 from hocket.errors import RecorderError
 from hocket.observe import ObservedRun, connections_of, link_loads, open_run, record_run
+from hocket.observe.connections import CONNECTIONS_FILE, ConnectionSampler
 from hocket.observe.netlink import DUMP, ROUTE, SOCKETS, NetlinkSocket, attribute, attributes
 from hocket.observe.network_devices import device_to, sample_queues
 from hocket.observe.tcp_sockets import _FIELDS, TcpSockets, parse_socket
@@ -103,6 +104,41 @@ def test_nobody_owns_a_connection_that_was_closed_unseen(tmp_path: Path) -> None
     last = {int(row["connection"]): float(row["sent_nbytes"]) for row in host.rows}
     own = [host.ends[place] for place, sent in last.items() if sent in (20 * 50_000.0, 20 * 7.0)]
     assert len(own) == 2 and {end.process for end in own} <= {"?", found.processes[0].name}
+
+
+def test_a_program_has_no_connections_of_the_one_that_started_it(tmp_path: Path) -> None:
+    # Between fork and exec a process has the sockets of its parent.
+    program = "import os, sys; print(flush=True); sys.stdin.readline(); os.set_inheritable({}, False); os.execvp(*{})"
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as one:
+        program = program.format(one.fileno(), ("sleep", ["sleep", "30"]))
+        sampler = ConnectionSampler(tmp_path)
+        with subprocess.Popen(
+            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[one.fileno()]
+        ) as started:
+            try:
+                assert started.stdin is not None and started.stdout is not None
+                started.stdout.readline()
+                sampler.sample({"a": started.pid})
+                started.stdin.write(b"\n")
+                started.stdin.flush()
+                deadline = time.monotonic() + scaled(30)
+                while Path(f"/proc/{started.pid}/comm").read_text() != "sleep\n":
+                    assert time.monotonic() < deadline
+                    time.sleep(0.01)
+                mine = "{}:{}".format(*one.getsockname())
+                assert _owners(sampler, tmp_path, mine) == ["a"]
+                sampler.sample({"a": started.pid})
+                sampler.sample({"a": started.pid})
+                assert _owners(sampler, tmp_path, mine) == [""]
+            finally:
+                started.kill()
+                sampler.close()
+
+
+def _owners(sampler: ConnectionSampler, folder: Path, local: str) -> list[str]:
+    sampler.save()
+    ends = json.loads((folder / CONNECTIONS_FILE).read_text())["connections"]
+    return [each["process"] for each in ends if each["local"] == local]
 
 
 def test_places_of_fields_are_those_of_the_kernels_header(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -43,7 +44,7 @@ with hk.init(backends="shm") as comm:
 
 def _recorded(folder: Path) -> observe.ObservedRun:
     (folder / "program.py").write_text(_PROGRAM)
-    launch = ["python", "-m", "hocket.cli", "run", "-n", "2", "program.py"]
+    launch = [sys.executable, "-m", "hocket.cli", "run", "-n", "2", "program.py"]
     done = program.hocket("observe", "run", "--output", "run", "--", *launch, folder=folder)
     assert done.returncode == 0, done.stderr
     return observe.open_run(folder / "run")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import monotonic_ns
@@ -99,9 +100,12 @@ class ConnectionSampler:
         self._ends: list[ConnectionEnd] = []
         self._last: dict[int, tuple[float | None, ...]] = {}
         self._processes: dict[int, str] = {}
-        """Of inodes of sockets that the run's processes have or had open."""
+        """Of inodes of sockets that the run's processes have or had open; "": it had it only before its exec."""
         self._looked_at: set[int] = set()
         self._looked_for: set[str] = set()
+        self._doubtful: set[int] = set()
+        """Inodes of open sockets that their process has no longer: they are another's, or were closed just now."""
+        self._is_look_due = False
         self._devices: dict[str, str] = {}
         self._writer: SeriesWriter | None = None
         self._sockets: TcpSockets | None = None
@@ -157,11 +161,13 @@ class ConnectionSampler:
 
     def _changed(self, found: TcpSocket) -> dict[str, float | None] | None:
         """Return the row of a connection; None: nothing has changed, or it is not worth one."""
+        process = self._processes.get(found.inode, "") if found.inode else UNKNOWN_OWNER
+        place = self._places.get(found.cookie)
+        if place is not None and process not in (UNKNOWN_OWNER, self._ends[place].process):
+            self._ends[place] = replace(self._ends[place], process=process)
         values = tuple(found.numbers.values())
         if self._last.get(found.cookie) == values:
             return None
-        process = self._processes.get(found.inode, "") if found.inode else UNKNOWN_OWNER
-        place = self._places.get(found.cookie)
         if place is None:
             moved = (found.numbers["sent_nbytes"] or 0) + (found.numbers["received_nbytes"] or 0)
             if process in ("", UNKNOWN_OWNER) and moved < _LEAST_FOREIGN_NBYTES:
@@ -171,35 +177,49 @@ class ConnectionSampler:
                 return None
             place = self._places[found.cookie] = len(self._ends)
             self._ends.append(ConnectionEnd(process, found.local, found.remote, self._device(found.remote)))
-        elif self._ends[place].process in ("", UNKNOWN_OWNER) and process != UNKNOWN_OWNER:  # not yet known before
-            self._ends[place] = replace(self._ends[place], process=process)
         self._last[found.cookie] = values
         return {"connection": place, **found.numbers}
 
     def _look_for_owners(self, inodes: set[int], processes: Mapping[str, int]) -> None:
-        """Look at the open files of the processes if there is a new socket or a new process."""
-        if inodes <= self._looked_at and processes.keys() <= self._looked_for:
+        """Look at the open files of the processes if there is a new socket or a new process, and once more after it.
+
+        A process that is between fork and exec still has the sockets of the process that started it.
+        """
+        is_new = not processes.keys() <= self._looked_for
+        if inodes <= self._looked_at and not is_new and not self._is_look_due:
             return
         self._looked_at, self._looked_for = inodes, set(processes)
-        for name, pid in processes.items():
-            folder = f"/proc/{pid}/fd"
-            try:
-                names = os.listdir(folder)
-            except OSError:
-                continue  # it has ended, or belongs to another user
-            for number in names:
-                try:
-                    link = os.readlink(f"{folder}/{number}")
-                except OSError:
-                    continue
-                if link.startswith("socket:["):
-                    self._processes.setdefault(int(link[8:-1]), name)
+        found = {name: _sockets_of(pid) for name, pid in processes.items()}
+        owners = {inode: name for name in reversed(found) for inode in found[name]}
+        for inode in self._doubtful & inodes:
+            if inode not in found.get(self._processes[inode], ()):
+                self._processes[inode] = owners.get(inode, "")
+        for inode, name in owners.items():
+            self._processes[inode] = self._processes.get(inode) or name
+        self._doubtful = {
+            inode for inode in inodes & self._processes.keys()
+            if (name := self._processes[inode]) and inode not in found.get(name, ())
+        }  # fmt: skip
+        self._is_look_due = is_new or bool(self._doubtful)
 
     def _device(self, remote: str) -> str:
         address = remote.rpartition(":")[0].strip("[]")
         if address not in self._devices:
             self._devices[address] = device_to(address) or ""
         return self._devices[address]
+
+
+def _sockets_of(pid: int) -> set[int]:
+    """Return the inodes of the sockets that a process has open; none: it has ended, or belongs to another user."""
+    found: set[int] = set()
+    folder = f"/proc/{pid}/fd"
+    with suppress(OSError):
+        for number in os.listdir(folder):
+            with suppress(OSError):
+                link = os.readlink(f"{folder}/{number}")
+                if link.startswith("socket:["):
+                    found.add(int(link[8:-1]))
+    return found
 
 
 def read_connections(folder: Path, host: str, clock: RunClock, problems: list[str]) -> HostConnections | None:
