@@ -1,0 +1,81 @@
+"""The interface of gradient engines."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import torch
+
+from hocket.comm import Communicator
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A tensor that an engine sums in every step.
+
+    Args:
+        name: its name, equal on all ranks, such as "layer1.weight".
+        shape: its shape.
+        dtype: its data type.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes."""
+        return self.numel * self.dtype.itemsize
+
+
+class GradientEngine(ABC):
+    """Sums tensors over the ranks of a communicator, once in every step.
+
+    A step is one call of `start` for each tensor, in any order, then one call of `finish`. Engines that can, work on the
+    first tensors while the backward pass computes the others.
+
+    Args:
+        comm: a communicator of all ranks; the engine makes its own ones from it.
+        tensors: what is summed, equal on all ranks.
+        exact: whether sums add the ranks' tensors one after the other, in the order of ranks.
+        timeout_s: timeout of every wait, in seconds.
+    """
+
+    has_order = True
+    """Whether it can sum in the order of ranks (`exact`)."""
+
+    def __init__(self, comm: Communicator, tensors: Sequence[TensorSpec], *, exact: bool, timeout_s: float) -> None:
+        self.comm = comm
+        self.tensors = list(tensors)
+        self.exact = exact
+        self.timeout_s = timeout_s
+
+    @abstractmethod
+    def start(self, number: int, tensor: torch.Tensor) -> None:
+        """Begin to sum a tensor, in place; nobody else may use it before `finish` returns.
+
+        Args:
+            number: its place in `tensors`.
+            tensor: contiguous, with the shape and type of its spec.
+        """
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Wait until all tensors hold their sums over all ranks.
+
+        Raises:
+            CommTimeout: a rank or a server hangs.
+            PeerFailure: a rank or a server died.
+        """
+
+    def close(self) -> None:  # noqa: B027
+        """Give back what it holds; other ranks need not call it at the same time. Idempotent."""

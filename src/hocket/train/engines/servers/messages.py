@@ -1,0 +1,89 @@
+"""The messages between a rank and a parameter server: a head of fixed size with a proof, then the elements.
+
+A head proves that its sender has the key of these servers, which only the ranks of the job get: HMAC-SHA256 (RFC 2104)
+of the head's other fields. A server takes the elements of a parcel from a rank once in each step, so that a message
+that somebody recorded is refused when it comes again. Elements are sent as they are, as by the other libraries that carry tensors; with
+HOCKET_TLS_CERT the whole connection is encrypted.
+"""
+
+from __future__ import annotations
+
+import hmac
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+_MAGIC = b"hkps"
+_VERSION = 1
+_FIELDS = struct.Struct("<4sHBxIIQQ")
+"""Magic, version, kind, rank, parcel, step, number of bytes that follow."""
+_PROOF_NBYTES = 32
+HEAD_NBYTES = _FIELDS.size + _PROOF_NBYTES
+KEY_NBYTES = 32
+
+
+class BadMessage(Exception):
+    """Bytes that no rank and no server of this job sends."""
+
+
+class Kind(IntEnum):
+    """What a message is."""
+
+    GRADIENTS = 0
+    """To a server: the elements of a parcel."""
+    VALUES = 1
+    """From a server: sums of gradients, or values of parameters."""
+    WHO_IS_LATE = 2
+    """To a server: whose elements of a parcel it lacks."""
+    LATE = 3
+    """From a server: the ranks, four bytes each."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """The head of a message.
+
+    Args:
+        kind: what follows.
+        rank: the rank that asks; 0 in an answer, which is the same for all ranks.
+        parcel: number of the parcel, in `parcels_of`.
+        step: number of the step whose gradients these are; in an answer, of the values.
+        nbytes: number of bytes that follow.
+    """
+
+    kind: Kind
+    rank: int
+    parcel: int
+    step: int
+    nbytes: int
+
+    def pack(self, key: bytes) -> bytes:
+        """Return its bytes."""
+        fields = _FIELDS.pack(
+            _MAGIC, _VERSION, self.kind, self.rank, self.parcel, self.step, self.nbytes
+        )
+        return fields + hmac.digest(key, fields, "sha256")
+
+    @classmethod
+    def unpack(cls, message: bytes, key: bytes) -> Head:
+        """Return the head of a received message.
+
+        Raises:
+            BadMessage: it is too short, has another length than it says, or its sender does not have the key.
+        """
+        if len(message) < HEAD_NBYTES:
+            raise BadMessage(f"a message of {len(message)} bytes has no head")
+        fields, proof = message[: _FIELDS.size], message[_FIELDS.size : HEAD_NBYTES]
+        if not hmac.compare_digest(proof, hmac.digest(key, fields, "sha256")):
+            raise BadMessage("the sender of a message does not have the key of this job")
+        magic, version, kind, rank, parcel, step, nbytes = _FIELDS.unpack(fields)
+        if magic != _MAGIC or version != _VERSION:
+            raise BadMessage(f"a message has version {version} of the protocol, this process {_VERSION}")
+        if kind not in tuple(Kind) or nbytes != len(message) - HEAD_NBYTES:
+            raise BadMessage(f"a message of kind {kind} says that {nbytes} bytes follow, and {len(message)} came")
+        return cls(Kind(kind), rank, parcel, step, nbytes)
+
+
+def key_for(key: bytes, is_answer: bool) -> bytes:
+    """Return the key of one direction: a message of a rank cannot be sent back to it as an answer."""
+    return hmac.digest(key, b"answers" if is_answer else b"calls", "sha256")

@@ -1,0 +1,118 @@
+"""The process of a parameter server: a gRPC server that ends with the rank that started it.
+
+Its task comes as JSON in the standard input, in which it also sees that the rank has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import threading
+import warnings
+from dataclasses import asdict, dataclass
+from typing import Any
+
+SERVICE, EXCHANGE = "hocket.ParameterServer", "Exchange"
+
+
+@dataclass(frozen=True)
+class ServerTask:
+    """What a parameter server has to do.
+
+    Args:
+        address: address that it listens at.
+        port: its port; 0: any free one.
+        key: key of its messages, in hexadecimal digits.
+        num_ranks: number of ranks.
+        parcels: number, number of elements and data type (such as "float32") of each of its parcels.
+        most_nbytes: most bytes of a message.
+    """
+
+    address: str
+    port: int
+    key: str
+    num_ranks: int
+    parcels: list[tuple[int, int, str]]
+    most_nbytes: int
+
+    def dump(self) -> bytes:
+        """Return it as a line of JSON."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+
+def main() -> None:
+    """Serve until the standard input ends."""
+    task = ServerTask(**json.loads(sys.stdin.buffer.readline()))
+    # Ctrl-C goes to all processes of a terminal; ranks may still need this one to end in order.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_rank, daemon=True).start()
+    warnings.filterwarnings("ignore", message="The given buffer is not writable")
+    asyncio.run(_serve(task))
+
+
+def _end_with_rank() -> None:
+    while sys.stdin.buffer.read(1):
+        pass
+    os._exit(0)
+
+
+async def _serve(task: ServerTask) -> None:
+    import grpc
+    import torch
+
+    from hocket.train.engines.servers.messages import BadMessage, Head, Kind, key_for, HEAD_NBYTES
+    from hocket.train.engines.servers.sums import Refused, Sums
+
+    torch.set_num_threads(1)
+    key = bytes.fromhex(task.key)
+    calls, answers = key_for(key, is_answer=False), key_for(key, is_answer=True)
+    parcels = {number: (numel, getattr(torch, dtype)) for number, numel, dtype in task.parcels}
+    sums = Sums(task.num_ranks, parcels)
+
+    async def exchange(message: bytes, context: Any) -> bytes:
+        try:
+            head = Head.unpack(message, calls)
+        except BadMessage as error:
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
+        try:
+            if head.kind == Kind.WHO_IS_LATE:
+                kind, content = Kind.LATE, b"".join(rank.to_bytes(4, "little") for rank in sums.late(head.parcel))
+            else:
+                kind = Kind.VALUES
+                content = await sums.add(head.rank, head.parcel, head.step, memoryview(message)[HEAD_NBYTES:])
+        except Refused as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        return Head(kind, 0, head.parcel, head.step, len(content)).pack(answers) + content
+
+    server = grpc.aio.server(options=channel_options(task.most_nbytes))
+    handler = grpc.unary_unary_rpc_method_handler(exchange)
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, {EXCHANGE: handler})])
+    try:
+        port = server.add_insecure_port(f"{task.address}:{task.port}")
+    except RuntimeError:
+        port = 0
+    print(port, flush=True)
+    if port:
+        await server.start()
+        await server.wait_for_termination()
+
+
+def channel_options(most_nbytes: int) -> list[tuple[str, int]]:
+    """Return the options of gRPC for both ends.
+
+    Proxies of the environment (http_proxy) are left aside: the ranks of a job reach each other directly. Two servers
+    never share a port.
+    """
+    return [
+        ("grpc.max_receive_message_length", most_nbytes),
+        ("grpc.max_send_message_length", most_nbytes),
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.so_reuseport", 0),
+    ]
+
+
+if __name__ == "__main__":
+    main()
