@@ -205,3 +205,6 @@ class ParameterServer(GradientEngine):
 
 def _numel(parcel: Parcel) -> int:
     return sum(piece.end - piece.begin for piece in parcel.pieces)
+
+
+ENGINE = ParameterServer

@@ -18,7 +18,9 @@ class Watch:
 
     def __init__(self, comm: Communicator) -> None:
         self._comm = comm
-        self._work = comm.irecv(np.zeros(1, np.uint8), (comm.rank + 1) % comm.size, timeout=1e9) if comm.size > 1 else None
+        self._work = (
+            comm.irecv(np.zeros(1, np.uint8), (comm.rank + 1) % comm.size, timeout=1e9) if comm.size > 1 else None
+        )
 
     def check(self) -> None:
         """Raise the error by which the communicator ended, if it did.

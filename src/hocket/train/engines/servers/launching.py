@@ -144,7 +144,9 @@ def _read_port(process: subprocess.Popen[bytes], stdout: IO[bytes]) -> int:
 
 def _environment() -> dict[str, str]:
     """Return the environment of a server: it is no rank, is not recorded as one, and computes with one thread."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("HOCKET_") and name != "LD_PRELOAD"}
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith("HOCKET_") and name != "LD_PRELOAD"
+    }
     return {**kept, "OMP_NUM_THREADS": "1"}
 
 

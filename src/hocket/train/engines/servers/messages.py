@@ -59,9 +59,7 @@ class Head:
 
     def pack(self, key: bytes) -> bytes:
         """Return its bytes."""
-        fields = _FIELDS.pack(
-            _MAGIC, _VERSION, self.kind, self.rank, self.parcel, self.step, self.nbytes
-        )
+        fields = _FIELDS.pack(_MAGIC, _VERSION, self.kind, self.rank, self.parcel, self.step, self.nbytes)
         return fields + hmac.digest(key, fields, "sha256")
 
     @classmethod

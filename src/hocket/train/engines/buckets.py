@@ -1,0 +1,140 @@
+"""Gradients in buckets: consecutive tensors of one data type, which are summed as one array."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from hocket.comm import Communicator
+from hocket.errors import ResourceExhausted
+from hocket.train.engines.engine import GradientEngine, TensorSpec
+from hocket.train.engines.in_order import InOrder
+from hocket.train.engines.ordered_sums import start_sum
+
+
+@dataclass
+class _Bucket:
+    """A bucket of one step after the other.
+
+    Args:
+        tensors: numbers of its tensors.
+        places: first element of each.
+        buffer: all elements.
+        num_missing: number of tensors that are not there yet in this step.
+    """
+
+    tensors: list[int]
+    places: list[int]
+    buffer: torch.Tensor
+    num_missing: int = 0
+    work: Any = field(default=None, repr=False)
+
+
+def plan_buckets(tensors: Sequence[TensorSpec], limits: Sequence[int]) -> list[list[int]]:
+    """Return the tensors of each bucket: the last ones first, since the backward pass computes them first.
+
+    Args:
+        tensors: all tensors.
+        limits: number of bytes at which a bucket is full, for the first ones; the last limit holds for all others.
+
+    Examples:
+        >>> import torch
+        >>> from hocket.train.engines.engine import TensorSpec
+        >>> plan_buckets([TensorSpec(str(each), (each,), torch.float32) for each in (10, 20, 30, 40)], [100, 200])
+        [[3], [2, 1], [0]]
+    """
+    buckets: list[list[int]] = []
+    filling: dict[torch.dtype, tuple[list[int], int]] = {}
+    for number in reversed(range(len(tensors))):
+        dtype = tensors[number].dtype
+        members, nbytes = filling.pop(dtype, ([], 0))
+        members.append(number)
+        nbytes += tensors[number].nbytes
+        if nbytes >= limits[min(len(buckets), len(limits) - 1)]:
+            buckets.append(members)
+        else:
+            filling[dtype] = members, nbytes
+    buckets.extend(members for members, _ in filling.values())
+    return buckets
+
+
+class BucketEngine(GradientEngine):
+    """Sums one bucket after the other, while the backward pass computes the next ones.
+
+    Args:
+        comm, tensors, exact, timeout_s: see `GradientEngine`.
+        limits: see `plan_buckets`.
+        algorithm: as for `Communicator.all_reduce`.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        tensors: Sequence[TensorSpec],
+        *,
+        exact: bool,
+        timeout_s: float,
+        limits: Sequence[int],
+        algorithm: str | None = None,
+    ) -> None:
+        super().__init__(comm, tensors, exact=exact, timeout_s=timeout_s)
+        self._comm = comm.dup()
+        self._algorithm = algorithm
+        self._buckets: list[_Bucket] = []
+        self._place: dict[int, tuple[_Bucket, int]] = {}
+        for number, members in enumerate(plan_buckets(self.tensors, limits)):
+            places, size = [], 0
+            for each in members:
+                places.append(size)
+                size += self.tensors[each].numel
+            bucket = _Bucket(members, places, self._make(size, self.tensors[members[0]].dtype), len(members))
+            self._buckets.append(bucket)
+            for each in members:
+                self._place[each] = bucket, number
+        self._given: dict[int, torch.Tensor] = {}
+        self._in_order = InOrder(list(range(len(self._buckets))), self._issue)
+
+    def start(self, number: int, tensor: torch.Tensor) -> None:
+        """See `GradientEngine.start`."""
+        self._given[number] = tensor
+        bucket, place = self._place[number]
+        bucket.num_missing -= 1
+        if not bucket.num_missing:
+            self._in_order.ready(place)
+
+    def finish(self) -> None:
+        """See `GradientEngine.finish`."""
+        for bucket in self._buckets:
+            bucket.work.wait(timeout=self.timeout_s)
+            torch._foreach_copy_([self._given[each].view(-1) for each in bucket.tensors], self._parts(bucket))
+            bucket.work = None
+            bucket.num_missing = len(bucket.tensors)
+        self._given.clear()
+        self._in_order.reset()
+
+    def close(self) -> None:
+        """Leave the engine's communicator. Idempotent."""
+        self._comm._leave(0.0)
+
+    def _issue(self, number: int) -> None:
+        bucket = self._buckets[number]
+        torch._foreach_copy_(self._parts(bucket), [self._given[each].view(-1) for each in bucket.tensors])
+        bucket.work = start_sum(self._comm, bucket.buffer, self.timeout_s, exact=self.exact, algorithm=self._algorithm)
+
+    def _parts(self, bucket: _Bucket) -> list[torch.Tensor]:
+        return [
+            bucket.buffer[place : place + self.tensors[each].numel]
+            for each, place in zip(bucket.tensors, bucket.places, strict=True)
+        ]
+
+    def _make(self, size: int, dtype: torch.dtype) -> torch.Tensor:
+        if self._comm.num_hosts == 1:
+            try:
+                shared: torch.Tensor = self._comm.empty(size, dtype)
+                return shared
+            except ResourceExhausted:
+                pass  # shared memory only makes it faster
+        return torch.empty(size, dtype=dtype)

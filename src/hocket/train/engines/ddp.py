@@ -1,0 +1,41 @@
+"""The buckets of torch's DistributedDataParallel (Li et al., "PyTorch Distributed", VLDB 2020).
+
+A first bucket of 1 MiB, so that the sums begin early, then buckets of 25 MiB; each is one all-reduce by the library's own
+algorithm, while the backward pass goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hocket.comm import Communicator
+from hocket.train.checks import check_count
+from hocket.train.engines.buckets import BucketEngine
+from hocket.train.engines.engine import TensorSpec
+
+_FIRST_NBYTES = 1 << 20
+
+
+class DdpBuckets(BucketEngine):
+    """The buckets of torch's DistributedDataParallel.
+
+    Args:
+        comm, tensors, exact, timeout_s: see `GradientEngine`.
+        bucket_nbytes: number of bytes at which a bucket is full, but for the first one.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        tensors: Sequence[TensorSpec],
+        *,
+        exact: bool,
+        timeout_s: float,
+        bucket_nbytes: int = 25 << 20,
+    ) -> None:
+        check_count("bucket_nbytes", bucket_nbytes)
+        limits = [min(_FIRST_NBYTES, bucket_nbytes), bucket_nbytes]
+        super().__init__(comm, tensors, exact=exact, timeout_s=timeout_s, limits=limits, algorithm="native")
+
+
+ENGINE = DdpBuckets

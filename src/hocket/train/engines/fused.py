@@ -1,0 +1,217 @@
+"""Fused all-reduces with negotiation, as in Horovod (Sergeev and Del Balso, arXiv 1802.05799).
+
+A thread of each rank runs in cycles. In a cycle the ranks agree on the tensors that all of them have ready, put those of
+one data type together in a buffer up to a threshold, sum it by one all-reduce, and copy the parts back. So ranks may
+have their tensors ready in any order. The first time, ranks tell rank 0 the names of their tensors, and rank 0 answers
+which all have, in which order; afterwards a tensor has a number (the *response cache*), and an all-reduce of one bit
+for each tensor (AND) is enough.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+import numpy as np
+import torch
+
+from hocket.comm import Communicator
+from hocket.errors import CollectiveMismatch, CommTimeout, InvalidArgument
+from hocket.train.engines.engine import GradientEngine, TensorSpec
+from hocket.train.engines.ordered_sums import start_sum
+
+_ALL_KNOWN, _STAYS, _NUM_FLAGS = 0, 1, 2
+"""The first bits of a cycle: all names of this rank's ready tensors are known; it does not close."""
+
+
+class Fused(GradientEngine):
+    """Fused all-reduces with negotiation.
+
+    Args:
+        comm, tensors, exact, timeout_s: see `GradientEngine`.
+        fusion_nbytes: most bytes of the buffer of an all-reduce (Horovod's HOROVOD_FUSION_THRESHOLD); 0: every tensor
+            by itself.
+        cycle_ms: milliseconds from the begin of a cycle to that of the next one (HOROVOD_CYCLE_TIME).
+
+    Attributes:
+        num_cycles, num_sums: number of cycles, and of all-reduces of gradients.
+        num_negotiations: number of cycles in which names were sent.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        tensors: Sequence[TensorSpec],
+        *,
+        exact: bool,
+        timeout_s: float,
+        fusion_nbytes: int = 64 << 20,
+        cycle_ms: float = 1.0,
+    ) -> None:
+        super().__init__(comm, tensors, exact=exact, timeout_s=timeout_s)
+        if type(fusion_nbytes) is not int or fusion_nbytes < 0:
+            raise InvalidArgument(f"fusion_nbytes must be an int of 0 or more, not {fusion_nbytes!r}")
+        if not isinstance(cycle_ms, (int, float)) or not 0 <= cycle_ms <= 1000:
+            raise InvalidArgument(f"cycle_ms must be a number of milliseconds from 0 to 1000, not {cycle_ms!r}")
+        self.num_cycles = self.num_sums = self.num_negotiations = 0
+        self._comm = comm.dup()
+        self._fusion_nbytes, self._cycle_s = fusion_nbytes, cycle_ms / 1000
+        self._numbers = {tensor.name: number for number, tensor in enumerate(self.tensors)}
+        self._cached: dict[int, int] = {}
+        """The place in the vector of bits of each tensor whose name all ranks know."""
+        self._reported: dict[str, dict[int, tuple[int, str]]] = {}
+        """On rank 0: by name, which rank has it ready, and its elements and type there."""
+        self._has_told: set[int] = set()
+        self._buffers: dict[torch.dtype, torch.Tensor] = {}
+        self._changed = threading.Condition()  # guards the following
+        self._ready: dict[int, torch.Tensor] = {}
+        self._num_done = 0
+        self._error: BaseException | None = None
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._run, name="hocket fused engine", daemon=True)
+        self._thread.start()
+
+    def start(self, number: int, tensor: torch.Tensor) -> None:
+        """See `GradientEngine.start`."""
+        with self._changed:
+            if self._error is not None:
+                raise self._error
+            self._ready[number] = tensor
+            self._changed.notify_all()
+
+    def finish(self) -> None:
+        """See `GradientEngine.finish`."""
+        deadline = time.monotonic() + self.timeout_s
+        with self._changed:
+            while self._num_done < len(self.tensors):
+                if self._error is not None:
+                    raise self._error
+                if not self._changed.wait(max(deadline - time.monotonic(), 0)):
+                    name = self.tensors[next(iter(self._ready), 0)].name
+                    raise CommTimeout(f"the gradient of {name} was not ready on all ranks within {self.timeout_s:g} s")
+            self._num_done = 0
+
+    def close(self) -> None:
+        """Stop the thread, and leave the engine's communicator. Idempotent."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        self._thread.join(min(self.timeout_s, 1.0))  # other ranks close at the same time, as a rule
+        self._comm._leave(0.0)  # this ends a cycle that other ranks do not join
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while self._cycle():
+                pass
+        except Exception as error:
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+    def _cycle(self) -> bool:
+        """Sum what all ranks have ready; return whether there is a further cycle."""
+        begin_s = time.monotonic()
+        with self._changed:
+            ready = dict(self._ready)
+            is_closing = self._is_closing
+        bits = np.zeros(_NUM_FLAGS + len(self.tensors), np.uint8)
+        bits[_ALL_KNOWN] = all(number in self._cached or number in self._has_told for number in ready)
+        bits[_STAYS] = not is_closing
+        for number in ready:
+            if number in self._cached:
+                bits[_NUM_FLAGS + self._cached[number]] = 1
+        words = np.packbits(bits)
+        self._comm.all_reduce(words, "band", timeout=self.timeout_s)
+        bits = np.unpackbits(words, count=len(bits))
+        self.num_cycles += 1
+        if not bits[_STAYS]:
+            return False
+        chosen = [number for number, place in self._cached.items() if bits[_NUM_FLAGS + place]]
+        if not bits[_ALL_KNOWN]:
+            chosen += self._negotiate(ready)
+        for numbers in self._packed(chosen):
+            self._sum([ready[number] for number in numbers])
+            with self._changed:
+                for number in numbers:
+                    del self._ready[number]
+                self._num_done += len(numbers)
+                self._changed.notify_all()
+        left_s = begin_s + self._cycle_s - time.monotonic()
+        if left_s > 0:
+            time.sleep(left_s)
+        return True
+
+    def _negotiate(self, ready: dict[int, torch.Tensor]) -> list[int]:
+        """Tell rank 0 the new tensors; return those that all ranks have, in rank 0's order, and remember them."""
+        self.num_negotiations += 1
+        new = [number for number in ready if number not in self._cached and number not in self._has_told]
+        self._has_told.update(new)
+        told = [(self.tensors[each].name, self.tensors[each].numel, str(self.tensors[each].dtype)) for each in new]
+        of_ranks = self._comm.gather_object(told, 0, timeout=self.timeout_s)
+        answer = self._answer(of_ranks) if of_ranks is not None else None
+        names = self._comm.broadcast_object(answer, 0, timeout=self.timeout_s)
+        if isinstance(names, str):
+            raise CollectiveMismatch(names)
+        numbers = [self._numbers[name] for name in names]
+        for number in numbers:
+            self._cached[number] = len(self._cached)
+        return numbers
+
+    def _answer(self, of_ranks: Sequence[Sequence[tuple[str, int, str]]]) -> list[str] | str:
+        """Return the names that all ranks have told, on rank 0; a text: what does not fit."""
+        complete = []
+        for rank, told in enumerate(of_ranks):
+            for name, numel, dtype in told:
+                reports = self._reported.setdefault(name, {})
+                reports[rank] = numel, dtype
+                if len(set(reports.values())) > 1:
+                    return f"the gradient of {name} differs between ranks (elements, type): {reports}"
+                if len(reports) == len(of_ranks):
+                    complete.append(name)
+                    del self._reported[name]
+        return complete
+
+    def _packed(self, numbers: list[int]) -> Iterator[list[int]]:
+        """Return tensors that are summed together, in one order on all ranks."""
+        for _, group in groupby(sorted(numbers, key=self._by_dtype), key=lambda each: self.tensors[each].dtype):
+            together: list[int] = []
+            nbytes = 0
+            for number in group:
+                if together and nbytes + self.tensors[number].nbytes > self._fusion_nbytes:
+                    yield together
+                    together, nbytes = [], 0
+                together.append(number)
+                nbytes += self.tensors[number].nbytes
+            yield together
+
+    def _by_dtype(self, number: int) -> tuple[str, int]:
+        return str(self.tensors[number].dtype), self._cached[number]
+
+    def _sum(self, tensors: list[torch.Tensor]) -> None:
+        self.num_sums += 1
+        if len(tensors) == 1:
+            self._reduce(tensors[0])
+            return
+        size = sum(each.numel() for each in tensors)
+        buffer = self._buffer(tensors[0].dtype)[:size]
+        parts = torch.split(buffer, [each.numel() for each in tensors])
+        flats = [each.view(-1) for each in tensors]
+        torch._foreach_copy_(list(parts), flats)
+        self._reduce(buffer)
+        torch._foreach_copy_(flats, list(parts))
+
+    def _reduce(self, tensor: torch.Tensor) -> None:
+        work = start_sum(self._comm, tensor, self.timeout_s, exact=self.exact)
+        work.wait(timeout=self.timeout_s)
+
+    def _buffer(self, dtype: torch.dtype) -> torch.Tensor:
+        if dtype not in self._buffers:
+            nbytes = sum(each.nbytes for each in self.tensors if each.dtype == dtype)
+            self._buffers[dtype] = torch.empty(min(nbytes, self._fusion_nbytes) // dtype.itemsize, dtype=dtype)
+        return self._buffers[dtype]
+
+
+ENGINE = Fused

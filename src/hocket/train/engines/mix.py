@@ -1,0 +1,37 @@
+"""hocket's own mix: buckets, each summed by the library and the algorithm that the tuner chose for its size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hocket.comm import Communicator
+from hocket.train.checks import check_count
+from hocket.train.engines.buckets import BucketEngine
+from hocket.train.engines.engine import TensorSpec
+
+_FIRST_NBYTES = 1 << 20
+
+
+class Mix(BucketEngine):
+    """Buckets, each summed as the policy of the communicator says.
+
+    Args:
+        comm, tensors, exact, timeout_s: see `GradientEngine`.
+        bucket_nbytes: number of bytes at which a bucket is full, but for the first one.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        tensors: Sequence[TensorSpec],
+        *,
+        exact: bool,
+        timeout_s: float,
+        bucket_nbytes: int = 8 << 20,
+    ) -> None:
+        check_count("bucket_nbytes", bucket_nbytes)
+        limits = [min(_FIRST_NBYTES, bucket_nbytes), bucket_nbytes]
+        super().__init__(comm, tensors, exact=exact, timeout_s=timeout_s, limits=limits)
+
+
+ENGINE = Mix
