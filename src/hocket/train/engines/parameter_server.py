@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from hocket.train.engines.servers.shards import MOST_NBYTES, Parcel, assign, par
 from hocket.train.engines.watch import Watch
 
 _LOOK_S = 0.05
+_CLOSE_S = 10.0
 _CAUSE_S = 1.0
 _ASK_S = 2.0
 """Seconds that a server has for the answer which ranks are late."""
@@ -88,7 +90,10 @@ class ParameterServer(GradientEngine):
             return ServerTask(address, port, key.hex(), comm.size, own, most_nbytes)
 
         self._servers = Servers(comm, num_servers, make_task, ports)
+        self._comm = comm.dup()
         self._watch = Watch(comm.dup())
+        self._is_whole = True
+        """Whether no step has failed or is under way."""
         options = channel_options(most_nbytes)
         self._channels = [grpc.insecure_channel(each.address, options) for each in self._servers.addresses]
         self._exchanges = [channel.unary_unary(f"/{SERVICE}/{EXCHANGE}") for channel in self._channels]
@@ -108,6 +113,7 @@ class ParameterServer(GradientEngine):
             AuthenticationError: what answers is not a server of this job.
         """
         deadline = time.monotonic() + self.timeout_s
+        self._is_whole = False
         for parcel, call in self._calls.items():
             answer = self._wait(parcel, call, deadline)
             elements = torch.frombuffer(bytearray(answer), dtype=self._dtype(self._parcels[parcel]), offset=HEAD_NBYTES)
@@ -121,15 +127,24 @@ class ParameterServer(GradientEngine):
         self._missing = list(self._num_pieces)
         self._flats = [None] * len(self.tensors)
         self._step += 1
+        self._is_whole = True
 
     def close(self) -> None:
-        """Close the connections, and end the servers that this rank has started. Idempotent."""
+        """Close the connections, and end the servers that this rank has started. Idempotent.
+
+        Other ranks may still wait for answers of these servers; after a step without errors all ranks close together.
+        """
+        if self._is_whole:
+            self._is_whole = False
+            with suppress(HocketError):
+                self._comm.barrier(timeout=min(self.timeout_s, _CLOSE_S))
         for each in self._calls.values():
             each.cancel()
         self._calls.clear()
         for channel in self._channels:
             channel.close()
         self._watch.close()
+        self._comm._leave(0.0)
         self._servers.close()
 
     def _send(self, number: int) -> None:

@@ -63,7 +63,7 @@ async def _serve(task: ServerTask) -> None:
     import grpc
     import torch
 
-    from hocket.train.engines.servers.messages import BadMessage, Head, Kind, key_for, HEAD_NBYTES
+    from hocket.train.engines.servers.messages import HEAD_NBYTES, BadMessage, Head, Kind, key_for
     from hocket.train.engines.servers.sums import Refused, Sums
 
     torch.set_num_threads(1)
