@@ -22,6 +22,7 @@ def main(options: dict[str, Any]) -> None:
         "epochs": options["epochs"],
         "max_steps": options["steps"],
         "validation_data": validation,
+        "engine": options["engine"],
         "exact": options["exact"],
         "seed": options["seed"],
         "picture": options["picture"],

@@ -63,6 +63,10 @@ def train(
     learning_rate: Annotated[
         float, typer.Option("--lr", "--learning-rate", metavar="R", help="Learning rate of the optimizer.")
     ] = _DEFAULTS_IF_NOT_COMPILED["learning_rate"],
+    engine: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="How copies sum gradients: mix, ddp, fused, ring or parameter-server."),
+    ] = "mix",
     exact: Annotated[
         bool, typer.Option("--exact", help="Make gradients bit-identical to those of one process.")
     ] = False,
@@ -96,8 +100,8 @@ def train(
         "model": model, "data": data, "strategy": strategy, "partitions": partitions, "replicas": replicas,
         "schedule": schedule, "micro_batches": micro_batches, "layers": _read_counts(layers_per_partition),
         "balance": balance, "batch_size": batch_size, "epochs": epochs, "steps": steps, "loss": loss,
-        "optimizer": optimizer, "learning_rate": learning_rate, "exact": exact, "recompute": recompute, "seed": seed,
-        "timeout": timeout, "save": str(save.absolute()) if save else None,
+        "optimizer": optimizer, "learning_rate": learning_rate, "engine": engine, "exact": exact,
+        "recompute": recompute, "seed": seed, "timeout": timeout, "save": str(save.absolute()) if save else None,
         "picture": str(picture.absolute()) if picture else None,
     }  # fmt: skip
     from hocket.observe.training_file import HEAD
@@ -114,12 +118,13 @@ def train(
 def _check(options: dict[str, Any], num_ranks: int, save: Path | None) -> None:
     """Load the model and the data and check the set-up, so that bad input is found before ranks start."""
     from hocket.cli._train_inputs import check_save_path, is_keras, load_data, load_loss, load_model
-    from hocket.train import SetupRequest, check_request, graph_of
+    from hocket.train import EngineChoice, SetupRequest, check_request, graph_of
     from hocket.train.checks import check_seed
     from hocket.train.data.batches import samples_of
     from hocket.train.loop.by_name import optimizer_by_name
 
     check_seed(options["seed"])
+    EngineChoice(options["engine"]).check(exact=options["exact"])
     model = load_model(options["model"])
     if save is not None:
         check_save_path(model, save)

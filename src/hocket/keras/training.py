@@ -35,6 +35,7 @@ from hocket.train import (
     train_graph,
 )
 from hocket.train.checks import check_count, check_seed
+from hocket.train.engines.registry import DEFAULT, EngineChoice
 from hocket.train.loop.callback import check_callbacks
 
 
@@ -68,6 +69,8 @@ def fit(
     weigh: Callable[[Any, Any], float] | None = None,
     shuffle: bool = True,
     drop_last: bool = False,
+    engine: str = DEFAULT,
+    engine_options: Mapping[str, Any] | None = None,
     exact: bool = False,
     recompute: bool = False,
     seed: int = 0,
@@ -107,7 +110,7 @@ def fit(
             if these are not samples or their weights: for masked outputs.
         shuffle: take the samples in a new order in every epoch.
         drop_last: leave out the last batch of an epoch if it is smaller.
-        exact, recompute, seed, timeout, picture: see `hocket.train.fit`.
+        engine, engine_options, exact, recompute, seed, timeout, picture: see `hocket.train.fit`.
         comm: a communicator of all ranks; None: join the job, and leave it at the end.
         verbose: show progress on rank 0; 0 or False: do not.
 
@@ -150,6 +153,8 @@ def fit(
         if value is not None:
             check_count(name, value)
     check_seed(seed)
+    choice = EngineChoice(engine, dict(engine_options or {}))
+    choice.check(exact=exact)
     validates = _when(validation_freq)
     data = data_of(x, y, sample_weight)
     validation = None if validation_data is None else data_of(validation_data)
@@ -223,6 +228,7 @@ def fit(
             exact=exact,
             seed=seed,
             timeout_s=timeout,
+            engine=choice,
             picture=None if picture is None else Path(picture),
             shows=verbose not in (0, False),
         )

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from hocket.train.data.batches import Batch, source_of, sources_of
     from hocket.train.data.micro_batches import MicroBatch, first_inputs
     from hocket.train.data.randomness import random_key
+    from hocket.train.engines.engine import GradientEngine, TensorSpec
+    from hocket.train.engines.exchange import GradientExchange
+    from hocket.train.engines.registry import EngineChoice, engines
     from hocket.train.loop.average_weights import AverageWeights
     from hocket.train.loop.callback import Callback, TrainerView
     from hocket.train.loop.callbacks import Checkpoint, EarlyStopping, LearningRate
@@ -47,6 +50,9 @@ __all__ = [
     "Callback",
     "Checkpoint",
     "EarlyStopping",
+    "EngineChoice",
+    "GradientEngine",
+    "GradientExchange",
     "History",
     "Layer",
     "LayerGraph",
@@ -60,6 +66,7 @@ __all__ = [
     "Stage",
     "StageCosts",
     "StepResult",
+    "TensorSpec",
     "TorchUpdate",
     "Trainer",
     "TrainerView",
@@ -73,6 +80,7 @@ __all__ = [
     "compare_with_simulation",
     "costs_of_stages",
     "cut_layers",
+    "engines",
     "executes",
     "first_inputs",
     "fit",

@@ -1,7 +1,7 @@
 """The buckets of torch's DistributedDataParallel (Li et al., "PyTorch Distributed", VLDB 2020).
 
-A first bucket of 1 MiB, so that the sums begin early, then buckets of 25 MiB; each is one all-reduce by the library's own
-algorithm, while the backward pass goes on.
+A first bucket of 1 MiB, so that the sums begin early, then buckets of 25 MiB; each is one all-reduce by the library's
+own algorithm, while the backward pass goes on.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ class TensorSpec:
 class GradientEngine(ABC):
     """Sums tensors over the ranks of a communicator, once in every step.
 
-    A step is one call of `start` for each tensor, in any order, then one call of `finish`. Engines that can, work on the
-    first tensors while the backward pass computes the others.
+    A step is one call of `start` for each tensor, in any order, then one call of `finish`. Engines that can, work on
+    the first tensors while the backward pass computes the others.
 
     Args:
         comm: a communicator of all ranks; the engine makes its own ones from it.

@@ -14,21 +14,21 @@ from hocket.comm import Communicator
 from hocket.errors import InvalidModel, InvalidState, InvalidType
 from hocket.train.checks import check_alike
 from hocket.train.engines.engine import TensorSpec
-from hocket.train.engines.registry import check_engine, make_engine
+from hocket.train.engines.registry import DEFAULT, EngineChoice
 
 
 class GradientExchange:
     """Gives the trained parameters of a model gradients that are means over all ranks.
 
     All ranks make it with equal models, and train them on data of their own; the loop itself does not change. After
-    ``loss.backward()`` every ``.grad`` is the mean over all ranks, as with torch's DistributedDataParallel, so clipping,
-    scalers of gradients and every optimizer work as in one process. A parameter that no rank's loss depends on has no
-    gradient; if some ranks' do, the others count as 0.
+    ``loss.backward()``, every ``.grad`` is the mean over all ranks, as with torch's DistributedDataParallel. So
+    clipping, scalers of gradients and every optimizer work as in one process. A parameter that no rank's loss depends
+    on has no gradient; if some ranks' do, the others count as 0.
 
     Args:
         model: the module; all ranks begin with the parameters and buffers of rank 0.
-        engine: name of an engine: see `engines`.
         comm: a communicator of all ranks; the engine makes its own ones from it.
+        engine: name of an engine: see `engines`.
         exact: add the ranks' gradients in the order of ranks, each rounded to its type.
         timeout: timeout of every wait, in seconds; None: that of the communicator.
         options: options of the engine, such as ``num_servers=2``.
@@ -42,7 +42,7 @@ class GradientExchange:
     Examples:
         >>> import torch
         >>> model = torch.nn.Linear(2, 1, bias=False)
-        >>> with hk.train.GradientExchange(model, "ring", comm):
+        >>> with hk.train.GradientExchange(model, comm, engine="ring"):
         ...     model(torch.full((1, 2), float(comm.rank))).sum().backward()
         >>> model.weight.grad.tolist()  # the mean of 0 and 1
         [[0.5, 0.5]]
@@ -51,8 +51,8 @@ class GradientExchange:
     def __init__(
         self,
         model: nn.Module,
-        engine: str,
         comm: Communicator,
+        engine: str = DEFAULT,
         *,
         exact: bool = False,
         timeout: float | None = None,
@@ -60,7 +60,8 @@ class GradientExchange:
     ) -> None:
         if not isinstance(model, nn.Module):
             raise InvalidType(f"model must be a torch.nn.Module, not {type(model).__name__}")
-        check_engine(engine, options, exact=exact)
+        choice = EngineChoice(engine, options)
+        choice.check(exact=exact)
         named = {name: each for name, each in model.named_parameters() if each.requires_grad}
         if not named:
             raise InvalidModel(f"no parameter of {type(model).__name__} requires a gradient: set requires_grad = True")
@@ -79,20 +80,20 @@ class GradientExchange:
         self._exist = torch.zeros(len(tensors))
         exist = TensorSpec("whether there are gradients", (len(tensors),), torch.float32)
         timeout_s = comm.timeout if timeout is None else timeout
-        self.engine = make_engine(engine, comm, [*tensors, exist], options, exact=exact, timeout_s=timeout_s)
+        self.engine = choice.make(comm, [*tensors, exist], exact=exact, timeout_s=timeout_s)
         self._started: dict[int, torch.Tensor] = {}
         self._backward: int | None = None
         """Of the backward pass under way, autograd's number."""
         self._is_on = True
         self._failure: str | None = None
         self._hooks = [
-            each.register_post_accumulate_grad_hook(partial(self._take, number))
+            each.register_post_accumulate_grad_hook(partial(self._take, number))  # type: ignore[no-untyped-call]
             for number, each in enumerate(self._parameters)
         ]
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Within the context, backward passes only add to this rank's gradients; the next one after it sends the sums."""
+        """Within the context, backward passes add to this rank's gradients only; the next one after it sends them."""
         self._is_on, before = False, self._is_on
         try:
             yield

@@ -1,7 +1,7 @@
 """Fused all-reduces with negotiation, as in Horovod (Sergeev and Del Balso, arXiv 1802.05799).
 
-A thread of each rank runs in cycles. In a cycle the ranks agree on the tensors that all of them have ready, put those of
-one data type together in a buffer up to a threshold, sum it by one all-reduce, and copy the parts back. So ranks may
+A thread of each rank runs in cycles. In a cycle the ranks agree on the tensors that all of them have ready, put those
+of one data type together in a buffer up to a threshold, sum it by one all-reduce, and copy the parts back. So ranks may
 have their tensors ready in any order. The first time, ranks tell rank 0 the names of their tensors, and rank 0 answers
 which all have, in which order; afterwards a tensor has a number (the *response cache*), and an all-reduce of one bit
 for each tensor (AND) is enough.

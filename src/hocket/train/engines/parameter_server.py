@@ -191,9 +191,9 @@ class ParameterServer(GradientEngine):
         except self._grpc.RpcError:
             return CommTimeout(f"{server} did not answer within {self.timeout_s:g} s; it was asked for {names}")
         ranks = [int.from_bytes(body[place : place + 4], "little") for place in range(0, len(body), 4)]
+        who = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
         return CommTimeout(
-            f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} sent no gradients of {names} to parameter server "
-            f"{server.number} within {self.timeout_s:g} s"
+            f"{who} sent no gradients of {names} to parameter server {server.number} within {self.timeout_s:g} s"
         )
 
     def _failure(self, error: Any, server: ServerAddress) -> HocketError:

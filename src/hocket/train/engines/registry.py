@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +16,7 @@ from hocket.suggestions import did_you_mean, unknown
 from hocket.train.engines.engine import GradientEngine, TensorSpec
 
 _HELPERS = ("buckets", "engine", "exchange", "in_order", "ordered_sums", "registry", "servers", "watch")
+DEFAULT = "mix"
 _COMMON = ("comm", "tensors", "exact", "timeout_s")
 
 
@@ -38,42 +40,60 @@ def engines() -> dict[str, type[GradientEngine]]:
     return dict(_load())
 
 
-def check_engine(name: str, options: Mapping[str, Any], *, exact: bool) -> type[GradientEngine]:
-    """Return an engine by its name, after a check that it has the options.
+@dataclass(frozen=True)
+class EngineChoice:
+    """A gradient engine by name, with options.
 
-    Raises:
-        InvalidArgument: there is no such engine; it has no such option; or its sums have no order, and `exact` is set.
+    Args:
+        name: see `engines`.
+        options: of the engine, such as {"num_servers": 2}.
     """
-    if name not in _load():
-        raise InvalidArgument(unknown("gradient engine", name, sorted(_load())))
-    engine = _load()[name]
-    known = [each for each in inspect.signature(engine).parameters if each not in _COMMON]
-    for option in options:
-        if option not in known:
-            has = f"it has {', '.join(known)}" if known else "it has none"
-            raise InvalidArgument(f"engine {name!r} has no option {option!r}; {has}{did_you_mean(option, known)}")
-    if exact and not engine.has_order:
-        ordered = sorted(each for each, other in _load().items() if other.has_order)
-        raise InvalidArgument(
-            f"engine {name!r} adds parts of a tensor in different orders, so exact=True is not possible with it; these "
-            f"engines add in the order of ranks: {', '.join(ordered)}"
-        )
-    return engine
 
+    name: str = DEFAULT
+    options: Mapping[str, Any] = field(default_factory=dict)
 
-def make_engine(
-    name: str,
-    comm: Communicator,
-    tensors: Sequence[TensorSpec],
-    options: Mapping[str, Any],
-    *,
-    exact: bool,
-    timeout_s: float,
-) -> GradientEngine:
-    """Make an engine by its name; called by all ranks.
+    def check(self, *, exact: bool) -> type[GradientEngine]:
+        """Return the class of the engine.
 
-    Raises:
-        InvalidArgument: see `check_engine`.
-    """
-    engine = check_engine(name, options, exact=exact)
-    return engine(comm, tensors, exact=exact, timeout_s=timeout_s, **options)
+        Args:
+            exact: whether sums must be in the order of ranks.
+
+        Raises:
+            InvalidArgument: there is no such engine; it has no such option; or its sums have no order.
+        """
+        if self.name not in _load():
+            raise InvalidArgument(unknown("gradient engine", self.name, sorted(_load())))
+        engine = _load()[self.name]
+        known = [each for each in inspect.signature(engine).parameters if each not in _COMMON]
+        for option in self.options:
+            if option not in known:
+                has = f"it has {', '.join(known)}" if known else "it has none"
+                raise InvalidArgument(
+                    f"engine {self.name!r} has no option {option!r}; {has}{did_you_mean(option, known)}"
+                )
+        if exact and not engine.has_order:
+            ordered = sorted(each for each, other in _load().items() if other.has_order)
+            raise InvalidArgument(
+                f"engine {self.name!r} adds parts of a tensor in different orders, so exact=True is not possible with "
+                f"it; these engines add in the order of ranks: {', '.join(ordered)}"
+            )
+        return engine
+
+    def check_is_default(self, why: str) -> None:
+        """Check that no other engine than the default is chosen.
+
+        Raises:
+            InvalidArgument: one is; the message says why it cannot be.
+        """
+        if self != EngineChoice():
+            raise InvalidArgument(f"engine {self.name!r} is not possible together with {why}: leave it out")
+
+    def make(
+        self, comm: Communicator, tensors: Sequence[TensorSpec], *, exact: bool, timeout_s: float
+    ) -> GradientEngine:
+        """Make the engine; called by all ranks.
+
+        Raises:
+            InvalidArgument: see `check`, and the engine itself.
+        """
+        return self.check(exact=exact)(comm, tensors, exact=exact, timeout_s=timeout_s, **self.options)

@@ -17,6 +17,7 @@ from hocket.session import init
 from hocket.train.checks import check_count
 from hocket.train.data.batches import first_example, sources_of
 from hocket.train.data.micro_batches import Weigh
+from hocket.train.engines.registry import DEFAULT, EngineChoice
 from hocket.train.loop.callback import Callback, check_callbacks
 from hocket.train.loop.history import History
 from hocket.train.loop.loss_scaling import LossScaling
@@ -58,6 +59,8 @@ def fit(
     scaler: torch.amp.GradScaler | None = None,
     weigh: Weigh | None = None,
     loss_is_mean: bool = True,
+    engine: str = DEFAULT,
+    engine_options: Mapping[str, Any] | None = None,
     exact: bool = False,
     recompute: bool = False,
     seed: int = 0,
@@ -98,6 +101,8 @@ def fit(
         max_gradient_norm: gradients with a larger norm are scaled down to this norm; None: never.
         scaler: scales losses for gradients in half precision, and skips steps whose gradients overflow.
         weigh, loss_is_mean: see `Trainer`.
+        engine: the gradient engine that sums gradients over copies of the model: see `engines`.
+        engine_options: its options, such as {"num_servers": 2}.
         exact: gradients equal those of one process bit for bit: see `PipelineExecutor`.
         recompute: keep only the inputs of stages, and repeat the forward pass before the backward pass.
         seed: seed of the order of samples, and of random numbers in the model.
@@ -131,6 +136,8 @@ def fit(
     with ExitStack() as stack:
         if comm is None:
             comm = stack.enter_context(init())
+        choice = EngineChoice(engine, dict(engine_options or {}))
+        choice.check(exact=exact)
         check_loss(loss)
         metrics, callbacks = read_metrics(metrics), list(callbacks)
         check_callbacks(callbacks, Callback, "hocket.train.Callback")
@@ -187,6 +194,7 @@ def fit(
             exact=exact,
             seed=seed,
             timeout_s=timeout,
+            engine=choice,
             picture=None if picture is None else Path(picture),
             shows=show_progress,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from hocket.measure.pictures import check_picture_path
 from hocket.train.checks import check_alike
 from hocket.train.data.batches import Samples, Source, Stream
 from hocket.train.data.micro_batches import first_inputs
+from hocket.train.engines.registry import EngineChoice
 from hocket.train.loop.epochs import run_epochs
 from hocket.train.loop.history import History
 from hocket.train.loop.trainer import Trainer
@@ -64,7 +65,7 @@ class TrainingRequest:
         counts_from_here: whether `max_steps` counts the steps of this call only.
         validates: (index of an epoch) -> whether an evaluation follows it; None: after every epoch.
         logs_speed: whether the numbers of an epoch have "samples_per_s".
-        exact, seed, timeout_s: see `PipelineExecutor`.
+        exact, seed, timeout_s, engine: see `PipelineExecutor`.
         picture: path of a picture of a step, simulated and measured; None: no picture.
         shows: show progress on rank 0.
 
@@ -97,6 +98,7 @@ class TrainingRequest:
     exact: bool = False
     seed: int = 0
     timeout_s: float | None = None
+    engine: EngineChoice = field(default_factory=EngineChoice)
     picture: Path | None = None
     shows: bool = True
 
@@ -118,6 +120,7 @@ class TrainingRequest:
             epochs=self.epochs,
             max_steps=self.max_steps,
             exact=self.exact,
+            engine=self.engine,
             seed=self.seed,
             draws=self.picture is not None,
             # These determine which ranks measure. The executor compares the results of the other arguments.
@@ -177,6 +180,7 @@ def train_graph(graph: LayerGraph, data: TrainingData, request: TrainingRequest,
         exact=request.exact,
         seed=request.seed,
         timeout=request.timeout_s,
+        engine=request.engine,
     ) as executor:
         trainer = request.make_trainer(executor)
         history = run_epochs(

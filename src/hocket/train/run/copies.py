@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from hocket.comm import Communicator
+from hocket.train.engines.registry import EngineChoice
 from hocket.train.model.split_model import Tie
 from hocket.train.run.gradient_sync import GradientSync
 from hocket.train.run.gradients import StageGradients, added
@@ -27,12 +28,13 @@ class Copies:
         comm: a communicator of the ranks of all replicas.
         exact: see `PipelineExecutor`.
         timeout_s: timeout of every wait, in seconds.
+        engine: engine that sums gradients of copies on several ranks.
     """
 
-    def __init__(self, layout: Layout, comm: Communicator, exact: bool, timeout_s: float) -> None:
+    def __init__(self, layout: Layout, comm: Communicator, exact: bool, timeout_s: float, engine: EngineChoice) -> None:
         schedule = layout.schedule
         self._split, self._holders = layout.split, layout.holders
-        self._comm, self._exact, self._timeout_s = comm, exact, timeout_s
+        self._comm, self._exact, self._timeout_s, self._engine = comm, exact, timeout_s, engine
         self._ties = [tie for tie in self._split.ties if tie.parameter.requires_grad]
         self._gradients: dict[tuple[int, int], StageGradients] = {}
         forward = schedule.columns.counted_as("F")
@@ -65,6 +67,11 @@ class Copies:
     def wait(self, stage: int) -> None:
         """Wait for the sum of a stage's gradients."""
         self._syncs[stage].wait()
+
+    def close(self) -> None:
+        """Close the engines. Idempotent."""
+        for each in self._syncs.values():
+            each.close()
 
     def finish(self) -> None:
         """Put every gradient into its parameter's ``.grad``."""
@@ -117,8 +124,15 @@ class Copies:
             if comm is not None:
                 copies = self._copies_of(stage)
                 numbers = [number for number, each in enumerate(copies[0].parameters) if id(each) not in apart]
-                syncs[stage] = GradientSync(comm, list(ranks.values()), copies, numbers, self._exact, self._timeout_s)
+                names = self._names(stage, [copies[0].parameters[number] for number in numbers])
+                syncs[stage] = GradientSync(
+                    comm, list(ranks.values()), copies, numbers, names, self._exact, self._timeout_s, self._engine
+                )
         return syncs
+
+    def _names(self, stage: int, parameters: Sequence[nn.Parameter]) -> list[str]:
+        names = {id(each): name for name, each in self._split.stages[stage].parameters().items()}
+        return [names[id(each)] for each in parameters]
 
     def _copies_of(self, stage: int) -> list[StageGradients]:
         return [each for (_, number), each in sorted(self._gradients.items()) if number == stage]

@@ -19,6 +19,7 @@ from hocket.pipeline.costs import CostModel
 from hocket.pipeline.schedule import PipelineSchedule
 from hocket.pipeline.timeline import PipelineTimeline
 from hocket.train.data.micro_batches import MicroBatch
+from hocket.train.engines.registry import EngineChoice
 from hocket.train.model.checks import check_content
 from hocket.train.model.split_model import SplitModel
 from hocket.train.run.actions.registry import find_handlers
@@ -81,6 +82,7 @@ class PipelineExecutor:
         seed: seed of random numbers; the seed of a forward pass is derived from it, the step, stage and micro-batch.
         timeout: timeout of every wait in seconds; None: the timeout of the communicator.
         ahead: number of activations or gradients that a rank receives before it needs them.
+        engine: the gradient engine that sums over copies of a stage on several ranks; None: the default one.
 
     Attributes:
         loss_scale: factor of losses, and so of gradients, in the backward pass; equal on all ranks. The update of the
@@ -116,7 +118,10 @@ class PipelineExecutor:
         seed: int = 0,
         timeout: float | None = None,
         ahead: int = 4,
+        engine: EngineChoice | None = None,
     ) -> None:
+        engine = engine or EngineChoice()
+        engine.check(exact=exact)
         check_content({**split.parameters(), **split.buffers()})
         self.layout = layout = lay_out(schedule, split, comm.rank, comm.size, exact=exact, seed=seed)
         self._handlers = find_handlers(layout.schedule.columns.kinds)
@@ -142,7 +147,7 @@ class PipelineExecutor:
         )
         self._comms = [pipeline_comm, pipeline_comm.dup()]
         self._probe = Probe(split, layout.wiring, self.schedule.placement, self._comms[-1])
-        self._copies = Copies(layout, comm, exact, self.timeout_s)
+        self._copies = Copies(layout, comm, exact, self.timeout_s, engine)
         self._times: deque[NDArray[np.float64]] = deque(maxlen=_STEPS_REMEMBERED)
 
     def step(self, micro_batches: Sequence[MicroBatch], *, keeps_outputs: bool = False) -> StepResult:
@@ -215,6 +220,7 @@ class PipelineExecutor:
         for stage in self.split.stages:
             stage.train()
         self._failure = self._failure or "the executor was closed"
+        self._copies.close()
         self.comm.finalize()
 
     def __enter__(self) -> PipelineExecutor:

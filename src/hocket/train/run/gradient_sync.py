@@ -9,24 +9,31 @@ from typing import Any
 import torch
 
 from hocket.comm import Communicator
-from hocket.errors import InvalidModel, ResourceExhausted
+from hocket.errors import InvalidModel
+from hocket.train.engines.engine import TensorSpec
+from hocket.train.engines.registry import EngineChoice
 from hocket.train.run.backward import Gradients
 from hocket.train.run.gradients import StageGradients, added
 
 
 class GradientSync:
-    """Sums the gradients of one stage, in one array for each type.
+    """Sums the gradients of one stage over all of its copies, by a gradient engine.
 
-    Each array also has, for each parameter, the number of ranks with a gradient. So a parameter that the loss does not
-    depend on has no gradient afterwards, as in one process.
+    The ranks also count, for each parameter, those with a gradient. So a parameter that the loss does not depend on has
+    no gradient afterwards, as in one process.
 
     Args:
         comm: a communicator of the ranks that hold copies, in the order of their first copies.
         copies: number of copies on each of these ranks.
         here: gradients of this rank's copies, in order.
         numbers: indices of the parameters that are summed.
+        names: their names.
         exact: sum in the order of the copies, one after the other.
         timeout_s: timeout of every wait, in seconds.
+        choice: the engine.
+
+    Raises:
+        InvalidArgument: the engine cannot sum in this order.
     """
 
     def __init__(
@@ -35,121 +42,176 @@ class GradientSync:
         copies: Sequence[int],
         here: Sequence[StageGradients],
         numbers: Sequence[int],
+        names: Sequence[str],
         exact: bool,
         timeout_s: float,
+        choice: EngineChoice,
     ) -> None:
-        self._comm = comm
-        self._copies = list(copies)
         self._here = list(here)
-        self._exact = exact
-        self._timeout_s = timeout_s
         self._num_begun = 0
-        self._pending: list[_Flat] = []
         parameters = self._here[0].parameters
-        by_type = sorted(numbers, key=lambda number: str(parameters[number].dtype))
-        self._flats = [
-            _Flat(comm, parameters, list(each))
-            for _, each in groupby(by_type, key=lambda number: parameters[number].dtype)
-        ]
+        if exact and max(copies) > 1:
+            choice.check_is_default("exact=True with several copies of a stage on a rank")
+            self._sum: _EngineSum | _OrderedSum = _OrderedSum(comm, copies, parameters, numbers, timeout_s)
+        else:
+            self._sum = _EngineSum(comm, parameters, numbers, names, exact, timeout_s, choice)
 
     def start(self) -> None:
         """Count one of this rank's copies as ready; when all are ready, start the sum."""
         self._num_begun += 1
-        if self._num_begun < len(self._here):
-            return
-        self._num_begun = 0
-        for flat in self._flats:
-            if self._exact and max(self._copies) > 1:
-                flat.start_gather(self._here, self._copies, self._timeout_s)
-            else:
-                total = self._here[0].sums
-                for copy in self._here[1:]:
-                    total = added(total, copy.sums)
-                flat.start_sum(total, self._exact, self._timeout_s)
-            self._pending.append(flat)
+        if self._num_begun == len(self._here):
+            self._num_begun = 0
+            self._sum.start([copy.sums for copy in self._here])
 
     def wait(self) -> None:
         """Wait for the sum, and set it in every copy on this rank."""
-        for flat in self._pending:
-            flat.finish(self._here, self._timeout_s)
-        self._pending.clear()
+        for number, total in self._sum.finish().items():
+            for copy in self._here:
+                copy.sums[number] = total
+
+    def close(self) -> None:
+        """Give back what the engine holds. Idempotent."""
+        self._sum.close()
+
+
+class _EngineSum:
+    """The sum by an engine: this rank's copies are added before."""
+
+    def __init__(
+        self,
+        comm: Communicator,
+        parameters: Sequence[torch.nn.Parameter],
+        numbers: Sequence[int],
+        names: Sequence[str],
+        exact: bool,
+        timeout_s: float,
+        choice: EngineChoice,
+    ) -> None:
+        self._parameters, self._numbers = parameters, list(numbers)
+        tensors = [
+            TensorSpec(name, tuple(parameters[number].shape), parameters[number].dtype)
+            for number, name in zip(numbers, names, strict=True)
+        ]
+        counts = TensorSpec("numbers of gradients", (len(tensors),), torch.float32)
+        self._engine = choice.make(comm, [*tensors, counts], exact=exact, timeout_s=timeout_s)
+        self._counts = torch.zeros(len(tensors))
+        self._totals: list[torch.Tensor] = []
+
+    def start(self, of_copies: Sequence[Gradients]) -> None:
+        total = of_copies[0]
+        for other in of_copies[1:]:
+            total = added(total, other)
+        own = [total[number] for number in self._numbers]
+        self._counts.copy_(torch.tensor([float(each is not None) for each in own]))
+        # Engines sum in place, so each gradient must be a block of memory of its own.
+        self._totals = [
+            torch.zeros_like(self._parameters[number], memory_format=torch.contiguous_format)
+            if each is None
+            else _checked(each).contiguous()
+            for number, each in zip(self._numbers, own, strict=True)
+        ]
+        for place in reversed(range(len(self._totals))):
+            self._engine.start(place, self._totals[place].detach())
+        self._engine.start(len(self._totals), self._counts)
+
+    def finish(self) -> dict[int, torch.Tensor | None]:
+        self._engine.finish()
+        exist = (self._counts > 0).tolist()
+        totals, self._totals = self._totals, []
+        return {
+            number: total if exists else None
+            for number, total, exists in zip(self._numbers, totals, exist, strict=True)
+        }
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+class _OrderedSum:
+    """The sum in the order of copies where a rank has several: all of them are gathered, and added one by one."""
+
+    def __init__(
+        self,
+        comm: Communicator,
+        copies: Sequence[int],
+        parameters: Sequence[torch.nn.Parameter],
+        numbers: Sequence[int],
+        timeout_s: float,
+    ) -> None:
+        by_type = sorted(numbers, key=lambda number: str(parameters[number].dtype))
+        self._flats = [
+            _Flat(comm, copies, parameters, list(each), timeout_s)
+            for _, each in groupby(by_type, key=lambda number: parameters[number].dtype)
+        ]
+
+    def start(self, of_copies: Sequence[Gradients]) -> None:
+        for flat in self._flats:
+            flat.start(of_copies)
+
+    def finish(self) -> dict[int, torch.Tensor | None]:
+        return {number: total for flat in self._flats for number, total in flat.finish().items()}
+
+    def close(self) -> None:
+        pass
 
 
 class _Flat:
     """The gradients of one type in one array: all values, then for each parameter 1 if it has a gradient, else 0."""
 
-    def __init__(self, comm: Communicator, parameters: Sequence[torch.nn.Parameter], numbers: list[int]) -> None:
-        self._comm = comm
+    def __init__(
+        self,
+        comm: Communicator,
+        copies: Sequence[int],
+        parameters: Sequence[torch.nn.Parameter],
+        numbers: list[int],
+        timeout_s: float,
+    ) -> None:
+        self._comm, self._timeout_s = comm, timeout_s
         self._numbers = numbers
         self._shapes = [parameters[number].shape for number in numbers]
         self._lengths = [parameters[number].numel() for number in numbers]
-        self._dtype = parameters[numbers[0]].dtype
-        self._device = parameters[numbers[0]].device
         self._size = sum(self._lengths) + len(numbers)
-        self._own = self._make(self._size)
+        self._counts = [count * self._size for count in copies]
+        self._like = parameters[numbers[0]].detach()
         self._all: torch.Tensor | None = None
         self._work: Any = None
 
-    def start_sum(self, gradients: Gradients, exact: bool, timeout_s: float) -> None:
-        self._fill(self._own, gradients)
-        if not exact:
-            self._work = self._comm.all_reduce(self._own, async_op=True, timeout=timeout_s)
-        elif "shm" in self._comm.backends:  # its native algorithm sums in the order of ranks
-            self._work = self._comm.all_reduce(
-                self._own, backend="shm", algorithm="native", async_op=True, timeout=timeout_s
-            )
-        else:
-            self.start_gather_of([self._own], [1] * self._comm.size, timeout_s)
+    def start(self, of_copies: Sequence[Gradients]) -> None:
+        own = torch.cat([self._filled(gradients) for gradients in of_copies])
+        self._all = self._like.new_empty(sum(self._counts))
+        self._work = self._comm.all_gatherv(self._all, own, self._counts, async_op=True, timeout=self._timeout_s)
 
-    def start_gather(self, here: Sequence[StageGradients], copies: list[int], timeout_s: float) -> None:
-        rows = [self._make(self._size) for _ in here]
-        for row, copy in zip(rows, here, strict=True):
-            self._fill(row, copy.sums)
-        self.start_gather_of(rows, copies, timeout_s)
-
-    def start_gather_of(self, rows: list[torch.Tensor], copies: list[int], timeout_s: float) -> None:
-        own = torch.cat(rows)
-        self._all = torch.empty(sum(copies) * self._size, dtype=self._dtype, device=self._device)
-        counts = [count * self._size for count in copies]
-        self._work = self._comm.all_gatherv(self._all, own, counts, async_op=True, timeout=timeout_s)
-
-    def finish(self, here: Sequence[StageGradients], timeout_s: float) -> None:
-        self._work.wait(timeout=timeout_s)
-        total = self._own
-        if self._all is not None:
-            rows = self._all.view(-1, self._size)
-            total = rows[0].clone()
-            for row in rows[1:]:
-                total += row
-            self._all = None
+    def finish(self) -> dict[int, torch.Tensor | None]:
+        assert self._all is not None
+        self._work.wait(timeout=self._timeout_s)
+        rows = self._all.view(-1, self._size)
+        self._all = None
+        total = rows[0].clone()
+        for row in rows[1:]:
+            total += row
         values, counts = total[: -len(self._numbers)], total[-len(self._numbers) :]
         parts = torch.split(values, self._lengths)
-        exist = (counts > 0).tolist()
-        for copy in here:
-            for number, part, shape, exists in zip(self._numbers, parts, self._shapes, exist, strict=True):
-                copy.sums[number] = part.view(shape).clone() if exists else None
+        return {
+            number: part.view(shape) if exists else None
+            for number, part, shape, exists in zip(
+                self._numbers, parts, self._shapes, (counts > 0).tolist(), strict=True
+            )
+        }
 
-    def _make(self, size: int) -> torch.Tensor:
-        if self._device.type == "cpu" and self._comm.num_hosts == 1:
-            try:
-                shared: torch.Tensor = self._comm.empty(size, self._dtype)
-                return shared
-            except ResourceExhausted:
-                pass  # shared memory only makes it faster
-        return torch.empty(size, dtype=self._dtype, device=self._device)
-
-    def _fill(self, flat: torch.Tensor, gradients: Gradients) -> None:
-        values, counts = flat[: -len(self._numbers)], flat[-len(self._numbers) :]
-        exist = [gradients[number] is not None for number in self._numbers]
-        parts = zip(torch.split(values, self._lengths), self._numbers, strict=True)
-        for part, number in parts:
+    def _filled(self, gradients: Gradients) -> torch.Tensor:
+        flat = self._like.new_zeros(self._size)
+        parts = torch.split(flat[: -len(self._numbers)], self._lengths)
+        for place, (part, number) in enumerate(zip(parts, self._numbers, strict=True)):
             gradient = gradients[number]
-            if gradient is None:
-                part.zero_()
-            elif gradient.layout != torch.strided:
-                raise InvalidModel(
-                    "sparse gradients cannot be summed over copies of a stage: use sparse=False in the embedding"
-                )
-            else:
-                part.copy_(gradient.reshape(-1))
-        counts.copy_(torch.tensor(exist, dtype=self._dtype))
+            if gradient is not None:
+                part.copy_(_checked(gradient).reshape(-1))
+                flat[place - len(self._numbers)] = 1
+        return flat
+
+
+def _checked(gradient: torch.Tensor) -> torch.Tensor:
+    if gradient.layout != torch.strided:
+        raise InvalidModel(
+            "sparse gradients cannot be summed over copies of a stage: use sparse=False in the embedding"
+        )
+    return gradient

@@ -107,7 +107,7 @@ class Servers:
         return ServerAddress(number, rank, socket.gethostname(), process.pid, f"{task.address}:{port}")
 
     def exit_code(self, number: int) -> int | None:
-        """Return the exit code of a server that this rank has started; None: it runs, or another rank has started it."""
+        """Return the exit code of a server of this rank; None: it runs, or another rank has started it."""
         process = self._processes.get(number)
         return None if process is None else process.poll()
 

@@ -2,8 +2,8 @@
 
 A head proves that its sender has the key of these servers, which only the ranks of the job get: HMAC-SHA256 (RFC 2104)
 of the head's other fields. A server takes the elements of a parcel from a rank once in each step, so that a message
-that somebody recorded is refused when it comes again. Elements are sent as they are, as by the other libraries that carry tensors; with
-HOCKET_TLS_CERT the whole connection is encrypted.
+that somebody recorded is refused when it comes again. Elements are sent as they are, as by the other libraries that
+carry tensors; with HOCKET_TLS_CERT the whole connection is encrypted.
 """
 
 from __future__ import annotations
