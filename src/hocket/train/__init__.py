@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hocket.train.data.randomness import random_key
     from hocket.train.engines.engine import GradientEngine, TensorSpec
     from hocket.train.engines.exchange import GradientExchange
-    from hocket.train.engines.registry import EngineChoice, engines
+    from hocket.train.engines.registry import EngineChoice, gradient_engines
     from hocket.train.loop.average_weights import AverageWeights
     from hocket.train.loop.callback import Callback, TrainerView
     from hocket.train.loop.callbacks import Checkpoint, EarlyStopping, LearningRate
@@ -80,10 +80,10 @@ __all__ = [
     "compare_with_simulation",
     "costs_of_stages",
     "cut_layers",
-    "engines",
     "executes",
     "first_inputs",
     "fit",
+    "gradient_engines",
     "graph_of",
     "graph_of_exported",
     "make_schedule",

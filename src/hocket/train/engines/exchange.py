@@ -28,7 +28,7 @@ class GradientExchange:
     Args:
         model: the module; all ranks begin with the parameters and buffers of rank 0.
         comm: a communicator of all ranks; the engine makes its own ones from it.
-        engine: name of an engine: see `engines`.
+        engine: name of an engine: see `gradient_engines`.
         exact: add the ranks' gradients in the order of ranks, each rounded to its type.
         timeout: timeout of every wait, in seconds; None: that of the communicator.
         options: options of the engine, such as ``num_servers=2``.

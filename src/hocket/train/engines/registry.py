@@ -30,11 +30,11 @@ def _is_engine(value: Any) -> bool:
     return isinstance(value, type) and issubclass(value, GradientEngine)
 
 
-def engines() -> dict[str, type[GradientEngine]]:
+def gradient_engines() -> dict[str, type[GradientEngine]]:
     """Return all gradient engines by name.
 
     Examples:
-        >>> sorted(hk.train.engines())
+        >>> sorted(hk.train.gradient_engines())
         ['ddp', 'fused', 'mix', 'parameter-server', 'ring']
     """
     return dict(_load())
@@ -45,7 +45,7 @@ class EngineChoice:
     """A gradient engine by name, with options.
 
     Args:
-        name: see `engines`.
+        name: see `gradient_engines`.
         options: of the engine, such as {"num_servers": 2}.
     """
 

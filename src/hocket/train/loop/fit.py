@@ -101,7 +101,7 @@ def fit(
         max_gradient_norm: gradients with a larger norm are scaled down to this norm; None: never.
         scaler: scales losses for gradients in half precision, and skips steps whose gradients overflow.
         weigh, loss_is_mean: see `Trainer`.
-        engine: the gradient engine that sums gradients over copies of the model: see `engines`.
+        engine: the gradient engine that sums gradients over copies of the model: see `gradient_engines`.
         engine_options: its options, such as {"num_servers": 2}.
         exact: gradients equal those of one process bit for bit: see `PipelineExecutor`.
         recompute: keep only the inputs of stages, and repeat the forward pass before the backward pass.
