@@ -38,6 +38,11 @@ class Kind(IntEnum):
     LATE = 3
     """From a server: the ranks, four bytes each."""
 
+    @property
+    def answer(self) -> Kind:
+        """The kind of the answer to such a call."""
+        return Kind.LATE if self == Kind.WHO_IS_LATE else Kind.VALUES
+
 
 @dataclass(frozen=True)
 class Head:

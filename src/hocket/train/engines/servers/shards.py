@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import torch
 
 from hocket.errors import InvalidArgument
+from hocket.train.checks import check_count
 from hocket.train.engines.engine import TensorSpec
 
 MOST_NBYTES = 1 << 30
@@ -39,18 +43,35 @@ class Parcel:
     pieces: tuple[Piece, ...]
 
 
+def check_server_options(num_servers: Any, message_nbytes: Any, ports: Any) -> None:
+    """Check the options that all engines with parameter servers have.
+
+    Raises:
+        InvalidArgument: one is of another type, or out of range.
+    """
+    check_count("num_servers", num_servers)
+    check_count("message_nbytes", message_nbytes)
+    if message_nbytes > MOST_NBYTES:
+        raise InvalidArgument(f"message_nbytes must be at most {MOST_NBYTES}, not {message_nbytes}")
+    if not isinstance(ports, (list, tuple)) or not all(type(each) is int and 0 < each < 1 << 16 for each in ports):
+        raise InvalidArgument(f"ports must be a sequence of port numbers, from 1 to 65535, not {ports!r}")
+    if ports and len(ports) != num_servers:
+        raise InvalidArgument(f"ports must have a port for each of {num_servers} servers, not {len(ports)}")
+
+
 def assign(tensors: Sequence[TensorSpec], num_servers: int) -> list[int]:
     """Return the server of each tensor: the largest tensors first, each to the server with the fewest bytes.
 
-    Raises:
-        InvalidArgument: there are more servers than tensors.
+        Raises:
+            InvalidArgument: there are more servers than tensors.
 
-    Examples:
-        >>> import torch
-        >>> from hocket.train.engines.engine import TensorSpec
-        >>> sizes = [100, 60, 50]
-        >>> assign([TensorSpec(str(size), (size,), torch.float32) for size in sizes], 2)
-        [0, 1, 1]
+        Examples:
+            >>> import torch
+            >>> from hocket.train.checks import check_count
+    from hocket.train.engines.engine import TensorSpec
+            >>> sizes = [100, 60, 50]
+            >>> assign([TensorSpec(str(size), (size,), torch.float32) for size in sizes], 2)
+            [0, 1, 1]
     """
     if num_servers > len(tensors):
         raise InvalidArgument(
@@ -68,30 +89,83 @@ def assign(tensors: Sequence[TensorSpec], num_servers: int) -> list[int]:
     return servers
 
 
-def parcels_of(tensors: Sequence[TensorSpec], servers: Sequence[int], nbytes: int) -> list[Parcel]:
-    """Return the messages of a step; the last tensors come first, since the backward pass computes them first.
+class ParcelPlan:
+    """The messages of a step.
+
+    Those of the last tensors come first, since the backward pass computes these first.
 
     Args:
         tensors: all tensors.
-        servers: the server of each.
-        nbytes: most bytes of a message; a larger tensor is cut.
+        num_servers: number of servers.
+        message_nbytes: most bytes of gradients in a message.
+        cuts: whether a larger tensor is cut; if not, it is a message of its own.
+
+    Attributes:
+        parcels: all messages.
+        of_tensor: for each tensor, the numbers of the messages that have pieces of it.
+
+    Raises:
+        InvalidArgument: see `assign`.
     """
-    parcels: list[Parcel] = []
-    filling: dict[tuple[int, str], list[Piece]] = {}
-    room: dict[tuple[int, str], int] = {}
-    for number in reversed(range(len(tensors))):
-        tensor = tensors[number]
-        key = servers[number], str(tensor.dtype)
-        most = max(nbytes // tensor.dtype.itemsize, 1)
+
+    def __init__(self, tensors: Sequence[TensorSpec], num_servers: int, message_nbytes: int, *, cuts: bool) -> None:
+        self._tensors = tensors
+        self._limit = message_nbytes
+        self._cuts = cuts
+        self.parcels: list[Parcel] = []
+        self._filling: dict[tuple[int, torch.dtype], list[Piece]] = {}
+        servers = assign(tensors, num_servers)
+        for number in reversed(range(len(tensors))):
+            self._place(number, servers[number])
+        for (server, _), pieces in self._filling.items():
+            self.parcels.append(Parcel(server, tuple(pieces)))
+        self._filling.clear()
+        self.of_tensor: list[list[int]] = [[] for _ in tensors]
+        for place, parcel in enumerate(self.parcels):
+            for piece in parcel.pieces:
+                self.of_tensor[piece.tensor].append(place)
+
+    @property
+    def most_nbytes(self) -> int:
+        """Number of bytes of the largest message."""
+        return max(self.numel(number) * self.dtype(number).itemsize for number in range(len(self.parcels)))
+
+    def dtype(self, number: int) -> torch.dtype:
+        """Return the data type of a message."""
+        return self._tensors[self.parcels[number].pieces[0].tensor].dtype
+
+    def numel(self, number: int) -> int:
+        """Return the number of elements of a message."""
+        return sum(piece.end - piece.begin for piece in self.parcels[number].pieces)
+
+    def names(self, number: int) -> str:
+        """Return the names of the tensors in a message, for errors."""
+        names = [self._tensors[piece.tensor].name for piece in self.parcels[number].pieces]
+        return ", ".join(names[:3]) + (f" and {len(names) - 3} others" if len(names) > 3 else "")
+
+    def of_server(self, server: int) -> list[tuple[int, int, str]]:
+        """Return the number, number of elements and data type (such as "float32") of each message of a server."""
+        return [
+            (number, self.numel(number), str(self.dtype(number)).removeprefix("torch."))
+            for number, parcel in enumerate(self.parcels)
+            if parcel.server == server
+        ]
+
+    def _place(self, number: int, server: int) -> None:
+        tensor = self._tensors[number]
+        key = server, tensor.dtype
         begin = 0
         while begin < tensor.numel:
-            free = room.setdefault(key, most)
-            end = min(begin + free, tensor.numel)
-            filling.setdefault(key, []).append(Piece(number, begin, end))
-            room[key] -= end - begin
-            begin = end
-            if not room[key]:
-                parcels.append(Parcel(key[0], tuple(filling.pop(key))))
-                del room[key]
-    parcels.extend(Parcel(key[0], tuple(pieces)) for key, pieces in filling.items())
-    return parcels
+            pieces = self._filling.pop(key, [])
+            left = tensor.numel - begin
+            free = max(self._limit // tensor.dtype.itemsize, 1) - sum(each.end - each.begin for each in pieces)
+            if not self._cuts and left > free and pieces:
+                self.parcels.append(Parcel(server, tuple(pieces)))
+                continue
+            size = min(left, free) if self._cuts else left
+            pieces.append(Piece(number, begin, begin + size))
+            begin += size
+            if size >= free:
+                self.parcels.append(Parcel(server, tuple(pieces)))
+            else:
+                self._filling[key] = pieces

@@ -1,0 +1,186 @@
+"""A rank's calls of the parameter servers: sent as they come, awaited together, checked when they answer."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from hocket.comm import Communicator
+from hocket.errors import AuthenticationError, CommTimeout, HocketError, MissingPackage, PeerFailure
+from hocket.train.engines.servers.launching import ServerAddress, Servers
+from hocket.train.engines.servers.messages import HEAD_NBYTES, KEY_NBYTES, BadMessage, Head, Kind, key_for
+from hocket.train.engines.servers.process import EXCHANGE, SERVICE, ServerTask, channel_options
+from hocket.train.engines.servers.shards import ParcelPlan
+from hocket.train.engines.watch import Watch
+
+_LOOK_S = 0.05
+_CLOSE_S = 10.0
+_CAUSE_S = 1.0
+"""Seconds in which a rank's death is known, after the server that it started is gone."""
+_ASK_S = 2.0
+"""Seconds that a server has for the answer which ranks are late."""
+
+MakeTask = Callable[[int, str, int, bytes, int], ServerTask]
+"""(number of the server, its address, its port, key, most bytes of a message) -> its task."""
+
+
+class ServerClient:
+    """Starts the parameter servers, and calls them.
+
+    Args:
+        comm: a communicator of all ranks; the client makes its own ones from it.
+        plan: the messages of a step.
+        num_servers: number of servers.
+        make_task: makes the task of a server.
+        ports: port of each server; empty: free ones.
+        timeout_s: timeout of a wait, in seconds.
+
+    Raises:
+        MissingPackage: gRPC is not installed.
+        ResourceExhausted: a server could not be started.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        plan: ParcelPlan,
+        num_servers: int,
+        make_task: MakeTask,
+        ports: Sequence[int],
+        timeout_s: float,
+    ) -> None:
+        try:
+            import grpc
+        except ImportError:
+            raise MissingPackage("parameter servers need gRPC: pip install 'hocket[grpc]'") from None
+        self._grpc = grpc
+        self._rank = comm.rank
+        self._plan = plan
+        self._timeout_s = timeout_s
+        self._calls: dict[int, tuple[Kind, int, Any]] = {}
+        key = comm.broadcast_object(secrets.token_bytes(KEY_NBYTES) if comm.rank == 0 else None, 0)
+        self._to_server, self._to_rank = key_for(key, is_answer=False), key_for(key, is_answer=True)
+        most_nbytes = plan.most_nbytes + HEAD_NBYTES
+        self._servers = Servers(
+            comm,
+            num_servers,
+            lambda number, address, port: make_task(number, address, port, key, most_nbytes),
+            ports,
+        )
+        self._comm = comm.dup()
+        self._watch = Watch(comm.dup())
+        self._is_whole = True
+        """Whether no call has failed or is under way."""
+        options = channel_options(most_nbytes)
+        self._channels = [grpc.insecure_channel(each.address, options) for each in self.addresses]
+        self._exchanges = [channel.unary_unary(f"/{SERVICE}/{EXCHANGE}") for channel in self._channels]
+
+    @property
+    def addresses(self) -> list[ServerAddress]:
+        """Where the servers run."""
+        return self._servers.addresses
+
+    def call(self, kind: Kind, parcel: int, step: int, parts: Sequence[Any]) -> None:
+        """Send the elements of a parcel to its server.
+
+        Args:
+            kind: what they are.
+            parcel: number of the parcel.
+            step: number of the step.
+            parts: their bytes.
+        """
+        self._is_whole = False
+        head = Head(kind, self._rank, parcel, step, sum(len(part) for part in parts)).pack(self._to_server)
+        server = self._plan.parcels[parcel].server
+        self._calls[parcel] = kind, step, self._exchanges[server].future(b"".join([head, *parts]))
+
+    def answers(self) -> Iterator[tuple[int, bytes]]:
+        """Wait for the answers of all calls; return the number of each parcel, and what follows the head as bytes from
+        `HEAD_NBYTES` on.
+
+        Raises:
+            CommTimeout: a server, or the gradients of another rank, did not come in time.
+            PeerFailure: a server or a rank died.
+            AuthenticationError: what answers is not a server of this job.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        for parcel, (kind, step, call) in self._calls.items():
+            yield parcel, self._wait(kind, parcel, step, call, deadline)
+        self._calls.clear()
+        self._is_whole = True
+
+    def close(self) -> None:
+        """Close the connections, and end the servers that this rank has started. Idempotent.
+
+        Other ranks may still wait for answers of these servers; after a step without errors all ranks close together.
+        """
+        if self._is_whole:
+            self._is_whole = False
+            with suppress(HocketError):
+                self._comm.barrier(timeout=min(self._timeout_s, _CLOSE_S))
+        for _, _, call in self._calls.values():
+            call.cancel()
+        self._calls.clear()
+        for channel in self._channels:
+            channel.close()
+        self._watch.close()
+        self._comm._leave(0.0)
+        self._servers.close()
+
+    def _wait(self, kind: Kind, parcel: int, step: int, call: Any, deadline: float) -> bytes:
+        server = self.addresses[self._plan.parcels[parcel].server]
+        while True:
+            try:
+                answer: bytes = call.result(timeout=_LOOK_S)
+            except self._grpc.FutureTimeoutError:
+                self._watch.check()
+                if time.monotonic() > deadline:
+                    raise self._late(parcel, step, server) from None
+            except self._grpc.RpcError as error:
+                raise self._failure(error, server) from None
+            else:
+                return self._checked(answer, kind.answer, parcel, step, server)
+
+    def _checked(self, answer: bytes, kind: Kind, parcel: int, step: int, server: ServerAddress) -> bytes:
+        try:
+            head = Head.unpack(answer, self._to_rank)
+            if (head.kind, head.parcel, head.step) != (kind, parcel, step):
+                raise BadMessage(f"an answer is of parcel {head.parcel} in step {head.step}")
+            if kind == Kind.VALUES and head.nbytes != self._plan.numel(parcel) * self._plan.dtype(parcel).itemsize:
+                raise BadMessage(f"an answer has {head.nbytes} bytes of parcel {parcel}")
+        except BadMessage as error:
+            raise AuthenticationError(f"{server}: {error}") from None
+        return answer
+
+    def _late(self, parcel: int, step: int, server: ServerAddress) -> HocketError:
+        """Return the error of a wait that took too long, with the ranks that have not sent their gradients."""
+        head = Head(Kind.WHO_IS_LATE, self._rank, parcel, step, 0).pack(self._to_server)
+        names = self._plan.names(parcel)
+        try:
+            answer = self._exchanges[server.number](head, timeout=_ASK_S)
+        except self._grpc.RpcError:
+            return CommTimeout(f"{server} did not answer within {self._timeout_s:g} s; it was asked for {names}")
+        body = self._checked(answer, Kind.LATE, parcel, step, server)[HEAD_NBYTES:]
+        ranks = [int.from_bytes(body[place : place + 4], "little") for place in range(0, len(body), 4)]
+        who = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+        return CommTimeout(
+            f"{who} sent no gradients of {names} to parameter server {server.number} within {self._timeout_s:g} s"
+        )
+
+    def _failure(self, error: Any, server: ServerAddress) -> HocketError:
+        code, text = error.code(), error.details()
+        if code == self._grpc.StatusCode.UNAUTHENTICATED:
+            return AuthenticationError(f"{server}: {text}")
+        if code == self._grpc.StatusCode.UNAVAILABLE:
+            # A server ends with the rank that started it: then that rank is the cause, which is known a moment later.
+            deadline = time.monotonic() + _CAUSE_S
+            while time.monotonic() < deadline:
+                self._watch.check()
+                time.sleep(_LOOK_S)
+            exit_code = self._servers.exit_code(server.number)
+            how = "" if exit_code is None else f" with exit code {exit_code}"
+            return PeerFailure(f"{server} ended{how}, or cannot be reached: {text}")
+        return PeerFailure(f"{server}: {code.name}: {text}")
