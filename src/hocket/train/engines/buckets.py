@@ -10,7 +10,7 @@ import torch
 
 from hocket.comm import Communicator
 from hocket.errors import ResourceExhausted
-from hocket.train.engines.engine import GradientEngine, TensorSpec
+from hocket.train.engines.engine import SummingEngine, TensorSpec
 from hocket.train.engines.in_order import InOrder
 from hocket.train.engines.ordered_sums import start_sum
 
@@ -61,7 +61,7 @@ def plan_buckets(tensors: Sequence[TensorSpec], limits: Sequence[int]) -> list[l
     return buckets
 
 
-class BucketEngine(GradientEngine):
+class BucketEngine(SummingEngine):
     """Sums one bucket after the other, while the backward pass computes the next ones.
 
     Args:
@@ -98,7 +98,7 @@ class BucketEngine(GradientEngine):
         self._in_order = InOrder(list(range(len(self._buckets))), self._issue)
 
     def start(self, number: int, tensor: torch.Tensor) -> None:
-        """See `GradientEngine.start`."""
+        """See `SummingEngine.start`."""
         self._given[number] = tensor
         bucket, place = self._place[number]
         bucket.num_missing -= 1
@@ -106,7 +106,7 @@ class BucketEngine(GradientEngine):
             self._in_order.ready(place)
 
     def finish(self) -> None:
-        """See `GradientEngine.finish`."""
+        """See `SummingEngine.finish`."""
         for bucket in self._buckets:
             bucket.work.wait(timeout=self.timeout_s)
             torch._foreach_copy_([self._given[each].view(-1) for each in bucket.tensors], self._parts(bucket))

@@ -38,14 +38,11 @@ class TensorSpec:
 
 
 class GradientEngine(ABC):
-    """Sums tensors over the ranks of a communicator, once in every step.
-
-    A step is one call of `start` for each tensor, in any order, then one call of `finish`. Engines that can, work on
-    the first tensors while the backward pass computes the others.
+    """What all gradient engines have; one is a `SummingEngine` or an `UpdatingEngine`.
 
     Args:
         comm: a communicator of all ranks; the engine makes its own ones from it.
-        tensors: what is summed, equal on all ranks.
+        tensors: the gradients, equal on all ranks.
         exact: whether sums add the ranks' tensors one after the other, in the order of ranks.
         timeout_s: timeout of every wait, in seconds.
     """
@@ -58,6 +55,18 @@ class GradientEngine(ABC):
         self.tensors = list(tensors)
         self.exact = exact
         self.timeout_s = timeout_s
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what it holds. Idempotent."""
+
+
+class SummingEngine(GradientEngine):
+    """Sums tensors over the ranks of a communicator, once in every step.
+
+    A step is one call of `start` for each tensor, in any order, then one call of `finish`. Engines that can, work on
+    the first tensors while the backward pass computes the others.
+    """
 
     @abstractmethod
     def start(self, number: int, tensor: torch.Tensor) -> None:
@@ -77,5 +86,21 @@ class GradientEngine(ABC):
             PeerFailure: a rank or a server died.
         """
 
-    def close(self) -> None:  # noqa: B027
-        """Give back what it holds; other ranks need not call it at the same time. Idempotent."""
+
+class UpdatingEngine(GradientEngine):
+    """Changes the parameters itself, in the place of the ranks' optimizers.
+
+    Its class takes, besides the arguments of `GradientEngine`, `parameters` and their `optimizer`; it has no `exact`.
+    """
+
+    has_order = False
+
+    @abstractmethod
+    def exchange(self, gradients: Sequence[torch.Tensor | None]) -> None:
+        """Give this rank's gradients away, and set the parameters to their new values.
+
+        Args:
+            gradients: in the order of `tensors`; None: the loss of this rank does not depend on the parameter.
+
+        Raises the errors of `SummingEngine.finish`.
+        """

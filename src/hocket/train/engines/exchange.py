@@ -11,30 +11,37 @@ import torch
 from torch import nn
 
 from hocket.comm import Communicator
-from hocket.errors import InvalidModel, InvalidState, InvalidType
+from hocket.errors import InvalidArgument, InvalidModel, InvalidState, InvalidType
 from hocket.train.checks import check_alike
-from hocket.train.engines.engine import TensorSpec
+from hocket.train.engines.engine import GradientEngine, SummingEngine, TensorSpec, UpdatingEngine
 from hocket.train.engines.registry import DEFAULT, EngineChoice
 
 
 class GradientExchange:
-    """Gives the trained parameters of a model gradients that are means over all ranks.
+    """Trains a model on all ranks by a gradient engine, under a loop of one's own, which does not change.
 
-    All ranks make it with equal models, and train them on data of their own; the loop itself does not change. After
-    ``loss.backward()``, every ``.grad`` is the mean over all ranks, as with torch's DistributedDataParallel. So
-    clipping, scalers of gradients and every optimizer work as in one process. A parameter that no rank's loss depends
-    on has no gradient; if some ranks' do, the others count as 0.
+    All ranks make it with equal models, and train them on data of their own. After ``loss.backward()``, every
+    ``.grad`` is the mean over all ranks, as with torch's DistributedDataParallel. So clipping, scalers of gradients and
+    every optimizer work as in one process. A parameter that no rank's loss depends on has no gradient; if some ranks'
+    do, the others count as 0.
+
+    With engines that change the parameters themselves (asynchronous parameter servers), gradients stay those of the
+    rank until ``optimizer.step()``, which sends them, and sets the parameters to what the servers answer.
 
     Args:
         model: the module; all ranks begin with the parameters and buffers of rank 0.
         comm: a communicator of all ranks; the engine makes its own ones from it.
         engine: name of an engine: see `gradient_engines`.
+        optimizer: optimizer of the model's parameters; only engines that change the parameters need it.
         exact: add the ranks' gradients in the order of ranks, each rounded to its type.
         timeout: timeout of every wait, in seconds; None: that of the communicator.
         options: options of the engine, such as ``num_servers=2``.
 
+    Attributes:
+        engine: the engine.
+
     Raises:
-        InvalidType: `model` is not a module.
+        InvalidType: `model` is not a module, or `optimizer` no optimizer.
         InvalidModel: no parameter requires a gradient, or an embedding has sparse gradients, which no engine sums.
         InvalidArgument: there is no such engine or option, or ranks differ in engine, options or parameters; raised
             before anything is sent but this.
@@ -54,57 +61,51 @@ class GradientExchange:
         comm: Communicator,
         engine: str = DEFAULT,
         *,
+        optimizer: torch.optim.Optimizer | None = None,
         exact: bool = False,
         timeout: float | None = None,
         **options: Any,
     ) -> None:
-        if not isinstance(model, nn.Module):
-            raise InvalidType(f"model must be a torch.nn.Module, not {type(model).__name__}")
         choice = EngineChoice(engine, options)
         choice.check(exact=exact)
-        named = {name: each for name, each in model.named_parameters() if each.requires_grad}
-        if not named:
-            raise InvalidModel(f"no parameter of {type(model).__name__} requires a gradient: set requires_grad = True")
-        for name, module in model.named_modules():
-            if getattr(module, "sparse", False) is True:
-                raise InvalidModel(
-                    f"{name or type(module).__name__} has sparse gradients, which no engine sums: pass sparse=False"
-                )
-        self._parameters = list(named.values())
+        named = _trained(model)
+        if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+            raise InvalidType(f"optimizer must be a torch optimizer, not {type(optimizer).__name__}")
+        if choice.updates and optimizer is None:
+            raise InvalidArgument(f"engine {engine!r} changes the parameters itself: pass optimizer=")
         tensors = [TensorSpec(name, tuple(each.shape), each.dtype) for name, each in named.items()]
         check_alike(comm, engine=engine, exact=exact, options=options, parameters=tensors)
         with torch.no_grad():
             for tensor in [*model.parameters(), *model.buffers()]:
                 comm.broadcast(tensor.detach(), 0)
-        self._num_ranks = comm.size
-        self._exist = torch.zeros(len(tensors))
-        exist = TensorSpec("whether there are gradients", (len(tensors),), torch.float32)
         timeout_s = comm.timeout if timeout is None else timeout
-        self.engine = choice.make(comm, [*tensors, exist], exact=exact, timeout_s=timeout_s)
-        self._started: dict[int, torch.Tensor] = {}
-        self._backward: int | None = None
-        """Of the backward pass under way, autograd's number."""
-        self._is_on = True
-        self._failure: str | None = None
-        self._hooks = [
-            each.register_post_accumulate_grad_hook(partial(self._take, number))  # type: ignore[no-untyped-call]
-            for number, each in enumerate(self._parameters)
-        ]
+        parameters = list(named.values())
+        self._form: _Means | _Updates
+        if choice.updates:
+            assert optimizer is not None
+            updating = choice.make_updating(comm, tensors, parameters, optimizer, timeout_s=timeout_s)
+            self._form = _Updates(updating, parameters, optimizer)
+            self.engine: GradientEngine = updating
+        else:
+            exist = TensorSpec("whether there are gradients", (len(tensors),), torch.float32)
+            summing = choice.make(comm, [*tensors, exist], exact=exact, timeout_s=timeout_s)
+            self._form = _Means(summing, parameters, comm.size)
+            self.engine = summing
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Within the context, backward passes add to this rank's gradients only; the next one after it sends them."""
-        self._is_on, before = False, self._is_on
+        before, self._form.is_on = self._form.is_on, False
         try:
             yield
         finally:
-            self._is_on = before
+            self._form.is_on = before
 
     def close(self) -> None:
         """Close the engine; parameters keep their gradients, and further ones stay on this rank. Idempotent."""
-        for each in self._hooks:
+        for each in self._form.hooks:
             each.remove()
-        self._hooks.clear()
+        self._form.hooks.clear()
         self.engine.close()
 
     def __enter__(self) -> GradientExchange:
@@ -113,9 +114,40 @@ class GradientExchange:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+
+def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    if not isinstance(model, nn.Module):
+        raise InvalidType(f"model must be a torch.nn.Module, not {type(model).__name__}")
+    named = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    if not named:
+        raise InvalidModel(f"no parameter of {type(model).__name__} requires a gradient: set requires_grad = True")
+    for name, module in model.named_modules():
+        if getattr(module, "sparse", False) is True:
+            raise InvalidModel(
+                f"{name or type(module).__name__} has sparse gradients, which no engine sums: pass sparse=False"
+            )
+    return named
+
+
+class _Means:
+    """Hooks of autograd: the engine sums each gradient as soon as the backward pass has computed it."""
+
+    def __init__(self, engine: SummingEngine, parameters: list[nn.Parameter], num_ranks: int) -> None:
+        self._engine, self._parameters, self._num_ranks = engine, parameters, num_ranks
+        self._exist = torch.zeros(len(parameters))
+        self._started: dict[int, torch.Tensor] = {}
+        self._backward: int | None = None
+        """Autograd's number of the backward pass under way."""
+        self._failure: str | None = None
+        self.is_on = True
+        self.hooks: list[Any] = [
+            each.register_post_accumulate_grad_hook(partial(self._take, number))  # type: ignore[no-untyped-call]
+            for number, each in enumerate(parameters)
+        ]
+
     def _take(self, number: int, parameter: nn.Parameter) -> None:
         """Start to sum a gradient that the backward pass has completed."""
-        if not self._is_on:
+        if not self.is_on:
             return
         if self._failure is not None:
             raise InvalidState(f"the engine cannot be used any longer: {self._failure}")
@@ -132,26 +164,20 @@ class GradientExchange:
         if gradient is None:
             gradient = torch.zeros_like(self._parameters[number], memory_format=torch.contiguous_format)
         elif gradient.layout != torch.strided:
-            raise InvalidModel(
-                f"the gradient of {self.engine.tensors[number].name} is sparse, and no engine sums those"
-            )
-        self._started[number] = gradient.contiguous()
-        self.engine.start(number, self._started[number])
+            name = self._engine.tensors[number].name
+            raise InvalidModel(f"the gradient of {name} is sparse, and no engine sums those")
+        self._started[number] = gradient.detach().contiguous()
+        self._engine.start(number, self._started[number])
 
     def _finish(self) -> None:
         """Wait for the sums, at the end of a backward pass, and set all gradients."""
         self._failure = "a step has failed"
-        count = len(self._parameters)
-        self._exist.copy_(
-            torch.tensor(
-                [float(number in self._started or self._parameters[number].grad is not None) for number in range(count)]
-            )
-        )
-        for number in range(count):
+        self._exist.copy_(torch.tensor([float(each.grad is not None) for each in self._parameters]))
+        for number, parameter in enumerate(self._parameters):
             if number not in self._started:
-                self._start(number, self._parameters[number].grad)
-        self.engine.start(count, self._exist)
-        self.engine.finish()
+                self._start(number, parameter.grad)
+        self._engine.start(len(self._parameters), self._exist)
+        self._engine.finish()
         torch._foreach_div_(list(self._started.values()), self._num_ranks)
         for number, gradient in self._started.items():
             parameter = self._parameters[number]
@@ -159,7 +185,32 @@ class GradientExchange:
                 parameter.grad = None
             elif parameter.grad is None:
                 parameter.grad = gradient
-            elif parameter.grad is not gradient:
+            elif parameter.grad.data_ptr() != gradient.data_ptr():
                 parameter.grad.copy_(gradient)
         self._started.clear()
         self._backward = self._failure = None
+
+
+class _Updates:
+    """Hooks of an optimizer: a step sends the gradients, and changes the parameters to what comes back."""
+
+    def __init__(
+        self, engine: UpdatingEngine, parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer
+    ) -> None:
+        self._engine, self._parameters = engine, parameters
+        self._kept: list[torch.Tensor | None] = []
+        self.is_on = True
+        self.hooks: list[Any] = [
+            optimizer.register_step_pre_hook(self._exchange), optimizer.register_step_post_hook(self._put_back)
+        ]  # fmt: skip
+
+    def _exchange(self, *_: object) -> None:
+        self._kept = [each.grad for each in self._parameters]
+        self._engine.exchange(self._kept)
+        for each in self._parameters:
+            each.grad = None  # optimizers leave those alone
+
+    def _put_back(self, *_: object) -> None:
+        for parameter, gradient in zip(self._parameters, self._kept, strict=True):
+            parameter.grad = gradient
+        self._kept = []

@@ -19,14 +19,14 @@ import torch
 
 from hocket.comm import Communicator
 from hocket.errors import CollectiveMismatch, CommTimeout, InvalidArgument
-from hocket.train.engines.engine import GradientEngine, TensorSpec
+from hocket.train.engines.engine import SummingEngine, TensorSpec
 from hocket.train.engines.ordered_sums import start_sum
 
 _ALL_KNOWN, _STAYS, _NUM_FLAGS = 0, 1, 2
 """The first bits of a cycle: all names of this rank's ready tensors are known; it does not close."""
 
 
-class Fused(GradientEngine):
+class Fused(SummingEngine):
     """Fused all-reduces with negotiation.
 
     Args:
@@ -74,7 +74,7 @@ class Fused(GradientEngine):
         self._thread.start()
 
     def start(self, number: int, tensor: torch.Tensor) -> None:
-        """See `GradientEngine.start`."""
+        """See `SummingEngine.start`."""
         with self._changed:
             if self._error is not None:
                 raise self._error
@@ -82,7 +82,7 @@ class Fused(GradientEngine):
             self._changed.notify_all()
 
     def finish(self) -> None:
-        """See `GradientEngine.finish`."""
+        """See `SummingEngine.finish`."""
         deadline = time.monotonic() + self.timeout_s
         with self._changed:
             while self._num_done < len(self.tensors):

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 import torch
 
 from hocket.comm import Communicator
-from hocket.train.engines.engine import GradientEngine, TensorSpec
+from hocket.train.engines.engine import SummingEngine, TensorSpec
 from hocket.train.engines.servers.client import ServerClient
 from hocket.train.engines.servers.messages import HEAD_NBYTES, Kind
 from hocket.train.engines.servers.process import ServerTask
 from hocket.train.engines.servers.shards import ParcelPlan, Piece, check_server_options
 
 
-class ParameterServer(GradientEngine):
+class ParameterServer(SummingEngine):
     """Synchronous parameter servers: sums of gradients over gRPC, and the optimizer on each rank.
 
     Args:
@@ -47,13 +47,13 @@ class ParameterServer(GradientEngine):
         self._step = 0
         self._flats: list[torch.Tensor | None] = [None] * len(self.tensors)
 
-        def make_task(server: int, address: str, port: int, key: bytes, most_nbytes: int) -> ServerTask:
-            return ServerTask(address, port, key.hex(), comm.size, plan.of_server(server), most_nbytes)
+        def make_task(server: int, address: str, port: int, key: bytes, most_nbytes: int) -> tuple[ServerTask, bytes]:
+            return ServerTask(address, port, key.hex(), comm.size, plan.of_server(server), most_nbytes), b""
 
         self._client = ServerClient(comm, plan, num_servers, make_task, ports, timeout_s)
 
     def start(self, number: int, tensor: torch.Tensor) -> None:
-        """See `GradientEngine.start`: a message is sent as soon as all of its pieces are there."""
+        """See `SummingEngine.start`: a message is sent as soon as all of its pieces are there."""
         self._flats[number] = tensor.detach().view(-1)
         for place in self._plan.of_tensor[number]:
             self._missing[place] -= 1
@@ -62,7 +62,7 @@ class ParameterServer(GradientEngine):
                 self._client.call(Kind.GRADIENTS, place, self._step, pieces)
 
     def finish(self) -> None:
-        """See `GradientEngine.finish`.
+        """See `SummingEngine.finish`.
 
         Raises:
             AuthenticationError: what answers is not a server of this job.

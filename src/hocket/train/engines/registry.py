@@ -8,26 +8,38 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+import torch
+
 import hocket.train.engines as folder
 from hocket.comm import Communicator
 from hocket.discovery import declared
 from hocket.errors import InvalidArgument
 from hocket.suggestions import did_you_mean, unknown
-from hocket.train.engines.engine import GradientEngine, TensorSpec
+from hocket.train.engines.engine import GradientEngine, SummingEngine, TensorSpec, UpdatingEngine
 
-_HELPERS = ("buckets", "engine", "exchange", "in_order", "ordered_sums", "registry", "servers", "watch")
+_HELPERS = (
+    "buckets",
+    "engine",
+    "exchange",
+    "in_order",
+    "ordered_sums",
+    "registry",
+    "servers",
+    "updating_servers",
+    "watch",
+)
 DEFAULT = "mix"
-_COMMON = ("comm", "tensors", "exact", "timeout_s")
+_COMMON = ("comm", "tensors", "exact", "timeout_s", "parameters", "optimizer")
 
 
 @lru_cache
 def _load() -> dict[str, type[GradientEngine]]:
-    found = declared(folder, "ENGINE", "a subclass of GradientEngine", _is_engine, _HELPERS)
+    found = declared(folder, "ENGINE", "a subclass of SummingEngine or UpdatingEngine", _is_engine, _HELPERS)
     return {module.__name__.rpartition(".")[2].replace("_", "-"): engine for module, engine in found}
 
 
 def _is_engine(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, GradientEngine)
+    return isinstance(value, type) and issubclass(value, (SummingEngine, UpdatingEngine))
 
 
 def gradient_engines() -> dict[str, type[GradientEngine]]:
@@ -35,7 +47,7 @@ def gradient_engines() -> dict[str, type[GradientEngine]]:
 
     Examples:
         >>> sorted(hk.train.gradient_engines())
-        ['ddp', 'fused', 'mix', 'parameter-server', 'ring']
+        ['ddp', 'fused', 'mix', 'parameter-server', 'parameter-server-async', 'parameter-server-backup', 'ring']
     """
     return dict(_load())
 
@@ -88,12 +100,39 @@ class EngineChoice:
         if self != EngineChoice():
             raise InvalidArgument(f"engine {self.name!r} is not possible together with {why}: leave it out")
 
+    @property
+    def updates(self) -> bool:
+        """Whether the engine changes the parameters itself (`UpdatingEngine`)."""
+        return issubclass(_load()[self.name], UpdatingEngine)
+
     def make(
         self, comm: Communicator, tensors: Sequence[TensorSpec], *, exact: bool, timeout_s: float
-    ) -> GradientEngine:
-        """Make the engine; called by all ranks.
+    ) -> SummingEngine:
+        """Make an engine that sums; called by all ranks.
 
         Raises:
             InvalidArgument: see `check`, and the engine itself.
         """
-        return self.check(exact=exact)(comm, tensors, exact=exact, timeout_s=timeout_s, **self.options)
+        engine = self.check(exact=exact)
+        assert issubclass(engine, SummingEngine)
+        return engine(comm, tensors, exact=exact, timeout_s=timeout_s, **self.options)
+
+    def make_updating(
+        self,
+        comm: Communicator,
+        tensors: Sequence[TensorSpec],
+        parameters: Sequence[torch.Tensor],
+        optimizer: torch.optim.Optimizer,
+        *,
+        timeout_s: float,
+    ) -> UpdatingEngine:
+        """Make an engine that changes the parameters; called by all ranks.
+
+        Raises:
+            InvalidArgument: see `check`, and the engine itself.
+        """
+        engine: Any = self.check(exact=False)
+        made: UpdatingEngine = engine(
+            comm, tensors, parameters=parameters, optimizer=optimizer, timeout_s=timeout_s, **self.options
+        )
+        return made

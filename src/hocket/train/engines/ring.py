@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 from hocket.comm import Communicator
-from hocket.train.engines.engine import GradientEngine, TensorSpec
+from hocket.train.engines.engine import SummingEngine, TensorSpec
 from hocket.train.engines.in_order import InOrder
 from hocket.train.engines.ordered_sums import start_sum
 
 
-class Ring(GradientEngine):
+class Ring(SummingEngine):
     """A ring all-reduce of every tensor."""
 
     has_order = False
@@ -30,12 +30,12 @@ class Ring(GradientEngine):
         self._in_order = InOrder(list(reversed(range(len(self.tensors)))), self._issue)
 
     def start(self, number: int, tensor: torch.Tensor) -> None:
-        """See `GradientEngine.start`."""
+        """See `SummingEngine.start`."""
         self._given[number] = tensor
         self._in_order.ready(number)
 
     def finish(self) -> None:
-        """See `GradientEngine.finish`."""
+        """See `SummingEngine.finish`."""
         for work in self._works:
             work.wait(timeout=self.timeout_s)
         self._works.clear()

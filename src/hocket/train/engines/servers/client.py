@@ -17,14 +17,14 @@ from hocket.train.engines.servers.shards import ParcelPlan
 from hocket.train.engines.watch import Watch
 
 _LOOK_S = 0.05
-_CLOSE_S = 10.0
 _CAUSE_S = 1.0
 """Seconds in which a rank's death is known, after the server that it started is gone."""
+_SETTINGS_NBYTES = 1 << 16
 _ASK_S = 2.0
 """Seconds that a server has for the answer which ranks are late."""
 
-MakeTask = Callable[[int, str, int, bytes, int], ServerTask]
-"""(number of the server, its address, its port, key, most bytes of a message) -> its task."""
+MakeTask = Callable[[int, str, int, bytes, int], tuple[ServerTask, bytes]]
+"""(number of the server, its address, its port, key, most bytes of a message) -> its task, and what follows it."""
 
 
 class ServerClient:
@@ -37,6 +37,10 @@ class ServerClient:
         make_task: makes the task of a server.
         ports: port of each server; empty: free ones.
         timeout_s: timeout of a wait, in seconds.
+        close_s: seconds that `close` waits for the other ranks.
+
+    Attributes:
+        is_whole: whether no call has failed or is under way.
 
     Raises:
         MissingPackage: gRPC is not installed.
@@ -51,6 +55,7 @@ class ServerClient:
         make_task: MakeTask,
         ports: Sequence[int],
         timeout_s: float,
+        close_s: float = 10.0,
     ) -> None:
         try:
             import grpc
@@ -59,11 +64,12 @@ class ServerClient:
         self._grpc = grpc
         self._rank = comm.rank
         self._plan = plan
-        self._timeout_s = timeout_s
+        self._timeout_s, self._close_s = timeout_s, min(timeout_s, close_s)
         self._calls: dict[int, tuple[Kind, int, Any]] = {}
         key = comm.broadcast_object(secrets.token_bytes(KEY_NBYTES) if comm.rank == 0 else None, 0)
         self._to_server, self._to_rank = key_for(key, is_answer=False), key_for(key, is_answer=True)
-        most_nbytes = plan.most_nbytes + HEAD_NBYTES
+        # Behind the head may come a byte for each tensor, and settings of an optimizer.
+        most_nbytes = HEAD_NBYTES + plan.most_nbytes + max(len(plan.of_tensor), _SETTINGS_NBYTES)
         self._servers = Servers(
             comm,
             num_servers,
@@ -72,8 +78,7 @@ class ServerClient:
         )
         self._comm = comm.dup()
         self._watch = Watch(comm.dup())
-        self._is_whole = True
-        """Whether no call has failed or is under way."""
+        self.is_whole = True
         options = channel_options(most_nbytes)
         self._channels = [grpc.insecure_channel(each.address, options) for each in self.addresses]
         self._exchanges = [channel.unary_unary(f"/{SERVICE}/{EXCHANGE}") for channel in self._channels]
@@ -92,10 +97,22 @@ class ServerClient:
             step: number of the step.
             parts: their bytes.
         """
-        self._is_whole = False
+        self.is_whole = False
         head = Head(kind, self._rank, parcel, step, sum(len(part) for part in parts)).pack(self._to_server)
         server = self._plan.parcels[parcel].server
         self._calls[parcel] = kind, step, self._exchanges[server].future(b"".join([head, *parts]))
+
+    def tell(self, kind: Kind, content: bytes = b"") -> None:
+        """Tell something to all servers, and wait until they have taken it.
+
+        Raises the errors of `answers`.
+        """
+        self.is_whole = False
+        deadline = time.monotonic() + self._timeout_s
+        head = Head(kind, self._rank, 0, 0, len(content)).pack(self._to_server)
+        for server, call in [(each, self._exchanges[each.number].future(head + content)) for each in self.addresses]:
+            self._wait(kind, 0, 0, call, deadline, server)
+        self.is_whole = True
 
     def answers(self) -> Iterator[tuple[int, bytes]]:
         """Wait for the answers of all calls; return the number of each parcel, and what follows the head as bytes from
@@ -108,19 +125,20 @@ class ServerClient:
         """
         deadline = time.monotonic() + self._timeout_s
         for parcel, (kind, step, call) in self._calls.items():
-            yield parcel, self._wait(kind, parcel, step, call, deadline)
+            server = self.addresses[self._plan.parcels[parcel].server]
+            yield parcel, self._wait(kind, parcel, step, call, deadline, server)
         self._calls.clear()
-        self._is_whole = True
+        self.is_whole = True
 
     def close(self) -> None:
         """Close the connections, and end the servers that this rank has started. Idempotent.
 
         Other ranks may still wait for answers of these servers; after a step without errors all ranks close together.
         """
-        if self._is_whole:
-            self._is_whole = False
+        if self.is_whole:
+            self.is_whole = False
             with suppress(HocketError):
-                self._comm.barrier(timeout=min(self._timeout_s, _CLOSE_S))
+                self._comm.barrier(timeout=self._close_s)
         for _, _, call in self._calls.values():
             call.cancel()
         self._calls.clear()
@@ -130,8 +148,7 @@ class ServerClient:
         self._comm._leave(0.0)
         self._servers.close()
 
-    def _wait(self, kind: Kind, parcel: int, step: int, call: Any, deadline: float) -> bytes:
-        server = self.addresses[self._plan.parcels[parcel].server]
+    def _wait(self, kind: Kind, parcel: int, step: int, call: Any, deadline: float, server: ServerAddress) -> bytes:
         while True:
             try:
                 answer: bytes = call.result(timeout=_LOOK_S)

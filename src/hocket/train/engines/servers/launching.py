@@ -50,7 +50,8 @@ class Servers:
     Args:
         comm: a communicator of all ranks.
         num_servers: how many there are; they are spread over the ranks.
-        make_task: returns the task of a server by its number, and the address and port that it listens at.
+        make_task: returns the task of a server by its number, and the address and port that it listens at; and what
+            follows the task.
         ports: port of each server; empty: free ones.
 
     Attributes:
@@ -64,7 +65,7 @@ class Servers:
         self,
         comm: Communicator,
         num_servers: int,
-        make_task: Callable[[int, str, int], ServerTask],
+        make_task: Callable[[int, str, int], tuple[ServerTask, bytes]],
         ports: Sequence[int] = (),
     ) -> None:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -74,8 +75,9 @@ class Servers:
         try:
             address = _own_address(comm)
             for number in own:
-                task = make_task(number, address, ports[number] if ports else 0)
-                started.append(self._start(number, comm.rank, task))
+                started.append(
+                    self._start(number, comm.rank, *make_task(number, address, ports[number] if ports else 0))
+                )
         except (OSError, HocketError) as error:
             problem = f"rank {comm.rank} could not start its parameter server: {error}"
         try:
@@ -88,7 +90,7 @@ class Servers:
             raise
         self.addresses = sorted((each for of_rank, _ in of_ranks for each in of_rank), key=lambda each: each.number)
 
-    def _start(self, number: int, rank: int, task: ServerTask) -> ServerAddress:
+    def _start(self, number: int, rank: int, task: ServerTask, content: bytes) -> ServerAddress:
         process = subprocess.Popen(
             [sys.executable, "-m", "hocket.train.engines.servers.process"],
             stdin=subprocess.PIPE,
@@ -97,7 +99,7 @@ class Servers:
         )
         self._processes[number] = process
         assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(task.dump())
+        process.stdin.write(task.dump() + content)
         process.stdin.flush()
         port = _read_port(process, process.stdout)
         if not port:

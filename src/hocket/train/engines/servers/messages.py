@@ -37,11 +37,17 @@ class Kind(IntEnum):
     """To a server: whose elements of a parcel it lacks."""
     LATE = 3
     """From a server: the ranks, four bytes each."""
+    SETTINGS = 4
+    """To a server: settings of the optimizer, as JSON."""
+    LEAVE = 5
+    """To a server: the rank sends no more gradients."""
+    DONE = 6
+    """From a server: it has taken them."""
 
     @property
     def answer(self) -> Kind:
         """The kind of the answer to such a call."""
-        return Kind.LATE if self == Kind.WHO_IS_LATE else Kind.VALUES
+        return {Kind.GRADIENTS: Kind.VALUES, Kind.WHO_IS_LATE: Kind.LATE}.get(self, Kind.DONE)
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,21 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pickle
 import signal
 import sys
 import threading
 import warnings
 from dataclasses import asdict, dataclass
 from typing import Any
+
+import torch
+
+from hocket.train.engines.servers.messages import HEAD_NBYTES, BadMessage, Head, Kind, key_for
+from hocket.train.engines.servers.refused import Refused
+from hocket.train.engines.servers.sums import Sums
+from hocket.train.engines.servers.torch_update import ServerUpdate
+from hocket.train.engines.servers.updates import Updates
 
 SERVICE, EXCHANGE = "hocket.ParameterServer", "Exchange"
 
@@ -29,6 +38,7 @@ class ServerTask:
         num_ranks: number of ranks.
         parcels: number, number of elements and data type (such as "float32") of each of its parcels.
         most_nbytes: most bytes of a message.
+        update_nbytes: number of bytes that follow the task: a pickled `Updating`; 0: the server only adds.
     """
 
     address: str
@@ -37,20 +47,38 @@ class ServerTask:
     num_ranks: int
     parcels: list[tuple[int, int, str]]
     most_nbytes: int
+    update_nbytes: int = 0
 
     def dump(self) -> bytes:
         """Return it as a line of JSON."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
 
+@dataclass(frozen=True)
+class Updating:
+    """What a server needs that changes parameters.
+
+    Args:
+        update: its part of the optimizer.
+        tensors: numbers of the tensors of each of its parcels.
+        num_required: see `Updates`.
+    """
+
+    update: ServerUpdate
+    tensors: dict[int, list[int]]
+    num_required: int | None
+
+
 def main() -> None:
     """Serve until the standard input ends."""
     task = ServerTask(**json.loads(sys.stdin.buffer.readline()))
+    # It comes through the pipe of the rank that started this process.
+    updating = pickle.loads(sys.stdin.buffer.read(task.update_nbytes)) if task.update_nbytes else None
     # Ctrl-C goes to all processes of a terminal; ranks may still need this one to end in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_rank, daemon=True).start()
     warnings.filterwarnings("ignore", message="The given buffer is not writable")
-    asyncio.run(_serve(task))
+    asyncio.run(_serve(task, updating))
 
 
 def _end_with_rank() -> None:
@@ -59,18 +87,19 @@ def _end_with_rank() -> None:
     os._exit(0)
 
 
-async def _serve(task: ServerTask) -> None:
+async def _serve(task: ServerTask, updating: Updating | None) -> None:
     import grpc
-    import torch
-
-    from hocket.train.engines.servers.messages import HEAD_NBYTES, BadMessage, Head, Kind, key_for
-    from hocket.train.engines.servers.sums import Refused, Sums
 
     torch.set_num_threads(1)
     key = bytes.fromhex(task.key)
     calls, answers = key_for(key, is_answer=False), key_for(key, is_answer=True)
-    parcels = {number: (numel, getattr(torch, dtype)) for number, numel, dtype in task.parcels}
-    sums = Sums(task.num_ranks, parcels)
+    store: Sums | Updates
+    if updating is None:
+        parcels = {number: (numel, getattr(torch, dtype)) for number, numel, dtype in task.parcels}
+        store = Sums(task.num_ranks, parcels)
+    else:
+        of_parcels = {number: (updating.tensors[number], getattr(torch, dtype)) for number, _, dtype in task.parcels}
+        store = Updates(task.num_ranks, updating.num_required, of_parcels, updating.update)
 
     async def exchange(message: bytes, context: Any) -> bytes:
         try:
@@ -78,14 +107,10 @@ async def _serve(task: ServerTask) -> None:
         except BadMessage as error:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
         try:
-            if head.kind == Kind.WHO_IS_LATE:
-                kind, content = Kind.LATE, b"".join(rank.to_bytes(4, "little") for rank in sums.late(head.parcel))
-            else:
-                kind = Kind.VALUES
-                content = await sums.add(head.rank, head.parcel, head.step, memoryview(message)[HEAD_NBYTES:])
+            content = await _answer(store, head, memoryview(message)[HEAD_NBYTES:])
         except Refused as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        return Head(kind, 0, head.parcel, head.step, len(content)).pack(answers) + content
+        return Head(head.kind.answer, 0, head.parcel, head.step, len(content)).pack(answers) + content
 
     server = grpc.aio.server(options=channel_options(task.most_nbytes))
     handler = grpc.unary_unary_rpc_method_handler(exchange)
@@ -98,6 +123,22 @@ async def _serve(task: ServerTask) -> None:
     if port:
         await server.start()
         await server.wait_for_termination()
+
+
+async def _answer(store: Sums | Updates, head: Head, content: memoryview) -> bytes:
+    if head.kind == Kind.GRADIENTS:
+        return await store.add(head.rank, head.parcel, head.step, content)
+    if head.kind == Kind.WHO_IS_LATE:
+        return b"".join(rank.to_bytes(4, "little") for rank in store.late(head.parcel))
+    if isinstance(store, Sums):
+        raise Refused(f"this server takes no calls of kind {head.kind.name}")
+    if head.kind == Kind.SETTINGS:
+        store.set(content)
+    elif head.kind == Kind.LEAVE:
+        store.leave(head.rank)
+    else:
+        raise Refused(f"a server takes no calls of kind {head.kind.name}")
+    return b""
 
 
 def channel_options(most_nbytes: int) -> list[tuple[str, int]]:

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-
-class Refused(Exception):
-    """A call that does not fit what was called before; the text says why."""
+from hocket.train.engines.servers.refused import Refused
 
 
 @dataclass

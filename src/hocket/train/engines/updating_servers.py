@@ -1,0 +1,99 @@
+"""Parameter servers that have the parameters and the optimizer: ranks send gradients, and get parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import cloudpickle
+import torch
+
+from hocket.comm import Communicator
+from hocket.errors import InvalidArgument
+from hocket.train.engines.engine import TensorSpec, UpdatingEngine
+from hocket.train.engines.servers.client import ServerClient
+from hocket.train.engines.servers.messages import HEAD_NBYTES, Kind
+from hocket.train.engines.servers.process import ServerTask, Updating
+from hocket.train.engines.servers.shards import ParcelPlan, check_server_options
+from hocket.train.engines.servers.torch_update import TorchServerUpdate, settings_of
+
+
+class UpdatingServers(UpdatingEngine):
+    """Parameter servers with the parameters and the optimizer.
+
+    Args:
+        comm, tensors, timeout_s: see `GradientEngine`.
+        parameters: the parameters, in the order of `tensors`, equal on all ranks.
+        optimizer: their optimizer; servers have copies of its parts, with its state.
+        num_required: see `Updates`.
+        num_servers, message_nbytes, ports: see `ParameterServer`; tensors are not cut.
+
+    Raises:
+        InvalidArgument: the optimizer has other parameters, or is no optimizer.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        tensors: Sequence[TensorSpec],
+        *,
+        parameters: Sequence[torch.Tensor],
+        optimizer: torch.optim.Optimizer,
+        timeout_s: float,
+        num_required: int | None,
+        num_servers: int,
+        message_nbytes: int,
+        ports: Sequence[int],
+    ) -> None:
+        super().__init__(comm, tensors, exact=False, timeout_s=timeout_s)
+        check_server_options(num_servers, message_nbytes, ports)
+        numbers = {id(each): number for number, each in enumerate(parameters)}
+        own = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        if own != numbers.keys():
+            raise InvalidArgument(
+                f"{type(optimizer).__name__} must have exactly the {len(numbers)} trained parameters of the model; it "
+                f"lacks {len(numbers.keys() - own)}, and has {len(own - numbers.keys())} others"
+            )
+        self._parameters = list(parameters)
+        self._optimizer = optimizer
+        self._settings = settings_of(optimizer)
+        self._plan = plan = ParcelPlan(self.tensors, num_servers, message_nbytes, cuts=False)
+        self._given: dict[int, torch.Tensor | None] = {}
+        self._step = 0
+
+        def make_task(server: int, address: str, port: int, key: bytes, most_nbytes: int) -> tuple[ServerTask, bytes]:
+            parcels = plan.of_server(server)
+            tensors_of = {number: [piece.tensor for piece in plan.parcels[number].pieces] for number, _, _ in parcels}
+            here = {number for of_parcel in tensors_of.values() for number in of_parcel}
+            part = TorchServerUpdate(optimizer, {key: each for key, each in numbers.items() if each in here})
+            content = cloudpickle.dumps(Updating(part, tensors_of, num_required))
+            return ServerTask(address, port, key.hex(), comm.size, parcels, most_nbytes, len(content)), content
+
+        self._client = ServerClient(comm, plan, num_servers, make_task, ports, timeout_s, close_s=timeout_s)
+
+    def exchange(self, gradients: Sequence[torch.Tensor | None]) -> None:
+        """See `UpdatingEngine.exchange`."""
+        settings = settings_of(self._optimizer)
+        if settings != self._settings:
+            self._client.tell(Kind.SETTINGS, settings.encode())
+            self._settings = settings
+        for place, parcel in enumerate(self._plan.parcels):
+            own = [gradients[piece.tensor] for piece in parcel.pieces]
+            flats = [
+                torch.zeros(piece.end, dtype=self._plan.dtype(place)) if each is None else each.detach().reshape(-1)
+                for piece, each in zip(parcel.pieces, own, strict=True)
+            ]
+            parts = [bytes(each is not None for each in own), *(each.view(torch.uint8).numpy() for each in flats)]
+            self._client.call(Kind.GRADIENTS, place, self._step, parts)
+        self._step += 1
+        for place, answer in self._client.answers():
+            values = torch.frombuffer(bytearray(answer), dtype=self._plan.dtype(place), offset=HEAD_NBYTES)
+            pieces = self._plan.parcels[place].pieces
+            with torch.no_grad():
+                for piece, part in zip(pieces, torch.split(values, [each.end for each in pieces]), strict=True):
+                    self._parameters[piece.tensor].copy_(part.view(self.tensors[piece.tensor].shape))
+
+    def close(self) -> None:
+        """Tell the servers that no more gradients come, wait for the other ranks, and end the servers. Idempotent."""
+        if self._client.is_whole:
+            self._client.tell(Kind.LEAVE)
+        self._client.close()
