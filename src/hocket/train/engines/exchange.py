@@ -102,7 +102,10 @@ class GradientExchange:
             self._form.is_on = before
 
     def close(self) -> None:
-        """Close the engine; parameters keep their gradients, and further ones stay on this rank. Idempotent."""
+        """Close the engine; parameters keep their gradients, and further ones stay on this rank. Idempotent.
+
+        With an engine that changes the parameters, all ranks then have the servers' last ones.
+        """
         for each in self._form.hooks:
             each.remove()
         self._form.hooks.clear()

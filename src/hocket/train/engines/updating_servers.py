@@ -59,6 +59,7 @@ class UpdatingServers(UpdatingEngine):
         self._plan = plan = ParcelPlan(self.tensors, num_servers, message_nbytes, cuts=False)
         self._given: dict[int, torch.Tensor | None] = {}
         self._step = 0
+        self._is_closed = False
 
         def make_task(server: int, address: str, port: int, key: bytes, most_nbytes: int) -> tuple[ServerTask, bytes]:
             parcels = plan.of_server(server)
@@ -85,15 +86,24 @@ class UpdatingServers(UpdatingEngine):
             parts = [bytes(each is not None for each in own), *(each.view(torch.uint8).numpy() for each in flats)]
             self._client.call(Kind.GRADIENTS, place, self._step, parts)
         self._step += 1
+        self._take_answers()
+
+    def close(self) -> None:
+        """End the training: tell the servers that no more gradients come, wait until all ranks have done so, get the
+        last parameters, which are equal on all ranks, and end the servers. Idempotent."""
+        if self._client.is_whole and not self._is_closed:
+            self._client.tell(Kind.LEAVE)
+            self._client.wait_for_others()
+            for place in range(len(self._plan.parcels)):
+                self._client.call(Kind.PULL, place, self._step, [])
+            self._take_answers()
+        self._is_closed = True
+        self._client.close()
+
+    def _take_answers(self) -> None:
         for place, answer in self._client.answers():
             values = torch.frombuffer(bytearray(answer), dtype=self._plan.dtype(place), offset=HEAD_NBYTES)
             pieces = self._plan.parcels[place].pieces
             with torch.no_grad():
                 for piece, part in zip(pieces, torch.split(values, [each.end for each in pieces]), strict=True):
                     self._parameters[piece.tensor].copy_(part.view(self.tensors[piece.tensor].shape))
-
-    def close(self) -> None:
-        """Tell the servers that no more gradients come, wait for the other ranks, and end the servers. Idempotent."""
-        if self._client.is_whole:
-            self._client.tell(Kind.LEAVE)
-        self._client.close()

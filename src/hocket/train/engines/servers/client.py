@@ -114,6 +114,14 @@ class ServerClient:
             self._wait(kind, 0, 0, call, deadline, server)
         self.is_whole = True
 
+    def wait_for_others(self) -> None:
+        """Wait until all ranks call it.
+
+        Raises:
+            CommTimeout, PeerFailure: a rank does not.
+        """
+        self._comm.barrier(timeout=self._close_s)
+
     def answers(self) -> Iterator[tuple[int, bytes]]:
         """Wait for the answers of all calls; return the number of each parcel, and what follows the head as bytes from
         `HEAD_NBYTES` on.
@@ -138,7 +146,7 @@ class ServerClient:
         if self.is_whole:
             self.is_whole = False
             with suppress(HocketError):
-                self._comm.barrier(timeout=self._close_s)
+                self.wait_for_others()
         for _, _, call in self._calls.values():
             call.cancel()
         self._calls.clear()

@@ -41,13 +41,15 @@ class Kind(IntEnum):
     """To a server: settings of the optimizer, as JSON."""
     LEAVE = 5
     """To a server: the rank sends no more gradients."""
-    DONE = 6
+    PULL = 6
+    """To a server: it asks for the parameters of a parcel."""
+    DONE = 7
     """From a server: it has taken them."""
 
     @property
     def answer(self) -> Kind:
         """The kind of the answer to such a call."""
-        return {Kind.GRADIENTS: Kind.VALUES, Kind.WHO_IS_LATE: Kind.LATE}.get(self, Kind.DONE)
+        return {Kind.GRADIENTS: Kind.VALUES, Kind.PULL: Kind.VALUES, Kind.WHO_IS_LATE: Kind.LATE}.get(self, Kind.DONE)
 
 
 @dataclass(frozen=True)

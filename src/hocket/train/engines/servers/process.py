@@ -134,6 +134,8 @@ async def _answer(store: Sums | Updates, head: Head, content: memoryview) -> byt
         raise Refused(f"this server takes no calls of kind {head.kind.name}")
     if head.kind == Kind.SETTINGS:
         store.set(content)
+    elif head.kind == Kind.PULL:
+        return store.values(head.parcel)
     elif head.kind == Kind.LEAVE:
         store.leave(head.rank)
     else:

@@ -112,6 +112,16 @@ class Updates:
         for state in self._parcels.values():
             self._update_if_complete(state)
 
+    def values(self, parcel: int) -> bytes:
+        """Return the parameters of a parcel.
+
+        Raises:
+            Refused: there is no such parcel.
+        """
+        if parcel not in self._parcels:
+            raise Refused(f"this server has no parcel {parcel}")
+        return self._values(self._parcels[parcel])
+
     def set(self, content: memoryview) -> None:
         """Take over the settings of a rank's optimizer.
 
