@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,10 @@ from hocket.train.loop.callback import Callback, check_callbacks
 from hocket.train.loop.history import History
 from hocket.train.loop.loss_scaling import LossScaling
 from hocket.train.loop.metrics import Metric, read_metrics
+from hocket.train.loop.server_update import EngineUpdate
 from hocket.train.loop.train_graph import TrainingData, TrainingRequest, train_graph
 from hocket.train.loop.trainer import Trainer
-from hocket.train.loop.update import GivenOptimizer, read_optimizers, update_of
+from hocket.train.loop.update import GivenOptimizer, Update, read_optimizers, update_of
 from hocket.train.model.checks import check_content, check_model
 from hocket.train.model.graphs import graph_of_example
 from hocket.train.run.executor import PipelineExecutor
@@ -138,6 +139,11 @@ def fit(
             comm = stack.enter_context(init())
         choice = EngineChoice(engine, dict(engine_options or {}))
         choice.check(exact=exact)
+        if choice.updates and max_gradient_norm is not None:
+            raise InvalidArgument(
+                f"max_gradient_norm is not possible with engine {engine!r}: each rank's gradients are an update of "
+                "their own, and no rank has the norm of the whole batch"
+            )
         check_loss(loss)
         metrics, callbacks = read_metrics(metrics), list(callbacks)
         check_callbacks(callbacks, Callback, "hocket.train.Callback")
@@ -151,16 +157,28 @@ def fit(
         check_model(model)
         check_content({**dict(model.named_parameters()), **dict(model.named_buffers())})
         optimizers = read_optimizers(optimizer, model)
+        ends: list[Callable[[], None]] = []
         scaling = None if scaler is None else LossScaling(scaler)
         if scaling is not None:
             callbacks.append(scaling)
             loss = scaling.scaled(loss)
 
-        def make_trainer(executor: PipelineExecutor) -> Trainer:
+        if choice.updates and len(optimizers) > 1:
+            raise InvalidArgument(f"engine {engine!r} takes one optimizer, not {len(optimizers)}")
+
+        def update_for(executor: PipelineExecutor) -> Update:
+            if choice.updates:
+                update = EngineUpdate(executor, choice, optimizers[0])
+                ends.append(update.engine.close)
+                stack.callback(update.engine.close)  # also after an error
+                return update
             stages = [executor.split.stages[number] for number in executor.trained_stages()]
+            return update_of(optimizers, [each for stage in stages for each in stage.parameters().values()])
+
+        def make_trainer(executor: PipelineExecutor) -> Trainer:
             trainer = Trainer(
                 executor,
-                update_of(optimizers, [each for stage in stages for each in stage.parameters().values()]),
+                update_for(executor),
                 metrics=metrics,
                 weigh=weigh,
                 loss_is_mean=loss_is_mean,
@@ -171,6 +189,11 @@ def fit(
             if resume is not None:
                 trainer.load(resume)
             return trainer
+
+        def finish(trainer: Trainer, history: History) -> None:
+            for end in ends:
+                end()
+            trainer.collect()
 
         request = TrainingRequest(
             SetupRequest(
@@ -188,7 +211,7 @@ def fit(
             ),
             loss,
             make_trainer,
-            finish=lambda trainer, history: trainer.collect(),
+            finish=finish,
             epochs=epochs,
             max_steps=max_steps,
             exact=exact,

@@ -28,7 +28,8 @@ class Copies:
         comm: a communicator of the ranks of all replicas.
         exact: see `PipelineExecutor`.
         timeout_s: timeout of every wait, in seconds.
-        engine: engine that sums gradients of copies on several ranks.
+        engine: engine that sums gradients of copies on several ranks; with one that changes the parameters itself,
+            nothing is summed.
     """
 
     def __init__(self, layout: Layout, comm: Communicator, exact: bool, timeout_s: float, engine: EngineChoice) -> None:
@@ -62,11 +63,13 @@ class Copies:
 
     def start(self, stage: int) -> None:
         """Start the sum of a stage's gradients, when it was called for all of this rank's copies."""
-        self._syncs[stage].start()
+        if stage in self._syncs:
+            self._syncs[stage].start()
 
     def wait(self, stage: int) -> None:
         """Wait for the sum of a stage's gradients."""
-        self._syncs[stage].wait()
+        if stage in self._syncs:
+            self._syncs[stage].wait()
 
     def close(self) -> None:
         """Close the engines. Idempotent."""
@@ -116,7 +119,9 @@ class Copies:
 
     def _make_syncs(self) -> dict[int, GradientSync]:
         """Return a sum for every stage that several ranks hold. All ranks make communicators in the same order."""
-        syncs = {}
+        syncs: dict[int, GradientSync] = {}
+        if self._engine.updates:  # gradients stay those of the rank
+            return syncs
         apart = set() if self._exact else {id(tie.parameter) for tie in self._ties}
         for stage, holders in enumerate(self._holders):
             ranks = Counter(holders)

@@ -124,6 +124,10 @@ class PipelineExecutor:
         engine.check(exact=exact)
         check_content({**split.parameters(), **split.buffers()})
         self.layout = layout = lay_out(schedule, split, comm.rank, comm.size, exact=exact, seed=seed)
+        if engine.updates and layout.num_replicas != comm.size:
+            raise InvalidArgument(
+                f"engine {engine.name!r} needs a whole copy of the model on every rank: use strategy='data'"
+            )
         self._handlers = find_handlers(layout.schedule.columns.kinds)
         comm = comm.dup()  # the caller's communicator stays usable if the pipeline fails
         self.schedule, self.split, self.comm = layout.schedule, split, comm
