@@ -31,7 +31,7 @@ ALLOWED = {
               "collectives/sparse", "collectives/compress", "plan/capture", "plan/apply", "checkpoint/adapters",
               "observe/sources", "bench/buffers/torch.py", "bench/drivers/torch.py", "cli/_train_inputs.py"},
     "numpy": {""},
-    "cloudpickle": {"session"},
+    "cloudpickle": {"session", "train/engines"},
     "typer": {"cli"},
     "rich": {"cli", "measure"},
     "mpi4py": {"bench/drivers/mpi4py.py"},
@@ -53,6 +53,7 @@ ALLOWED = {
     "fastapi": {"observe"},
     "pydantic_core": {"observe"},
     "uvicorn": {"observe"},
+    "grpc": {"train/engines"},
     "fsspec": {"observe"},
     "matplotlib": {"measure/pictures.py", "tune/draw.py", "collectives/draw.py", "pipeline/draw.py", "bench/draw.py"},
 }  # fmt: skip

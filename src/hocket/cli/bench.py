@@ -15,6 +15,7 @@ import typer
 
 from hocket.cli._bench_check import check, selftest
 from hocket.cli._bench_compare import compare
+from hocket.cli._bench_engines import engines
 from hocket.cli._bench_options import (
     DEFAULT_SEED,
     Apis,
@@ -50,7 +51,7 @@ _TYPES = {"mpi_char": "uint8", "mpi_int": "int32", "mpi_float": "float32"}  # of
 def register(application: typer.Typer) -> None:
     """Add the verb to the command."""
     bench = typer.Typer(help=_HELP, no_args_is_help=True, callback=_prepare)
-    for verb in (run, compare, check, apps, report, selftest):
+    for verb in (run, compare, check, apps, engines, report, selftest):
         add_verb(bench, verb)
     add_verb(bench, list_all, "list")
     application.add_typer(bench, name="bench")

@@ -155,6 +155,8 @@ def fit(
     check_seed(seed)
     choice = EngineChoice(engine, dict(engine_options or {}))
     choice.check(exact=exact)
+    if choice.updates:
+        raise InvalidArgument(f"engine {engine!r} needs a torch optimizer: use an engine that sums")
     validates = _when(validation_freq)
     data = data_of(x, y, sample_weight)
     validation = None if validation_data is None else data_of(validation_data)

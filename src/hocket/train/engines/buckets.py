@@ -12,7 +12,7 @@ from hocket.comm import Communicator
 from hocket.errors import ResourceExhausted
 from hocket.train.engines.engine import SummingEngine, TensorSpec
 from hocket.train.engines.in_order import InOrder
-from hocket.train.engines.ordered_sums import start_sum
+from hocket.train.engines.ordered_sums import Waitable, check_backend, start_sum
 
 
 @dataclass
@@ -67,7 +67,7 @@ class BucketEngine(SummingEngine):
     Args:
         comm, tensors, exact, timeout_s: see `GradientEngine`.
         limits: see `plan_buckets`.
-        algorithm: as for `Communicator.all_reduce`.
+        backend, algorithm: as for `Communicator.all_reduce`.
     """
 
     def __init__(
@@ -78,9 +78,12 @@ class BucketEngine(SummingEngine):
         exact: bool,
         timeout_s: float,
         limits: Sequence[int],
+        backend: str | None = None,
         algorithm: str | None = None,
     ) -> None:
         super().__init__(comm, tensors, exact=exact, timeout_s=timeout_s)
+        check_backend(comm, backend)
+        self._backend = backend
         self._comm = comm.dup()
         self._algorithm = algorithm
         self._buckets: list[_Bucket] = []
@@ -122,7 +125,18 @@ class BucketEngine(SummingEngine):
     def _issue(self, number: int) -> None:
         bucket = self._buckets[number]
         torch._foreach_copy_(self._parts(bucket), [self._given[each].view(-1) for each in bucket.tensors])
-        bucket.work = start_sum(self._comm, bucket.buffer, self.timeout_s, exact=self.exact, algorithm=self._algorithm)
+        bucket.work = self._sum(bucket.buffer)
+
+    def _sum(self, bucket: torch.Tensor) -> Waitable:
+        """Start to sum a bucket over all ranks, in place."""
+        return start_sum(
+            self._comm,
+            bucket,
+            self.timeout_s,
+            exact=self.exact,
+            backend=self._backend,
+            algorithm=self._algorithm,
+        )
 
     def _parts(self, bucket: _Bucket) -> list[torch.Tensor]:
         return [

@@ -22,6 +22,7 @@ class DdpBuckets(BucketEngine):
     Args:
         comm, tensors, exact, timeout_s: see `GradientEngine`.
         bucket_nbytes: number of bytes at which a bucket is full, but for the first one.
+        backend: the library that sums; None: the one that the communicator's policy chooses.
     """
 
     def __init__(
@@ -32,10 +33,13 @@ class DdpBuckets(BucketEngine):
         exact: bool,
         timeout_s: float,
         bucket_nbytes: int = 25 << 20,
+        backend: str | None = None,
     ) -> None:
         check_count("bucket_nbytes", bucket_nbytes)
         limits = [min(_FIRST_NBYTES, bucket_nbytes), bucket_nbytes]
-        super().__init__(comm, tensors, exact=exact, timeout_s=timeout_s, limits=limits, algorithm="native")
+        super().__init__(
+            comm, tensors, exact=exact, timeout_s=timeout_s, limits=limits, backend=backend, algorithm="native"
+        )
 
 
 ENGINE = DdpBuckets

@@ -18,12 +18,16 @@ import numpy as np
 import torch
 
 from hocket.comm import Communicator
-from hocket.errors import CollectiveMismatch, CommTimeout, InvalidArgument
+from hocket.errors import Aborted, CollectiveMismatch, CommTimeout, InvalidArgument
 from hocket.train.engines.engine import SummingEngine, TensorSpec
-from hocket.train.engines.ordered_sums import start_sum
+from hocket.train.engines.ordered_sums import check_backend, start_sum
 
 _ALL_KNOWN, _STAYS, _NUM_FLAGS = 0, 1, 2
 """The first bits of a cycle: all names of this rank's ready tensors are known; it does not close."""
+
+
+_IDLE_AFTER_S, _IDLE_CYCLE_S = 0.2, 0.02
+"""Ranks that have had no gradients for so long meet less often, so that they leave the processors to others."""
 
 
 class Fused(SummingEngine):
@@ -33,6 +37,7 @@ class Fused(SummingEngine):
         comm, tensors, exact, timeout_s: see `GradientEngine`.
         fusion_nbytes: most bytes of the buffer of an all-reduce (Horovod's HOROVOD_FUSION_THRESHOLD); 0: every tensor
             by itself.
+        backend: the library that sums; None: the one that the communicator's policy chooses.
         cycle_ms: milliseconds from the begin of a cycle to that of the next one (HOROVOD_CYCLE_TIME).
 
     Attributes:
@@ -49,12 +54,15 @@ class Fused(SummingEngine):
         timeout_s: float,
         fusion_nbytes: int = 64 << 20,
         cycle_ms: float = 1.0,
+        backend: str | None = None,
     ) -> None:
         super().__init__(comm, tensors, exact=exact, timeout_s=timeout_s)
         if type(fusion_nbytes) is not int or fusion_nbytes < 0:
             raise InvalidArgument(f"fusion_nbytes must be an int of 0 or more, not {fusion_nbytes!r}")
         if not isinstance(cycle_ms, (int, float)) or not 0 <= cycle_ms <= 1000:
             raise InvalidArgument(f"cycle_ms must be a number of milliseconds from 0 to 1000, not {cycle_ms!r}")
+        check_backend(comm, backend)
+        self._backend = backend
         self.num_cycles = self.num_sums = self.num_negotiations = 0
         self._comm = comm.dup()
         self._fusion_nbytes, self._cycle_s = fusion_nbytes, cycle_ms / 1000
@@ -68,6 +76,7 @@ class Fused(SummingEngine):
         self._changed = threading.Condition()  # guards the following
         self._ready: dict[int, torch.Tensor] = {}
         self._num_done = 0
+        self._last_used_s = 0.0
         self._error: BaseException | None = None
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="hocket fused engine", daemon=True)
@@ -128,6 +137,8 @@ class Fused(SummingEngine):
         bits = np.unpackbits(words, count=len(bits))
         self.num_cycles += 1
         if not bits[_STAYS]:
+            if not is_closing:
+                raise Aborted("another rank has closed the engine")
             return False
         chosen = [number for number, place in self._cached.items() if bits[_NUM_FLAGS + place]]
         if not bits[_ALL_KNOWN]:
@@ -139,9 +150,15 @@ class Fused(SummingEngine):
                     del self._ready[number]
                 self._num_done += len(numbers)
                 self._changed.notify_all()
-        left_s = begin_s + self._cycle_s - time.monotonic()
-        if left_s > 0:
-            time.sleep(left_s)
+        now_s = time.monotonic()
+        if bits[_NUM_FLAGS:].any() or not bits[_ALL_KNOWN]:
+            self._last_used_s = now_s
+        if now_s - self._last_used_s > _IDLE_AFTER_S:
+            with self._changed:
+                if not self._ready and not self._is_closing:
+                    self._changed.wait(_IDLE_CYCLE_S)
+        elif (left_s := begin_s + self._cycle_s - now_s) > 0:
+            time.sleep(left_s)  # meanwhile more gradients become ready
         return True
 
     def _negotiate(self, ready: dict[int, torch.Tensor]) -> list[int]:
@@ -204,7 +221,7 @@ class Fused(SummingEngine):
         torch._foreach_copy_(flats, list(parts))
 
     def _reduce(self, tensor: torch.Tensor) -> None:
-        work = start_sum(self._comm, tensor, self.timeout_s, exact=self.exact)
+        work = start_sum(self._comm, tensor, self.timeout_s, exact=self.exact, backend=self._backend)
         work.wait(timeout=self.timeout_s)
 
     def _buffer(self, dtype: torch.dtype) -> torch.Tensor:

@@ -13,6 +13,7 @@ import torch
 
 from hocket.comm import Communicator
 from hocket.train.engines.engine import TensorSpec
+from hocket.train.engines.servers.optimizers import ServedOptimizer
 from hocket.train.engines.updating_servers import UpdatingServers
 
 
@@ -30,7 +31,7 @@ class AsynchronousServers(UpdatingServers):
         tensors: Sequence[TensorSpec],
         *,
         parameters: Sequence[torch.Tensor],
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | ServedOptimizer,
         timeout_s: float,
         num_servers: int = 1,
         message_nbytes: int = 4 << 20,

@@ -15,6 +15,7 @@ from hocket.comm import Communicator
 from hocket.errors import InvalidArgument
 from hocket.train.checks import check_count
 from hocket.train.engines.engine import TensorSpec
+from hocket.train.engines.servers.optimizers import ServedOptimizer
 from hocket.train.engines.updating_servers import UpdatingServers
 
 
@@ -36,7 +37,7 @@ class BackupServers(UpdatingServers):
         tensors: Sequence[TensorSpec],
         *,
         parameters: Sequence[torch.Tensor],
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | ServedOptimizer,
         timeout_s: float,
         num_backups: int = 1,
         num_servers: int = 1,

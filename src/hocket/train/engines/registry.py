@@ -16,8 +16,10 @@ from hocket.discovery import declared
 from hocket.errors import InvalidArgument
 from hocket.suggestions import did_you_mean, unknown
 from hocket.train.engines.engine import GradientEngine, SummingEngine, TensorSpec, UpdatingEngine
+from hocket.train.engines.servers.optimizers import ServedOptimizer
 
 _HELPERS = (
+    "adding",
     "buckets",
     "engine",
     "exchange",
@@ -46,8 +48,8 @@ def gradient_engines() -> dict[str, type[GradientEngine]]:
     """Return all gradient engines by name.
 
     Examples:
-        >>> sorted(hk.train.gradient_engines())
-        ['ddp', 'fused', 'mix', 'parameter-server', 'parameter-server-async', 'parameter-server-backup', 'ring']
+        >>> print(*sorted(hk.train.gradient_engines()))
+        ddp fused mix parameter-server parameter-server-async parameter-server-backup pipelined-ring ring
     """
     return dict(_load())
 
@@ -122,7 +124,7 @@ class EngineChoice:
         comm: Communicator,
         tensors: Sequence[TensorSpec],
         parameters: Sequence[torch.Tensor],
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | ServedOptimizer,
         *,
         timeout_s: float,
     ) -> UpdatingEngine:

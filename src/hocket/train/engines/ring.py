@@ -14,16 +14,31 @@ import torch
 from hocket.comm import Communicator
 from hocket.train.engines.engine import SummingEngine, TensorSpec
 from hocket.train.engines.in_order import InOrder
-from hocket.train.engines.ordered_sums import start_sum
+from hocket.train.engines.ordered_sums import check_backend, start_sum
 
 
 class Ring(SummingEngine):
-    """A ring all-reduce of every tensor."""
+    """A ring all-reduce of every tensor.
+
+    Args:
+        comm, tensors, exact, timeout_s: see `GradientEngine`.
+        backend: the library that carries the parts; None: the one that the communicator's policy chooses.
+    """
 
     has_order = False
 
-    def __init__(self, comm: Communicator, tensors: Sequence[TensorSpec], *, exact: bool, timeout_s: float) -> None:
+    def __init__(
+        self,
+        comm: Communicator,
+        tensors: Sequence[TensorSpec],
+        *,
+        exact: bool,
+        timeout_s: float,
+        backend: str | None = None,
+    ) -> None:
         super().__init__(comm, tensors, exact=exact, timeout_s=timeout_s)
+        check_backend(comm, backend)
+        self._backend = backend
         self._comm = comm.dup()
         self._given: dict[int, torch.Tensor] = {}
         self._works: list[Any] = []
@@ -47,7 +62,9 @@ class Ring(SummingEngine):
         self._comm._leave(0.0)
 
     def _issue(self, number: int) -> None:
-        work = start_sum(self._comm, self._given[number], self.timeout_s, exact=False, algorithm="ring")
+        work = start_sum(
+            self._comm, self._given[number], self.timeout_s, exact=False, backend=self._backend, algorithm="ring"
+        )
         self._works.append(work)
 
 

@@ -8,13 +8,12 @@ import cloudpickle
 import torch
 
 from hocket.comm import Communicator
-from hocket.errors import InvalidArgument
 from hocket.train.engines.engine import TensorSpec, UpdatingEngine
 from hocket.train.engines.servers.client import ServerClient
 from hocket.train.engines.servers.messages import HEAD_NBYTES, Kind
+from hocket.train.engines.servers.optimizers import ServedOptimizer, TorchServedOptimizer
 from hocket.train.engines.servers.process import ServerTask, Updating
 from hocket.train.engines.servers.shards import ParcelPlan, check_server_options
-from hocket.train.engines.servers.torch_update import TorchServerUpdate, settings_of
 
 
 class UpdatingServers(UpdatingEngine):
@@ -37,7 +36,7 @@ class UpdatingServers(UpdatingEngine):
         tensors: Sequence[TensorSpec],
         *,
         parameters: Sequence[torch.Tensor],
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | ServedOptimizer,
         timeout_s: float,
         num_required: int | None,
         num_servers: int,
@@ -47,15 +46,11 @@ class UpdatingServers(UpdatingEngine):
         super().__init__(comm, tensors, exact=False, timeout_s=timeout_s)
         check_server_options(num_servers, message_nbytes, ports)
         numbers = {id(each): number for number, each in enumerate(parameters)}
-        own = {id(each) for group in optimizer.param_groups for each in group["params"]}
-        if own != numbers.keys():
-            raise InvalidArgument(
-                f"{type(optimizer).__name__} must have exactly the {len(numbers)} trained parameters of the model; it "
-                f"lacks {len(numbers.keys() - own)}, and has {len(own - numbers.keys())} others"
-            )
+        served = TorchServedOptimizer(optimizer) if isinstance(optimizer, torch.optim.Optimizer) else optimizer
+        served.check(parameters)
         self._parameters = list(parameters)
-        self._optimizer = optimizer
-        self._settings = settings_of(optimizer)
+        self._optimizer = served
+        self._settings = served.settings()
         self._plan = plan = ParcelPlan(self.tensors, num_servers, message_nbytes, cuts=False)
         self._given: dict[int, torch.Tensor | None] = {}
         self._step = 0
@@ -65,15 +60,18 @@ class UpdatingServers(UpdatingEngine):
             parcels = plan.of_server(server)
             tensors_of = {number: [piece.tensor for piece in plan.parcels[number].pieces] for number, _, _ in parcels}
             here = {number for of_parcel in tensors_of.values() for number in of_parcel}
-            part = TorchServerUpdate(optimizer, {key: each for key, each in numbers.items() if each in here})
+            own = {identity: number for identity, number in numbers.items() if number in here}
+            part = served.part(own, list(tensors_of.values()))
             content = cloudpickle.dumps(Updating(part, tensors_of, num_required))
-            return ServerTask(address, port, key.hex(), comm.size, parcels, most_nbytes, len(content)), content
+            return ServerTask(
+                address, port, key.hex(), comm.size, parcels, most_nbytes, update_nbytes=len(content)
+            ), content
 
         self._client = ServerClient(comm, plan, num_servers, make_task, ports, timeout_s, close_s=timeout_s)
 
     def exchange(self, gradients: Sequence[torch.Tensor | None]) -> None:
         """See `UpdatingEngine.exchange`."""
-        settings = settings_of(self._optimizer)
+        settings = self._optimizer.settings()
         if settings != self._settings:
             self._client.tell(Kind.SETTINGS, settings.encode())
             self._settings = settings

@@ -10,6 +10,7 @@ import torch
 from hocket.errors import InvalidArgument
 from hocket.train.engines.engine import TensorSpec, UpdatingEngine
 from hocket.train.engines.registry import EngineChoice
+from hocket.train.engines.servers.optimizers import ServedOptimizer
 from hocket.train.run.executor import PipelineExecutor
 
 
@@ -22,7 +23,9 @@ class EngineUpdate:
         optimizer: optimizer of all trained parameters.
     """
 
-    def __init__(self, executor: PipelineExecutor, choice: EngineChoice, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(
+        self, executor: PipelineExecutor, choice: EngineChoice, optimizer: torch.optim.Optimizer | ServedOptimizer
+    ) -> None:
         named = {name: each for name, each in executor.split.parameters().items() if each.requires_grad}
         self._parameters = list(named.values())
         self._num_replicas = executor.num_replicas

@@ -55,6 +55,8 @@ class GradientSync:
             self._sum: _EngineSum | _OrderedSum = _OrderedSum(comm, copies, parameters, numbers, timeout_s)
         else:
             self._sum = _EngineSum(comm, parameters, numbers, names, exact, timeout_s, choice)
+            if len(self._here) == 1:  # the sum begins while the backward pass goes on
+                self._here[0].on_ready = self._sum.ready
 
     def start(self) -> None:
         """Count one of this rank's copies as ready; when all are ready, start the sum."""
@@ -95,33 +97,36 @@ class _EngineSum:
         counts = TensorSpec("numbers of gradients", (len(tensors),), torch.float32)
         self._engine = choice.make(comm, [*tensors, counts], exact=exact, timeout_s=timeout_s)
         self._counts = torch.zeros(len(tensors))
-        self._totals: list[torch.Tensor] = []
+        self._places = {number: place for place, number in enumerate(self._numbers)}
+        self._totals: dict[int, torch.Tensor] = {}
+        """What the engine sums, by place."""
 
     def start(self, of_copies: Sequence[Gradients]) -> None:
         total = of_copies[0]
         for other in of_copies[1:]:
             total = added(total, other)
-        own = [total[number] for number in self._numbers]
-        self._counts.copy_(torch.tensor([float(each is not None) for each in own]))
-        # Engines sum in place, so each gradient must be a block of memory of its own.
-        self._totals = [
-            torch.zeros_like(self._parameters[number], memory_format=torch.contiguous_format)
-            if each is None
-            else _checked(each).contiguous()
-            for number, each in zip(self._numbers, own, strict=True)
-        ]
-        for place in reversed(range(len(self._totals))):
-            self._engine.start(place, self._totals[place].detach())
-        self._engine.start(len(self._totals), self._counts)
+        self._counts.copy_(torch.tensor([float(total[number] is not None) for number in self._numbers]))
+        for number in reversed(self._numbers):
+            if self._places[number] not in self._totals:
+                gradient = total[number]
+                if gradient is None:
+                    gradient = torch.zeros_like(self._parameters[number], memory_format=torch.contiguous_format)
+                self.ready(number, gradient)
+        self._engine.start(len(self._numbers), self._counts)
+
+    def ready(self, number: int, gradient: torch.Tensor) -> None:
+        """Start the sum of a gradient."""
+        place = self._places.get(number)
+        if place is not None:
+            # Engines sum in place, so it must be a block of memory of its own.
+            self._totals[place] = _checked(gradient).detach().contiguous()
+            self._engine.start(place, self._totals[place])
 
     def finish(self) -> dict[int, torch.Tensor | None]:
         self._engine.finish()
         exist = (self._counts > 0).tolist()
-        totals, self._totals = self._totals, []
-        return {
-            number: total if exists else None
-            for number, total, exists in zip(self._numbers, totals, exist, strict=True)
-        }
+        totals, self._totals = self._totals, {}
+        return {number: totals[place] if exist[place] else None for number, place in self._places.items()}
 
     def close(self) -> None:
         self._engine.close()

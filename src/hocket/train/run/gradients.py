@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
 
 import torch
 from torch import nn
@@ -18,6 +19,10 @@ class StageGradients:
         parameters: trained parameters of the stage.
         in_order: sum in the order of micro-batches, in whatever order they are computed; early gradients are kept.
         micro_batches: micro-batches of a step, in order.
+
+    Attributes:
+        on_ready: called with the place of a parameter and its gradient as soon as a backward pass has completed the
+            sum over all micro-batches; None: nobody wants to know.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], in_order: bool, micro_batches: Sequence[int]) -> None:
@@ -26,6 +31,8 @@ class StageGradients:
         self._order = list(micro_batches) if in_order else None
         self._next = 0
         self._early: dict[int, Gradients] = {}
+        self._num_micro_batches, self._num_added = len(micro_batches), 0
+        self.on_ready: Callable[[int, torch.Tensor], None] | None = None
 
     @contextmanager
     def collecting(self, micro_batch: int) -> Iterator[None]:
@@ -35,7 +42,8 @@ class StageGradients:
         try:
             for parameter, total in zip(self.parameters, self.sums, strict=True):
                 parameter.grad = total if is_next else None
-            yield
+            with self._telling() if is_next and self._num_added == self._num_micro_batches - 1 else nullcontext():
+                yield
             collected: Gradients = [parameter.grad for parameter in self.parameters]
         finally:
             for parameter, gradient in zip(self.parameters, before, strict=True):
@@ -44,6 +52,7 @@ class StageGradients:
             self._early[micro_batch] = collected
             return
         self.sums = collected
+        self._num_added += 1
         self._add_early()
 
     def add(self, micro_batch: int, gradients: Gradients) -> None:
@@ -54,8 +63,24 @@ class StageGradients:
     def reset(self) -> None:
         """Reset the sums for a new step."""
         self.sums = [None] * len(self.parameters)
-        self._next = 0
+        self._next = self._num_added = 0
         self._early.clear()
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Within the context, backward passes call `on_ready`."""
+        if self.on_ready is None:
+            yield
+            return
+        hooks = [
+            parameter.register_post_accumulate_grad_hook(partial(_tell, self.on_ready, number))  # type: ignore[no-untyped-call]
+            for number, parameter in enumerate(self.parameters)
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def _add_early(self) -> None:
         """Add the kept gradients of the micro-batches that are next in order."""
@@ -64,7 +89,13 @@ class StageGradients:
         self._next += 1
         while self._next < len(self._order) and self._order[self._next] in self._early:
             self.sums = added(self.sums, self._early.pop(self._order[self._next]))
+            self._num_added += 1
             self._next += 1
+
+
+def _tell(on_ready: Callable[[int, torch.Tensor], None], number: int, parameter: nn.Parameter) -> None:
+    assert parameter.grad is not None
+    on_ready(number, parameter.grad)
 
 
 def added(sums: Gradients, gradients: Gradients) -> Gradients:

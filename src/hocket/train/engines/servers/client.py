@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -16,6 +18,7 @@ from hocket.train.engines.servers.process import EXCHANGE, SERVICE, ServerTask, 
 from hocket.train.engines.servers.shards import ParcelPlan
 from hocket.train.engines.watch import Watch
 
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 _LOOK_S = 0.05
 _CAUSE_S = 1.0
 """Seconds in which a rank's death is known, after the server that it started is gone."""
@@ -37,10 +40,12 @@ class ServerClient:
         make_task: makes the task of a server.
         ports: port of each server; empty: free ones.
         timeout_s: timeout of a wait, in seconds.
+        is_in_memory: whether elements are in shared memory, and messages have only their heads.
         close_s: seconds that `close` waits for the other ranks.
 
     Attributes:
         is_whole: whether no call has failed or is under way.
+        RpcError: the class of gRPC's errors.
 
     Raises:
         MissingPackage: gRPC is not installed.
@@ -55,17 +60,21 @@ class ServerClient:
         make_task: MakeTask,
         ports: Sequence[int],
         timeout_s: float,
+        *,
+        is_in_memory: bool = False,
         close_s: float = 10.0,
     ) -> None:
         try:
             import grpc
         except ImportError:
             raise MissingPackage("parameter servers need gRPC: pip install 'hocket[grpc]'") from None
-        self._grpc = grpc
+        _tell_of_proxies()
+        self._grpc, self.RpcError = grpc, grpc.RpcError
         self._rank = comm.rank
-        self._plan = plan
+        self._plan, self._is_in_memory = plan, is_in_memory
         self._timeout_s, self._close_s = timeout_s, min(timeout_s, close_s)
         self._calls: dict[int, tuple[Kind, int, Any]] = {}
+        self._other_error: Exception | None = None
         key = comm.broadcast_object(secrets.token_bytes(KEY_NBYTES) if comm.rank == 0 else None, 0)
         self._to_server, self._to_rank = key_for(key, is_answer=False), key_for(key, is_answer=True)
         # Behind the head may come a byte for each tensor, and settings of an optimizer.
@@ -114,6 +123,16 @@ class ServerClient:
             self._wait(kind, 0, 0, call, deadline, server)
         self.is_whole = True
 
+    def tell_arrival(self, rank: int, parcel: int, step: int) -> Any:
+        """Tell a server that elements of another rank are in its memory; return a future of the answer, which comes
+        when the sum is complete."""
+        head = Head(Kind.ARRIVED, rank, parcel, step, 0).pack(self._to_server)
+        return self._exchanges[self._plan.parcels[parcel].server].future(head)
+
+    def fail(self, error: Exception) -> None:
+        """Let the next wait raise an error that happened in another thread."""
+        self._other_error = error
+
     def wait_for_others(self) -> None:
         """Wait until all ranks call it.
 
@@ -138,15 +157,16 @@ class ServerClient:
         self._calls.clear()
         self.is_whole = True
 
-    def close(self) -> None:
-        """Close the connections, and end the servers that this rank has started. Idempotent.
-
-        Other ranks may still wait for answers of these servers; after a step without errors all ranks close together.
-        """
+    def end_together(self) -> None:
+        """Wait for the other ranks, after a step without errors: they may still wait for answers of these servers."""
         if self.is_whole:
             self.is_whole = False
             with suppress(HocketError):
                 self.wait_for_others()
+
+    def close(self) -> None:
+        """Close the connections, and end the servers that this rank has started. Idempotent."""
+        self.end_together()
         for _, _, call in self._calls.values():
             call.cancel()
         self._calls.clear()
@@ -161,6 +181,8 @@ class ServerClient:
             try:
                 answer: bytes = call.result(timeout=_LOOK_S)
             except self._grpc.FutureTimeoutError:
+                if self._other_error is not None:
+                    raise self._other_error from None
                 self._watch.check()
                 if time.monotonic() > deadline:
                     raise self._late(parcel, step, server) from None
@@ -174,7 +196,8 @@ class ServerClient:
             head = Head.unpack(answer, self._to_rank)
             if (head.kind, head.parcel, head.step) != (kind, parcel, step):
                 raise BadMessage(f"an answer is of parcel {head.parcel} in step {head.step}")
-            if kind == Kind.VALUES and head.nbytes != self._plan.numel(parcel) * self._plan.dtype(parcel).itemsize:
+            wanted = 0 if self._is_in_memory else self._plan.numel(parcel) * self._plan.dtype(parcel).itemsize
+            if kind == Kind.VALUES and head.nbytes != wanted:
                 raise BadMessage(f"an answer has {head.nbytes} bytes of parcel {parcel}")
         except BadMessage as error:
             raise AuthenticationError(f"{server}: {error}") from None
@@ -209,3 +232,13 @@ class ServerClient:
             how = "" if exit_code is None else f" with exit code {exit_code}"
             return PeerFailure(f"{server} ended{how}, or cannot be reached: {text}")
         return PeerFailure(f"{server}: {code.name}: {text}")
+
+
+def _tell_of_proxies() -> None:
+    found = [name for name in _PROXIES if os.environ.get(name)]
+    if found:
+        warnings.warn(
+            f"{', '.join(found)} would send gRPC through a proxy: the parameter servers of this job are reached "
+            "without it",
+            stacklevel=2,
+        )

@@ -16,6 +16,7 @@ from typing import IO, cast
 from hocket.comm import Communicator
 from hocket.errors import HocketError, ResourceExhausted
 from hocket.train.engines.servers.process import ServerTask
+from hocket.train.engines.servers.shared_memory import BlockAddress
 
 _START_S = 60.0
 _END_S = 5.0
@@ -32,6 +33,7 @@ class ServerAddress:
         host: name of its host.
         pid: number of its process.
         address: address and port, such as "127.0.0.1:40313".
+        block: its block of shared memory; None: it has none.
     """
 
     number: int
@@ -39,9 +41,15 @@ class ServerAddress:
     host: str
     pid: int
     address: str
+    block: BlockAddress | None = None
 
     def __str__(self) -> str:
         return f"parameter server {self.number} (process {self.pid} on {self.host}, {self.address})"
+
+
+def rank_of_server(number: int, num_servers: int, num_ranks: int) -> int:
+    """Return the rank that starts a server: they are spread over the ranks, and so over the hosts."""
+    return number * num_ranks // num_servers
 
 
 class Servers:
@@ -69,7 +77,7 @@ class Servers:
         ports: Sequence[int] = (),
     ) -> None:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        own = [number for number in range(num_servers) if number * comm.size // num_servers == comm.rank]
+        own = [number for number in range(num_servers) if rank_of_server(number, num_servers, comm.size) == comm.rank]
         started: list[ServerAddress] = []
         problem: str | None = None
         try:
@@ -101,12 +109,19 @@ class Servers:
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(task.dump() + content)
         process.stdin.flush()
-        port = _read_port(process, process.stdout)
+        port, *block = _read_numbers(process, process.stdout)
         if not port:
             raise ResourceExhausted(
                 f"port {task.port} of {task.address} is taken: choose another one, or none for any free port"
             )
-        return ServerAddress(number, rank, socket.gethostname(), process.pid, f"{task.address}:{port}")
+        return ServerAddress(
+            number,
+            rank,
+            socket.gethostname(),
+            process.pid,
+            f"{task.address}:{port}",
+            BlockAddress(process.pid, *block) if block else None,
+        )
 
     def exit_code(self, number: int) -> int | None:
         """Return the exit code of a server of this rank; None: it runs, or another rank has started it."""
@@ -129,7 +144,8 @@ class Servers:
         self._processes.clear()
 
 
-def _read_port(process: subprocess.Popen[bytes], stdout: IO[bytes]) -> int:
+def _read_numbers(process: subprocess.Popen[bytes], stdout: IO[bytes]) -> list[int]:
+    """Return the numbers that a server writes when it has started."""
     deadline = time.monotonic() + _START_S
     line = b""
     while not line.endswith(b"\n"):
@@ -141,7 +157,7 @@ def _read_port(process: subprocess.Popen[bytes], stdout: IO[bytes]) -> int:
             if not read:
                 raise ResourceExhausted(f"the process of a parameter server ended at once, with code {process.wait()}")
             line += read
-    return int(line)
+    return [int(each) for each in line.split()]
 
 
 def _environment() -> dict[str, str]:

@@ -43,13 +43,21 @@ class Kind(IntEnum):
     """To a server: the rank sends no more gradients."""
     PULL = 6
     """To a server: it asks for the parameters of a parcel."""
-    DONE = 7
+    ARRIVED = 7
+    """To a server: the elements of another rank's parcel have come into its memory by a library; the head's rank is
+    that rank."""
+    DONE = 8
     """From a server: it has taken them."""
 
     @property
     def answer(self) -> Kind:
         """The kind of the answer to such a call."""
-        return {Kind.GRADIENTS: Kind.VALUES, Kind.PULL: Kind.VALUES, Kind.WHO_IS_LATE: Kind.LATE}.get(self, Kind.DONE)
+        return {
+            Kind.GRADIENTS: Kind.VALUES,
+            Kind.PULL: Kind.VALUES,
+            Kind.ARRIVED: Kind.VALUES,
+            Kind.WHO_IS_LATE: Kind.LATE,
+        }.get(self, Kind.DONE)
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,16 @@ import signal
 import sys
 import threading
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 
 from hocket.train.engines.servers.messages import HEAD_NBYTES, BadMessage, Head, Kind, key_for
+from hocket.train.engines.servers.optimizers import ServerUpdate
 from hocket.train.engines.servers.refused import Refused
-from hocket.train.engines.servers.sums import Sums
-from hocket.train.engines.servers.torch_update import ServerUpdate
+from hocket.train.engines.servers.shared_memory import BlockAddress, MemoryBlock
+from hocket.train.engines.servers.sums import ByMemory, ByMessage, Carrier, Sums
 from hocket.train.engines.servers.updates import Updates
 
 SERVICE, EXCHANGE = "hocket.ParameterServer", "Exchange"
@@ -38,6 +39,9 @@ class ServerTask:
         num_ranks: number of ranks.
         parcels: number, number of elements and data type (such as "float32") of each of its parcels.
         most_nbytes: most bytes of a message.
+        blocks: process, file and number of bytes of each rank's block of shared memory; empty: messages have elements.
+        places: for each of all parcels, its first byte in every block, and the end of the last one.
+        relayed: ranks whose elements a library brings into those blocks.
         update_nbytes: number of bytes that follow the task: a pickled `Updating`; 0: the server only adds.
     """
 
@@ -47,6 +51,9 @@ class ServerTask:
     num_ranks: int
     parcels: list[tuple[int, int, str]]
     most_nbytes: int
+    blocks: list[tuple[int, int, int]] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    relayed: list[int] = field(default_factory=list)
     update_nbytes: int = 0
 
     def dump(self) -> bytes:
@@ -94,9 +101,15 @@ async def _serve(task: ServerTask, updating: Updating | None) -> None:
     key = bytes.fromhex(task.key)
     calls, answers = key_for(key, is_answer=False), key_for(key, is_answer=True)
     store: Sums | Updates
+    own: MemoryBlock | None = None
     if updating is None:
         parcels = {number: (numel, getattr(torch, dtype)) for number, numel, dtype in task.parcels}
-        store = Sums(task.num_ranks, parcels)
+        carrier: Carrier = ByMessage(parcels)
+        if task.blocks:
+            own = MemoryBlock(task.places[-1])
+            blocks = [MemoryBlock(nbytes, BlockAddress(pid, fd, nbytes)) for pid, fd, nbytes in task.blocks]
+            carrier = ByMemory(parcels, task.places, blocks, own)
+        store = Sums(task.num_ranks, parcels, carrier, task.relayed)
     else:
         of_parcels = {number: (updating.tensors[number], getattr(torch, dtype)) for number, _, dtype in task.parcels}
         store = Updates(task.num_ranks, updating.num_required, of_parcels, updating.update)
@@ -119,7 +132,7 @@ async def _serve(task: ServerTask, updating: Updating | None) -> None:
         port = server.add_insecure_port(f"{task.address}:{task.port}")
     except RuntimeError:
         port = 0
-    print(port, flush=True)
+    print(port, *(() if own is None else (own.address.fd, own.address.nbytes)), flush=True)
     if port:
         await server.start()
         await server.wait_for_termination()
@@ -131,6 +144,8 @@ async def _answer(store: Sums | Updates, head: Head, content: memoryview) -> byt
     if head.kind == Kind.WHO_IS_LATE:
         return b"".join(rank.to_bytes(4, "little") for rank in store.late(head.parcel))
     if isinstance(store, Sums):
+        if head.kind == Kind.ARRIVED:
+            return await store.arrive(head.rank, head.parcel, head.step)
         raise Refused(f"this server takes no calls of kind {head.kind.name}")
     if head.kind == Kind.SETTINGS:
         store.set(content)

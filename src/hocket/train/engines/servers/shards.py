@@ -138,6 +138,10 @@ class ParcelPlan:
         """Return the number of elements of a message."""
         return sum(piece.end - piece.begin for piece in self.parcels[number].pieces)
 
+    def split(self, flat: torch.Tensor, number: int) -> list[torch.Tensor]:
+        """Return the parts of a message's elements that belong to its pieces."""
+        return list(torch.split(flat, [piece.end - piece.begin for piece in self.parcels[number].pieces]))
+
     def names(self, number: int) -> str:
         """Return the names of the tensors in a message, for errors."""
         names = [self._tensors[piece.tensor].name for piece in self.parcels[number].pieces]

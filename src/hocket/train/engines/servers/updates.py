@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from hocket.train.engines.servers.optimizers import ServerUpdate
 from hocket.train.engines.servers.refused import Refused
-from hocket.train.engines.servers.torch_update import ServerUpdate
 
 
 @dataclass
