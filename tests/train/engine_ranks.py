@@ -69,7 +69,7 @@ def all_sums(comm: Communicator) -> dict[str, list[str]]:
         ("fused", {"fusion_nbytes": 64, "cycle_ms": 0}),
         ("parameter-server", {"num_servers": 3, "message_nbytes": 1000}),
         ("parameter-server", {"num_servers": 2, "payload": "shm"}),
-        ("pipelined-ring", {"chunk_nbytes": 1000, "bucket_nbytes": 100000, "depth": 1}),
+        ("pipelined-ring", {"chunk_nbytes": 50_000, "bucket_nbytes": 100000, "depth": 1}),
     ]
     return {
         f"{name} {options} {exact}": sums(comm, name, options, exact)

@@ -112,33 +112,34 @@ class PipelinedAllReduce:
         def send(begin: int, end: int) -> None:
             sent.append(self._comm.isend(array[begin:end], self._next, **self._how))
 
+        def finish_oldest() -> None:
+            done, started = added.popleft()
+            if started is not None:
+                token, scratch = started
+                self._adder.wait(token)
+                free.append(scratch.as_strided((most,), (1,)))
+            if done.is_sent_on:
+                send(done.begin, done.end)
+
         receive()
         for begin, end in chunks_of(array.numel(), self._comm.rank, self._comm.size, most):
             send(begin, end)
         while flying or added:
-            if flying:
+            # Others wait for what is added: without a further arrival, nothing is held back.
+            if flying and (not added or flying[0][2].test()):
                 each, target, work = flying.popleft()
                 work.wait(timeout=self._how["timeout"])
                 if each.is_added:
                     added.append((each, (self._adder.add(array[each.begin : each.end], target), target)))
                 elif each.is_sent_on:
                     added.append((each, None))
-            # The addition before the last one is complete by now: it was beside the receive of this chunk.
-            while len(added) > (1 if flying else 0):
-                done, started = added.popleft()
-                if started is not None:
-                    token, scratch = started
-                    self._adder.wait(token)
-                    free.append(_whole(scratch, most))
-                if done.is_sent_on:
-                    send(done.begin, done.end)
+                if len(added) > 1:
+                    finish_oldest()
+            else:
+                finish_oldest()
             receive()
         for work in sent:
             work.wait(timeout=self._how["timeout"])
-
-
-def _whole(scratch: torch.Tensor, most: int) -> torch.Tensor:
-    return scratch.as_strided((most,), (1,))
 
 
 class _InThread:

@@ -27,6 +27,7 @@ _HELPERS = (
     "ordered_sums",
     "registry",
     "servers",
+    "timing",
     "updating_servers",
     "watch",
 )

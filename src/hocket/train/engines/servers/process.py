@@ -25,6 +25,7 @@ from hocket.train.engines.servers.shared_memory import BlockAddress, MemoryBlock
 from hocket.train.engines.servers.sums import ByMemory, ByMessage, Carrier, Sums
 from hocket.train.engines.servers.updates import Updates
 
+_MOST_CALLS = 1 << 30
 SERVICE, EXCHANGE = "hocket.ParameterServer", "Exchange"
 
 
@@ -162,13 +163,15 @@ def channel_options(most_nbytes: int) -> list[tuple[str, int]]:
     """Return the options of gRPC for both ends.
 
     Proxies of the environment (http_proxy) are left aside: the ranks of a job reach each other directly. Two servers
-    never share a port.
+    never share a port. All calls of a step may wait at once: by default a server drops some of more than 1,000.
     """
     return [
         ("grpc.max_receive_message_length", most_nbytes),
         ("grpc.max_send_message_length", most_nbytes),
         ("grpc.enable_http_proxy", 0),
         ("grpc.so_reuseport", 0),
+        ("grpc.server.max_pending_requests", _MOST_CALLS),
+        ("grpc.server.max_pending_requests_hard_limit", _MOST_CALLS),
     ]
 
 
