@@ -149,15 +149,16 @@ def test_servers_have_about_the_same_bytes() -> None:
 @pytest.mark.parametrize("cuts", [True, False])
 @pytest.mark.parametrize("limit", [1, 7, 100, 1 << 20])
 def test_messages_have_every_element_once(limit: int, cuts: bool) -> None:
-    plan = ParcelPlan(TENSORS, 4, limit, cuts=cuts)
-    found: list[list[tuple[int, int]]] = [[] for _ in TENSORS]
+    tensors = [TensorSpec("some", (30, 5), torch.float32), *TENSORS[1:]]
+    plan = ParcelPlan(tensors, 4, limit, cuts=cuts)
+    found: list[list[tuple[int, int]]] = [[] for _ in tensors]
     for number, parcel in enumerate(plan.parcels):
-        assert len({TENSORS[piece.tensor].dtype for piece in parcel.pieces}) == 1
+        assert len({tensors[piece.tensor].dtype for piece in parcel.pieces}) == 1
         assert not cuts or plan.numel(number) * plan.dtype(number).itemsize <= max(limit, plan.dtype(number).itemsize)
         for piece in parcel.pieces:
             assert number in plan.of_tensor[piece.tensor]
             found[piece.tensor].append((piece.begin, piece.end))
-    for spec, ranges in zip(TENSORS, found, strict=True):
+    for spec, ranges in zip(tensors, found, strict=True):
         ends = [0, *(end for _, end in sorted(ranges))]
         assert [begin for begin, _ in sorted(ranges)] == ends[:-1] and ends[-1] == spec.numel
         assert cuts or len(ranges) <= 1
@@ -176,16 +177,17 @@ def test_every_option_is_checked(name: str) -> None:
     common = {"comm", "tensors", "exact", "timeout_s", "parameters", "optimizer"}
     options = [each for each in inspect.signature(engine).parameters if each not in common]
     model = network()
+    alone = {"num_backups": 0} if "num_backups" in options else {}  # there is one rank
     with hk.init() as comm:
         for option in options:
-            if option == "backend":
-                with raises(BackendUnavailable, "'gloo'"):
-                    _exchange(model, comm, name, backend="gloo")
+            if option in ("backend", "payload"):
+                with raises(BackendUnavailable, names=("'gloo'",)):
+                    _exchange(model, comm, name, **{option: "gloo"})
                 continue
             for value in ("many", -1, 2.5 if option != "cycle_ms" else 1e9, None):
-                with raises(InvalidArgument, option):
-                    _exchange(model, comm, name, **{option: value})
-        with raises(InvalidArgument, "num_serverz"):
+                with raises(InvalidArgument, names=(option,)):
+                    _exchange(model, comm, name, **{**alone, option: value})
+        with raises(InvalidArgument, names=("num_serverz",)):
             _exchange(model, comm, name, num_serverz=2)
 
 
@@ -198,31 +200,72 @@ def test_bad_input_is_refused() -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with hk.init() as comm:
-        with raises(InvalidArgument, "'rign'", "'ring'"):
+        with raises(
+            InvalidArgument,
+            names=(
+                "'rign'",
+                "'ring'",
+            ),
+        ):
             GradientExchange(model, comm, "rign")
-        with raises(InvalidArgument, "'ring'", "exact=True"):
+        with raises(
+            InvalidArgument,
+            names=(
+                "'ring'",
+                "exact=True",
+            ),
+        ):
             GradientExchange(model, comm, "ring", exact=True)
-        with raises(InvalidArgument, "'parameter-server-async'", "optimizer="):
+        with raises(
+            InvalidArgument,
+            names=(
+                "'parameter-server-async'",
+                "optimizer=",
+            ),
+        ):
             GradientExchange(model, comm, "parameter-server-async")
-        with raises(InvalidType, "float"):
+        with raises(InvalidType, names=("float",)):
             GradientExchange(model, comm, "parameter-server-async", optimizer=0.1)  # type: ignore[arg-type]
-        with raises(InvalidType, "list"):
+        with raises(InvalidType, names=("list",)):
             GradientExchange([model], comm)  # type: ignore[arg-type]
-        with raises(InvalidModel, "Linear"):
+        with raises(InvalidModel, names=("Linear",)):
             GradientExchange(nn.Linear(2, 2).requires_grad_(False), comm)
-        with raises(InvalidModel, "sparse=False"):
+        with raises(InvalidModel, names=("sparse=False",)):
             GradientExchange(nn.Embedding(4, 2, sparse=True), comm)
-        with raises(InvalidArgument, "num_servers", "7", "6"):
+        with raises(
+            InvalidArgument,
+            names=(
+                "num_servers",
+                "7",
+                "6",
+            ),
+        ):
             GradientExchange(model, comm, "parameter-server-async", optimizer=optimizer, num_servers=7)
-        with raises(InvalidArgument, "num_backups", "1"):
+        with raises(
+            InvalidArgument,
+            names=(
+                "num_backups",
+                "1",
+            ),
+        ):
             GradientExchange(model, comm, "parameter-server-backup", optimizer=optimizer, num_backups=1)
-        with raises(InvalidArgument, "ports", "2", "1"):
+        with raises(
+            InvalidArgument,
+            names=(
+                "ports",
+                "2",
+                "1",
+            ),
+        ):
             GradientExchange(model, comm, "parameter-server", num_servers=2, ports=(4000,))
-        with raises(InvalidArgument, "SGD", "2"):
+        with raises(
+            InvalidArgument,
+            names=("SGD", "4"),
+        ):
             other = torch.optim.SGD(model[0].parameters(), lr=0.1)
             GradientExchange(model, comm, "parameter-server-async", optimizer=other)
         for strategy, options in (("model", {}), ("data", {"max_gradient_norm": 1.0})):
-            with raises(InvalidArgument, "'parameter-server-async'"):
+            with raises(InvalidArgument, names=("'parameter-server-async'",)):
                 fit(
                     model,
                     samples(),

@@ -34,8 +34,8 @@ KEY = bytes(range(32))
 @pytest.mark.parametrize(
     ("what", "kind", "names"),
     [
-        ("server killed", "PeerFailure", ("parameter server 1",)),
-        ("server stopped", "CommTimeout", ("parameter server 1",)),
+        ("server killed", "PeerFailure", ("server 1",)),
+        ("server stopped", "CommTimeout", ("server 1",)),
         ("rank late", "CommTimeout", ("rank 1",)),
     ],
 )
