@@ -19,9 +19,10 @@ CASES = {
     "pipeline.py": (None, "MissingAction: rank 0, action 3"),
     "simulate.py": (None, "100 Gbit/s:   100 ms per step"),
     "train.py": (2, "accuracy on 1,000 held-out digits: 9"),
+    "engines.py": (2, "parameter-server-async: 9"),
     "spawn.py": (None, "both ranks have the same result: True"),
 }
-LONG = {"bench.py", "simulate.py", "train.py"}  # take 10 s or more; other tests cover the features that they show
+LONG = {"bench.py", "simulate.py", "train.py", "engines.py"}  # take 10 s or more; other tests cover the features that they show
 
 
 def test_all_are_listed() -> None:
