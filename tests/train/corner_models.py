@@ -25,6 +25,18 @@ class Transposed(nn.Module):
         return self.norm(self.b(h).relu().mean(-2, keepdim=True)) + h.sum(-1).unsqueeze(-2)
 
 
+class AddedWeights(nn.Module):
+    """Weights whose gradients autograd returns as one tensor, also that of an input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)
+        self.a, self.b, self.shift = (nn.Parameter(torch.full((size, WIDTH), 0.5)) for size in (1, 1, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(((self.first(x) + self.shift) * (self.a + self.b)).relu() + self.shift)
+
+
 class Aside(nn.Module):
     """An output with an infinite derivative that the loss does not use."""
 

@@ -31,6 +31,7 @@ from hocket.train import (
 
 from .corner_models import (
     WIDTH,
+    AddedWeights,
     Aside,
     Checkpointed,
     ClampsInput,
@@ -340,6 +341,7 @@ def corners(comm: Communicator, folder: Path) -> dict[str, Any]:
     torch.set_num_threads(1)
     x = normal(8, WIDTH)
     found: dict[str, Any] = {
+        "added weights": gradients_at_all_cuts(comm, AddedWeights, normal(3, 8, WIDTH)),
         "strides": gradients_at_all_cuts(comm, Transposed, normal(2, WIDTH, 40, 48)),
         "absent": gradients_at_all_cuts(comm, Aside, normal(2, 3, WIDTH)),
         "names and numbers": gradients_at_all_cuts(comm, Largest, normal(2, 3, WIDTH)),

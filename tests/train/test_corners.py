@@ -41,7 +41,17 @@ def ranks() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "name", ["strides", "absent", "names and numbers", "own forward", "own gradient", "recomputed", "of a buffer"]
+    "name",
+    [
+        "added weights",
+        "strides",
+        "absent",
+        "names and numbers",
+        "own forward",
+        "own gradient",
+        "recomputed",
+        "of a buffer",
+    ],
 )
 def test_gradients_are_those_of_plain_torch_wherever_it_is_cut(name: str) -> None:
     assert [rank[name] for rank in ranks()] == [[], []]

@@ -41,8 +41,11 @@ class SplitBackward:
         self._early: dict[int, torch.Tensor | None] = {}  # gradients of weights that the first part computed
         self._late: list[tuple[list[GradientEdge], Gradients, list[int]]] = []
         self.input_gradients: Gradients = [None] * len(inputs)
+        self._not_own = _addresses(root_gradients)
+        """Of memory that others use: a gradient of a weight may be the gradient of an output, as in x + bias."""
         graph = _Graph([_edge_of(root) for root in roots], inputs, weights)
         self._compute_inputs(graph, list(roots), list(root_gradients), list(inputs))
+        self._not_own |= _addresses(self.input_gradients)
 
     @property
     def kept_nbytes(self) -> int:
@@ -52,15 +55,25 @@ class SplitBackward:
         return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
     def weight_gradients(self) -> Gradients:
-        """Compute the second part, once; return the gradients of the weights, or None where a weight has none."""
+        """Compute the second part, once; return the gradients of the weights, or None where a weight has none.
+
+        Each has memory of its own, so that sums can be made in place.
+        """
         results: Gradients = [self._early.pop(number, None) for number in range(len(self._weights))]
         late, self._late = self._late, []
         while late:
             edges, gradients, numbers = late.pop()
+            self._not_own |= _addresses(gradients)
             weights = [self._weights[number] for number in numbers]
             values = torch.autograd.grad(edges, weights, gradients, allow_unused=True)
             for number, value in zip(numbers, values, strict=True):
                 results[number] = value
+        for number, value in enumerate(results):
+            if value is not None:
+                # Autograd gives weights that are added up, as in x * (a + b), one tensor for both.
+                is_own = value.is_contiguous() and not _addresses([value]) & self._not_own
+                results[number] = value = value if is_own else value.clone(memory_format=torch.contiguous_format)
+                self._not_own |= _addresses([value])
         return results
 
     def _compute_inputs(
@@ -85,6 +98,12 @@ class SplitBackward:
             both = zip(graph.roots, root_gradients, strict=True)
             aside = [(edge, value) for edge, value in both if edge.node not in graph.reach_inputs]
             self._late.append(([edge for edge, _ in aside], [value for _, value in aside], numbers))
+
+
+def _addresses(tensors: Sequence[torch.Tensor | None]) -> set[int]:
+    """Return the addresses of the memory of tensors."""
+    strided = [each for each in tensors if each is not None and each.layout == torch.strided]
+    return {each.untyped_storage().data_ptr() for each in strided}
 
 
 class _Graph:
