@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hocket.comm.policy import format_nbytes
 from hocket.observe.analysis.contention import contentions
 from hocket.observe.analysis.foreign_load import foreign_loads
-from hocket.observe.analysis.hangs import hangs, state_of
+from hocket.observe.analysis.hangs import ENDED_WITH_JOB, ending_signal, hangs, state_of
 from hocket.observe.analysis.links import LinkLoad, link_loads
 from hocket.observe.analysis.operations import operations_of
 from hocket.observe.analysis.stragglers import UNFINISHED, stragglers
@@ -127,7 +127,7 @@ def _of_hang(run: ObservedRun, operations: RunOperations, hang: Hang) -> RunFind
         return None
     culprit = next((each for each in (*died, *hang.missing)), None)
     is_running = culprit is None or culprit.state not in ("was killed", "stopped")
-    late = "; ".join(map(_describe_missing, hang.missing)) or "all ranks have begun it"
+    late = "; ".join(_describe_missing(run, each) for each in hang.missing) or "all ranks have begun it"
     waiting = f"rank{'s' if len(hang.waiting) > 1 else ''} {_ranks(hang.waiting)}"
     return RunFinding(
         kind="death" if died else "hang",
@@ -144,14 +144,19 @@ def _of_hang(run: ObservedRun, operations: RunOperations, hang: Hang) -> RunFind
     )
 
 
-def _describe_missing(missing: MissingRank) -> str:
-    state = {"running": "was still running", "ended": "had ended", "not recorded": "was not recorded"}.get(
-        missing.state, missing.state
-    )
+def _describe_missing(run: ObservedRun, missing: MissingRank) -> str:
+    ended_by = ending_signal(run)
+    state = {
+        "running": "was still running",
+        "ended": "had ended",
+        "not recorded": "was not recorded",
+        "was killed": f"was killed{f' (the job ended with {ended_by.name})' if ended_by else ''}",
+        ENDED_WITH_JOB: f"was still running when {ended_by.name if ended_by else 'a signal'} ended the job",
+    }.get(missing.state, missing.state)
     came = "has begun none" if missing.last_number is None else f"came to number {missing.last_number}"
     instead = f", where it began {missing.other_kind} instead" if missing.other_kind else ""
     doing = f", in {missing.doing}" if missing.doing else ""
-    return f"rank {missing.rank} {state} and {came}{instead}{doing}"
+    return f"rank {missing.rank} {state}, and {came}{instead}{doing}"
 
 
 def _of_stragglers(
