@@ -157,12 +157,12 @@ def findings(
         print(f"{format_seconds(each.seconds):>8}  {each.kind}: {each.text}{doubt}")
     for job in () if as_json else jobs:
         parts = f"load balance {job.load_balance:.2f} x communication {job.communication:.2f}"
-        lost = f"waits for late ranks {job.wait_share:.0%}, the rest of communication {job.transfer_share:.0%}"
         time = format_seconds(job.runtime_s)
-        most = "at most " if job.is_upper_bound else ""
+        most, least = ("at most ", "at least ") if job.is_upper_bound else ("", "")
+        lost = f"waits for late ranks {least}{job.wait_share:.0%}, the rest of communication {job.transfer_share:.0%}"
         print(f"{job.num_ranks} ranks, {time}: parallel efficiency {most}{job.parallel:.2f} = {parts}; {lost}")
         if job.is_upper_bound:
-            print("how long the program waited for asynchronous operations is not known")
+            print("how long the program waited for asynchronous operations is not known; stragglers count all of it")
     return 1 if fails and (found or any(each.missing for each in pending)) else 0
 
 
