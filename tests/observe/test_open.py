@@ -345,8 +345,19 @@ def test_wrong_files(tmp_path: Path, case: str) -> None:
     make, names = _WRONG[case]
     path = tmp_path / "wrong.json"
     make(path)
-    with raises(InvalidArgument, names=("wrong.json", *names)):
+    with raises(InvalidArgument, names=("wrong.json",)) as caught:
         open_results([path])
+    assert_names("\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())]), *names)
+
+
+def test_a_file_of_no_kind_is_told_in_a_short_line_and_what_can_be_opened_in_another(tmp_path: Path) -> None:
+    (tmp_path / "wrong.json").write_text('{"format": "recipe, version 1"}')
+    done = program.hocket("open", "wrong.json", folder=tmp_path)
+    assert done.returncode == 2 and done.stdout == ""
+    wrong, right = done.stderr.splitlines()
+    assert_names(wrong, "wrong.json", "'recipe, version 1'")
+    assert len(wrong) < 120
+    assert all(kind.title in right and kind.command in right for kind in result_kinds().values())
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,10 @@ import pytest
 
 from hocket import observe
 from hocket.errors import PeerFailure
+from hocket.observe.processes import descendants_of, parents
 
 from ..load import scaled
+from ..naming import assert_names
 
 pytest.importorskip("fastapi")
 pytestmark = pytest.mark.timeout(180)
@@ -152,6 +154,30 @@ def test_what_never_ended_is_told_of_a_job_that_was_killed(tmp_path: Path) -> No
         assert job.wait(scaled(90)) != 0
     (folder,) = tmp_path.glob("hocket-run-*")
     assert [row[:4] for row in _unfinished(folder)] == [("all_reduce", 8000, "0", "1")]
+
+
+@pytest.mark.parametrize("killed", ["the agent", "hocket run"])
+def test_no_rank_is_left_when_the_process_that_records_was_killed(tmp_path: Path, killed: str) -> None:
+    with _observed(tmp_path) as (job, client):
+        _until_live(client)
+        below = descendants_of(job.pid)[1:]
+        (agent,) = [pid for pid in below if parents().get(pid) == job.pid]
+        handles = [os.pidfd_open(pid) for pid in below]
+        os.kill(agent if killed == "the agent" else job.pid, signal.SIGKILL)
+        assert job.wait(scaled(60)) == (128 + signal.SIGKILL if killed == "the agent" else -signal.SIGKILL)
+        deadline = time.monotonic() + scaled(30)
+        for handle in handles:
+            assert select.select([handle], [], [], max(0.0, deadline - time.monotonic()))[0]
+            os.close(handle)
+        assert len(below) >= 4  # with the launcher and both ranks
+        assert job.stderr is not None
+        said = [line for line in job.stderr.read().splitlines() if str(agent) in line]
+    if killed == "the agent":
+        assert len(said) == 1
+        assert_names(said[0], "hocket run", "SIGKILL", "ranks")
+    else:  # nobody is left to say something, and what was recorded is whole
+        (folder,) = tmp_path.glob("hocket-run-*")
+        assert observe.open_run(folder).description.exit_code == 128 + signal.SIGTERM
 
 
 def _unfinished(folder: Path) -> tuple[tuple[Any, ...], ...]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from hocket.clock import ClockReading
 from hocket.observe.analysis.operations import operations_of
+from hocket.observe.analysis.unfinished import LONG_S, UnfinishedOperation, unfinished_operations
 from hocket.observe.completeness import unavailable
 from hocket.observe.one_agent import is_alive
 from hocket.observe.run_clock import RunClock
@@ -92,6 +93,22 @@ def read_latest(folder: Path) -> tuple[ObservedRun, float]:
     processes.sort(key=process_order)
     now_s = float(_clock(first, first).seconds_at_ns(monotonic_ns()))
     return ObservedRun(folder, first, tuple(processes)), now_s
+
+
+def under_way(folder: Path) -> tuple[UnfinishedOperation, ...]:
+    """Return what the ranks of a run that goes on have been in for a second or more, the longest first; of one that is
+    over nothing.
+
+    Args:
+        folder: of the run.
+
+    Raises:
+        RecorderError: the folder has no run; names the file.
+    """
+    if not goes_on(folder):
+        return ()
+    run, now_s = read_latest(folder)
+    return tuple(each for each in unfinished_operations(run, operations_of(run), now_s) if each.seconds >= LONG_S)
 
 
 def _clock(description: RunDescription, first: RunDescription) -> RunClock:
