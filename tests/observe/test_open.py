@@ -174,6 +174,8 @@ def test_a_fabric_of_many_switches_has_its_most_used_links(files: dict[str, Path
 _NODE = {"guid": "0x1", "name": "leaf", "kind": "switch", "lid": 1}
 _PORT = {"guid": "0x1", "port": 1, "name": "leaf"}
 _LINK = {**_PORT, "to": _PORT, "speed": "4x EDR", "nbytes_s": 1.0, "use": 0.5, "waits": None}
+_ERROR = {**_PORT, "counter": "symbol_errors", "value": 1, "more": None}
+_CHANGE = {"kind": "link down", "guid": "0x7", "number": 0, "name": "gone"}
 
 
 @pytest.mark.parametrize(
@@ -182,28 +184,53 @@ _LINK = {**_PORT, "to": _PORT, "speed": "4x EDR", "nbytes_s": 1.0, "use": 0.5, "
         ({"nodes": [_NODE, _NODE]}, "guid"),
         ({"nodes": [{**_NODE, "kind": "cable"}]}, "cable"),
         ({"nodes": [{**_NODE, "lid": "1"}]}, "lid"),
+        ({"nodes": [{**_NODE, "lid": 65536}]}, "lid nodes"),
+        ({"nodes": [_NODE, {**_NODE, "guid": "0" * 65}]}, "guid nodes"),
+        ({"nodes": [{**_NODE, "name": "n" * 1001}]}, "name nodes"),
         ({"nodes": None}, "nodes"),
         ({"links": [{**_LINK, "guid": "0x7"}]}, "0x7"),
         ({"links": [{**_LINK, "to": {**_PORT, "guid": "0x8"}}]}, "0x8"),
         ({"links": [{**_LINK, "port": 256}]}, "256"),
-        ({"links": [{**_LINK, "use": -0.5}]}, "-0.5"),
+        ({"links": [{**_LINK, "use": -0.5}]}, "use links"),
+        ({"links": [{**_LINK, "use": 1e9}]}, "use links"),
+        ({"links": [{**_LINK, "use": 10**400}]}, "use FabricLink"),
+        ({"links": [{**_LINK, "use": True}]}, "use FabricLink"),
+        ({"links": [{**_LINK, "nbytes_s": 1e16}]}, "nbytes_s links"),
+        ({"links": [{**_LINK, "waits": 1e20}]}, "waits links"),
+        ({"links": [{**_LINK, "speed": "4x" * 501}]}, "speed links"),
+        ({"links": [{**_LINK, "name": "n" * 1001}]}, "name links"),
+        ({"links": [{**_LINK, "to": {**_PORT, "name": "n" * 1001}}]}, "name to links"),
         ({"links": [{**_LINK, "nbytes_s": "many"}]}, "many"),
         ({"links": [{**_LINK, "to": None}]}, "None"),
         ({"links": [_PORT]}, "to"),
-        ({"errors": [{**_PORT, "guid": "0x9", "counter": "symbol_errors", "value": 1, "more": None}]}, "0x9"),
+        ({"errors": [{**_ERROR, "guid": "0x9"}]}, "0x9"),
+        ({"errors": [{**_ERROR, "counter": "more"}]}, "counter errors"),
+        ({"errors": [{**_ERROR, "value": 1e20}]}, "value errors"),
+        ({"errors": [{**_ERROR, "more": -1}]}, "more errors"),
+        ({"errors": [{**_ERROR, "name": "n" * 1001}]}, "name errors"),
+        ({"changes": [{**_CHANGE, "number": 256}]}, "number changes"),
+        ({"changes": [{**_CHANGE, "number": -1}]}, "number changes"),
+        ({"changes": [{**_CHANGE, "number": 1.5}]}, "number FabricChange"),
+        ({"changes": [{**_CHANGE, "kind": "link cut"}]}, "kind changes"),
+        ({"changes": [{**_CHANGE, "guid": "0" * 65}]}, "guid changes"),
+        ({"changes": [{**_CHANGE, "name": "n" * 1001}]}, "name changes"),
         ({"without_answer": [{**_PORT, "guid": "0x9"}]}, "0x9"),
+        ({"without_answer": [{**_PORT, "name": "n" * 1001}]}, "name without_answer"),
         ({"interval_s": -1}, "interval_s"),
+        ({"interval_s": 1e10}, "interval_s"),
+        ({"sweep_s": 1e10}, "sweep_s"),
         ({"num_ports": 1.5}, "num_ports"),
+        ({"num_ports": 10**9}, "num_ports"),
         ({"format": "hocket fabric, version 2"}, "version 2"),
     ],
 )
 def test_odd_fabrics_are_refused(files: dict[str, Path], change: dict[str, Any], named: str) -> None:
-    content = json.loads(files["fabric"].read_text()) | {"nodes": [_NODE], "links": [_LINK], "errors": []}
-    content |= {"without_answer": [], "changes": []}
+    content = json.loads(files["fabric"].read_text()) | {"nodes": [_NODE], "links": [_LINK], "errors": [_ERROR]}
+    content |= {"without_answer": [], "changes": [_CHANGE]}
     files["fabric"].write_text(json.dumps(content))
     assert _answers(files["fabric"])["fabric"]["num_switches"] == 1
     files["fabric"].write_text(json.dumps(content | change))
-    with raises(InvalidArgument, names=("fabric.json", named)):
+    with raises(InvalidArgument, names=("fabric.json", *named.split())):
         open_results([files["fabric"]])
 
 
