@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from shutil import rmtree
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hocket.cli._browser import browser_at
+from hocket.cli._browser import open_browser
 from hocket.cli._output import AsJson, json_text
 from hocket.errors import InvalidArgument
 
@@ -144,7 +145,7 @@ def serve_place(
 
     folder, base_path = folder_of(place), options.base_path.rstrip("/")
     has_address = False
-    opened = ExitStack()
+    code = secrets.token_urlsafe(32) if options.opens else ""
 
     def say(url: str) -> None:
         nonlocal has_address
@@ -154,7 +155,7 @@ def serve_place(
         (folder / "address").write_text(url + "\n")
         page = f"{url}{base_path}/#token={(folder / 'token').read_text().strip()}"
         if options.opens:
-            opened.enter_context(browser_at(page))
+            open_browser(f"{url}{base_path}/#token={code}")
         if options.as_json:
             listed = {} if results is None else {"results": [asdict(each) for each in results.listed]}
             print(json_text({"url": url, "page": page, "store": shown_place(place), **listed}), flush=True)
@@ -162,11 +163,10 @@ def serve_place(
             print(f"the page is at {page}\nCtrl-C ends it", flush=True)
 
     try:
-        with opened:
-            serve_store(
-                place, runs=runs, host=options.host, port=options.port, names=options.names, retention=retention,
-                base_path=base_path, on_ready=say, until=until, results=results,
-            )  # fmt: skip
+        serve_store(
+            place, runs=runs, host=options.host, port=options.port, names=options.names, retention=retention,
+            base_path=base_path, on_ready=say, until=until, results=results, code=code,
+        )  # fmt: skip
     finally:
         if has_address:  # whoever has that port later is not to be told the token
             (folder / "address").unlink(missing_ok=True)
