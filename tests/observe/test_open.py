@@ -8,6 +8,7 @@ import os
 import random
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from queue import Queue
 from threading import Event, Thread
@@ -19,11 +20,12 @@ from hocket.cli._output import json_text
 from hocket.errors import HocketError, InvalidArgument, InvalidSchedule, InvalidState, MissingPackage, TableError
 from hocket.observe import StoreClient, serve_store
 from hocket.pipeline import build, load_schedule, save_schedule
+from hocket.tune import Observations, save_observations
 
 from .. import program
 from ..naming import NO_SUCH_FILE, assert_names, raises
 from .fabricated_fabric import RATE, fabric_file
-from .opened_files import bench_run, opened, tuning_table, write_files
+from .opened_files import bench_run, observations, opened, tuning_table, write_files
 
 pytest.importorskip("fastapi")
 from hocket.observe.serve import page_document, unopened
@@ -87,10 +89,14 @@ def test_a_tuning_table_with_observations(files: dict[str, Path]) -> None:
     assert (small["cost_s"], large["cost_s"]) == pytest.approx((3e-6, 192e-6))
     (regret,) = found["regrets"]
     assert (regret["observations"], regret["carrier"], regret["best"]) == ("observations.json", "mpi", "shm")
-    assert regret["cost_s"] == pytest.approx(3e-3)
+    assert regret["cost_s"] == pytest.approx(3e-3) and regret["is_extrapolated"] is False
     assert answers["observations"]["tables"] == ["tuning.json"]
     assert answers["observations"]["rows"][0]["total_s"] == pytest.approx(5e-3)
     assert _answers(files["tuning"])["tuning"]["regrets"] == []
+    large = replace(observations().rows[0], nbytes=1 << 30)
+    save_observations(Observations(("node-1",), (large,)), files["observations"])
+    (regret,) = _answers(files["tuning"], files["observations"])["tuning"]["regrets"]
+    assert regret["is_extrapolated"] is True
 
 
 def test_schedules_and_steps(files: dict[str, Path]) -> None:
