@@ -30,6 +30,7 @@ from .opened_files import bench_run, observations, opened, tuning_table, write_f
 pytest.importorskip("fastapi")
 from hocket.observe.serve import page_document, unopened
 from hocket.observe.serve.opened_results import OpenedResults, open_results, result_kinds
+from hocket.observe.store.columns import SCHEMA_VERSION
 
 pytestmark = pytest.mark.timeout(180)
 _SOURCE = Path(__file__).parents[2] / "src/hocket"
@@ -290,10 +291,10 @@ def test_a_run_beside_files(files: dict[str, Path], tmp_path: Path) -> None:
     record_run(["true"], tmp_path / "run-1")
     with opened(files["pipeline"], tmp_path / "run-1") as (_, printed, client):
         assert [each["kind"] for each in printed["results"]] == ["pipeline"]
-        assert not (tmp_path / "run-1/store").exists()
+        assert not (tmp_path / f"run-1/store-{SCHEMA_VERSION}").exists()
         assert not client.ask("/v1/health")["problems"]
     with opened(tmp_path / "run-1") as (_, printed, _):
-        assert Path(printed["store"]) == tmp_path / "run-1/store"
+        assert Path(printed["store"]) == tmp_path / f"run-1/store-{SCHEMA_VERSION}"
     page = tmp_path / "page.html"
     done = program.hocket("open", str(files["pipeline"]), str(tmp_path / "run-1"), "--html", str(page), "--json")
     assert json.loads(done.stdout)["runs"] == [str(tmp_path / "run-1")]

@@ -51,6 +51,7 @@ Examples:
   hocket observe push run-1 runs
   HOCKET_STORE_TOKEN=$(cat token) hocket observe push run-1 http://head:28080 --name train-12"""
 _STORE_OF_RUN = "store"
+"""And the version of its tables: that of another version is not what this hocket would make of the run."""
 TOKEN_VARIABLE = "HOCKET_STORE_TOKEN"
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _UNITS_NBYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -205,6 +206,7 @@ def place_of_store(store: str | None, runs: list[Path], *, is_temporary: bool = 
     Raises:
         InvalidArgument: neither is.
     """
+    from hocket.observe.store.columns import SCHEMA_VERSION
     from hocket.observe.store.table_folders import is_folder_of_tables
 
     if store is not None:
@@ -213,7 +215,7 @@ def place_of_store(store: str | None, runs: list[Path], *, is_temporary: bool = 
     if not runs and not is_temporary:
         raise InvalidArgument("name a run, or a store of runs with --store")
     if len(runs) == 1 and not is_folder_of_tables(runs[0]) and os.access(runs[0], os.W_OK):
-        place = runs[0] / _STORE_OF_RUN
+        place = runs[0] / f"{_STORE_OF_RUN}-{SCHEMA_VERSION}"
         try:
             yield str(place)
         finally:

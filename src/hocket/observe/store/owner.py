@@ -24,7 +24,7 @@ from hocket.errors import HocketError, InvalidArgument, InvalidState, RecorderEr
 from hocket.observe.store.arrow_batches import arrow
 from hocket.observe.store.interface import IngestAnswer, RunInStore, answer_waiting
 from hocket.observe.store.queued_rows import QueuedRows, gather
-from hocket.observe.store.segments import RUN_FILE, RUN_NAME, STORE_FILE, check_run_name
+from hocket.observe.store.segments import RUN_FILE, RUN_NAME, STORE_FILE, STORE_HEAD, check_run_name, check_store
 from hocket.observe.store.senders import SenderRows
 from hocket.observe.store.stored_run import StoredRun
 from hocket.versioned_json import Head
@@ -32,7 +32,6 @@ from hocket.whole_file import write_text
 
 MOST_QUEUED_NBYTES = 256 << 20
 _LOADED = Head("hocket loaded runs, version ", 1, RecorderError, most_nbytes=1 << 20)
-_STORE = Head("hocket store, version ", 1, RecorderError, title="a store", most_nbytes=1 << 16)
 _LOCK_FILE, _LOADED_FILE, _RUNS = "owner.lock", "loaded.json", "runs"
 _MOST_RUNS = 100_000
 _GATHER_S = 0.05
@@ -85,7 +84,7 @@ class StoreOwner:
         InvalidArgument: the folder is something else.
         InvalidState: another process owns the store; names it.
         MissingPackage: a package that the store needs is not installed.
-        RecorderError: the store is of another version.
+        RecorderError: the store is of another version; names both.
     """
 
     def __init__(
@@ -350,8 +349,8 @@ def _make_store(folder: Path) -> None:
             if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
                 raise InvalidArgument(f"{folder} is no store, and not an empty folder")
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_text(path, f'{{"{_STORE.key}": "{_STORE.text}"}}\n')
-        _STORE.load(path)
+            write_text(path, f'{{"{STORE_HEAD.key}": "{STORE_HEAD.text}"}}\n')
+        check_store(folder)
         (folder / _RUNS).mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise InvalidArgument(f"{folder} cannot be made a store: {error}") from None
