@@ -28,7 +28,7 @@ from hocket.observe.host_folder import HostFolder
 from hocket.observe.host_growth import is_growing
 from hocket.observe.saved import CLAIM_FILE, FOLLOWED_FILE, LIVE_FOLDER
 from hocket.observe.sealed_stream import VERSION
-from hocket.observe.store.followed_run import RunFollower
+from hocket.observe.store.followed_run import RunFollower, read_latest
 from hocket.observe.store.run_tables import run_tables
 
 from ..load import scaled
@@ -383,6 +383,26 @@ def test_folders_of_hosts_are_not_believed(tmp_path: Path) -> None:
     assert str(run / "host-1-x") in found.problems[1] + found.problems[2]
     (run / "host-1-x" / LIVE_FOLDER).symlink_to(memory)
     assert len(open_run(run).processes) == 2  # the folder would have been read
+
+
+@pytest.mark.parametrize("damage", [b"", b"no recorder", "cut"])
+def test_a_bad_recorder_of_another_host_is_a_problem_of_the_run(tmp_path: Path, damage: bytes | str) -> None:
+    """The rest of that host is shown, also while the run is followed."""
+    run, other = tmp_path / "run", tmp_path / "run" / "host-1-x"
+    record_run(["cat", "/etc/hostname"], run)
+    record_run(["cat", "/etc/passwd"], other)
+    (good,) = other.glob("*.recorder")
+    bad = good.with_name("0-1" + good.suffix)
+    bad.write_bytes(damage if isinstance(damage, bytes) else good.read_bytes()[:100])
+    description = json.loads((other / "run.json").read_text())
+    for each in ("num_events", "lost"):
+        description[each]["0-1"] = {}
+    (other / "run.json").write_text(json.dumps(description))
+    found = open_run(run)
+    assert len(found.problems) == 1 and str(bad) in found.problems[0]
+    programs = {"cat /etc/hostname", "cat /etc/passwd"}
+    assert {each.snapshot.owner.program for each in found.processes} == programs
+    assert {each.snapshot.owner.program for each in read_latest(run)[0].processes} == programs
 
 
 def test_an_agent_follows_while_the_run_is_followed(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import random
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from queue import Queue
 from threading import Event, Thread
@@ -19,15 +20,17 @@ from hocket.cli._output import json_text
 from hocket.errors import HocketError, InvalidArgument, InvalidSchedule, InvalidState, MissingPackage, TableError
 from hocket.observe import StoreClient, serve_store
 from hocket.pipeline import build, load_schedule, save_schedule
+from hocket.tune import Observations, save_observations
 
 from .. import program
 from ..naming import NO_SUCH_FILE, assert_names, raises
 from .fabricated_fabric import RATE, fabric_file
-from .opened_files import bench_run, opened, tuning_table, write_files
+from .opened_files import bench_run, observations, opened, tuning_table, write_files
 
 pytest.importorskip("fastapi")
 from hocket.observe.serve import page_document, unopened
 from hocket.observe.serve.opened_results import OpenedResults, open_results, result_kinds
+from hocket.observe.store.columns import SCHEMA_VERSION
 
 pytestmark = pytest.mark.timeout(180)
 _SOURCE = Path(__file__).parents[2] / "src/hocket"
@@ -87,10 +90,14 @@ def test_a_tuning_table_with_observations(files: dict[str, Path]) -> None:
     assert (small["cost_s"], large["cost_s"]) == pytest.approx((3e-6, 192e-6))
     (regret,) = found["regrets"]
     assert (regret["observations"], regret["carrier"], regret["best"]) == ("observations.json", "mpi", "shm")
-    assert regret["cost_s"] == pytest.approx(3e-3)
+    assert regret["cost_s"] == pytest.approx(3e-3) and regret["is_extrapolated"] is False
     assert answers["observations"]["tables"] == ["tuning.json"]
     assert answers["observations"]["rows"][0]["total_s"] == pytest.approx(5e-3)
     assert _answers(files["tuning"])["tuning"]["regrets"] == []
+    large = replace(observations().rows[0], nbytes=1 << 30)
+    save_observations(Observations(("node-1",), (large,)), files["observations"])
+    (regret,) = _answers(files["tuning"], files["observations"])["tuning"]["regrets"]
+    assert regret["is_extrapolated"] is True
 
 
 def test_schedules_and_steps(files: dict[str, Path]) -> None:
@@ -174,6 +181,8 @@ def test_a_fabric_of_many_switches_has_its_most_used_links(files: dict[str, Path
 _NODE = {"guid": "0x1", "name": "leaf", "kind": "switch", "lid": 1}
 _PORT = {"guid": "0x1", "port": 1, "name": "leaf"}
 _LINK = {**_PORT, "to": _PORT, "speed": "4x EDR", "nbytes_s": 1.0, "use": 0.5, "waits": None}
+_ERROR = {**_PORT, "counter": "symbol_errors", "value": 1, "more": None}
+_CHANGE = {"kind": "link down", "guid": "0x7", "number": 0, "name": "gone"}
 
 
 @pytest.mark.parametrize(
@@ -182,28 +191,53 @@ _LINK = {**_PORT, "to": _PORT, "speed": "4x EDR", "nbytes_s": 1.0, "use": 0.5, "
         ({"nodes": [_NODE, _NODE]}, "guid"),
         ({"nodes": [{**_NODE, "kind": "cable"}]}, "cable"),
         ({"nodes": [{**_NODE, "lid": "1"}]}, "lid"),
+        ({"nodes": [{**_NODE, "lid": 65536}]}, "lid nodes"),
+        ({"nodes": [_NODE, {**_NODE, "guid": "0" * 65}]}, "guid nodes"),
+        ({"nodes": [{**_NODE, "name": "n" * 1001}]}, "name nodes"),
         ({"nodes": None}, "nodes"),
         ({"links": [{**_LINK, "guid": "0x7"}]}, "0x7"),
         ({"links": [{**_LINK, "to": {**_PORT, "guid": "0x8"}}]}, "0x8"),
         ({"links": [{**_LINK, "port": 256}]}, "256"),
-        ({"links": [{**_LINK, "use": -0.5}]}, "-0.5"),
+        ({"links": [{**_LINK, "use": -0.5}]}, "use links"),
+        ({"links": [{**_LINK, "use": 1e9}]}, "use links"),
+        ({"links": [{**_LINK, "use": 10**400}]}, "use FabricLink"),
+        ({"links": [{**_LINK, "use": True}]}, "use FabricLink"),
+        ({"links": [{**_LINK, "nbytes_s": 1e16}]}, "nbytes_s links"),
+        ({"links": [{**_LINK, "waits": 1e20}]}, "waits links"),
+        ({"links": [{**_LINK, "speed": "4x" * 501}]}, "speed links"),
+        ({"links": [{**_LINK, "name": "n" * 1001}]}, "name links"),
+        ({"links": [{**_LINK, "to": {**_PORT, "name": "n" * 1001}}]}, "name to links"),
         ({"links": [{**_LINK, "nbytes_s": "many"}]}, "many"),
         ({"links": [{**_LINK, "to": None}]}, "None"),
         ({"links": [_PORT]}, "to"),
-        ({"errors": [{**_PORT, "guid": "0x9", "counter": "symbol_errors", "value": 1, "more": None}]}, "0x9"),
+        ({"errors": [{**_ERROR, "guid": "0x9"}]}, "0x9"),
+        ({"errors": [{**_ERROR, "counter": "more"}]}, "counter errors"),
+        ({"errors": [{**_ERROR, "value": 1e20}]}, "value errors"),
+        ({"errors": [{**_ERROR, "more": -1}]}, "more errors"),
+        ({"errors": [{**_ERROR, "name": "n" * 1001}]}, "name errors"),
+        ({"changes": [{**_CHANGE, "number": 256}]}, "number changes"),
+        ({"changes": [{**_CHANGE, "number": -1}]}, "number changes"),
+        ({"changes": [{**_CHANGE, "number": 1.5}]}, "number FabricChange"),
+        ({"changes": [{**_CHANGE, "kind": "link cut"}]}, "kind changes"),
+        ({"changes": [{**_CHANGE, "guid": "0" * 65}]}, "guid changes"),
+        ({"changes": [{**_CHANGE, "name": "n" * 1001}]}, "name changes"),
         ({"without_answer": [{**_PORT, "guid": "0x9"}]}, "0x9"),
+        ({"without_answer": [{**_PORT, "name": "n" * 1001}]}, "name without_answer"),
         ({"interval_s": -1}, "interval_s"),
+        ({"interval_s": 1e10}, "interval_s"),
+        ({"sweep_s": 1e10}, "sweep_s"),
         ({"num_ports": 1.5}, "num_ports"),
+        ({"num_ports": 10**9}, "num_ports"),
         ({"format": "hocket fabric, version 2"}, "version 2"),
     ],
 )
 def test_odd_fabrics_are_refused(files: dict[str, Path], change: dict[str, Any], named: str) -> None:
-    content = json.loads(files["fabric"].read_text()) | {"nodes": [_NODE], "links": [_LINK], "errors": []}
-    content |= {"without_answer": [], "changes": []}
+    content = json.loads(files["fabric"].read_text()) | {"nodes": [_NODE], "links": [_LINK], "errors": [_ERROR]}
+    content |= {"without_answer": [], "changes": [_CHANGE]}
     files["fabric"].write_text(json.dumps(content))
     assert _answers(files["fabric"])["fabric"]["num_switches"] == 1
     files["fabric"].write_text(json.dumps(content | change))
-    with raises(InvalidArgument, names=("fabric.json", named)):
+    with raises(InvalidArgument, names=("fabric.json", *named.split())):
         open_results([files["fabric"]])
 
 
@@ -257,10 +291,10 @@ def test_a_run_beside_files(files: dict[str, Path], tmp_path: Path) -> None:
     record_run(["true"], tmp_path / "run-1")
     with opened(files["pipeline"], tmp_path / "run-1") as (_, printed, client):
         assert [each["kind"] for each in printed["results"]] == ["pipeline"]
-        assert not (tmp_path / "run-1/store").exists()
+        assert not (tmp_path / f"run-1/store-{SCHEMA_VERSION}").exists()
         assert not client.ask("/v1/health")["problems"]
     with opened(tmp_path / "run-1") as (_, printed, _):
-        assert Path(printed["store"]) == tmp_path / "run-1/store"
+        assert Path(printed["store"]) == tmp_path / f"run-1/store-{SCHEMA_VERSION}"
     page = tmp_path / "page.html"
     done = program.hocket("open", str(files["pipeline"]), str(tmp_path / "run-1"), "--html", str(page), "--json")
     assert json.loads(done.stdout)["runs"] == [str(tmp_path / "run-1")]

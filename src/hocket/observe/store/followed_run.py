@@ -88,7 +88,7 @@ def read_latest(folder: Path) -> tuple[ObservedRun, float]:
             name, snapshot, description, _clock(description, first), is_partial=each != folder and memory is not None
         )
         for each, (description, memory) in found.items()
-        for name, snapshot in recorders_of(each, memory, _LATEST_EVENTS)
+        for name, snapshot in recorders_of(each, memory, None if each == folder else [], _LATEST_EVENTS)
     ]
     processes.sort(key=process_order)
     now_s = float(_clock(first, first).seconds_at_ns(monotonic_ns()))
@@ -190,7 +190,7 @@ class RunFollower:
         """Read the names of communicators and files anew, of processes with new events."""
         new = [
             _process(name, snapshot, description, clock)
-            for name, snapshot in recorders_of(folder, memory, 0)
+            for name, snapshot in recorders_of(folder, memory, None if folder == self._folder else [], 0)
             if name in names
         ]
         for process in sorted(new, key=process_order):
