@@ -30,6 +30,7 @@ import os, pathlib, runpy, sys
 page = runpy.run_path({str(PAGE)!r})
 command, folder = page["npm"]()
 variables = page["with_certificates"]({{**os.environ, "PATH": f"{{folder}}:{{os.environ['PATH']}}"}})
+page["keep_linked"](pathlib.Path("."))
 page["run"]({_GET!r}, [*command, *page["STEPS"]["getting packages from npm's registry"]], pathlib.Path("."), variables)
 """
 _OF_CERTIFICATES = {"NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "PIP_CONFIG_FILE"}
@@ -114,6 +115,16 @@ def test_certificates_of_python_are_those_of_npm(folder: Path, registry: str, ce
     done = _get(folder, registry, **named)
     assert (done.returncode, done.stderr) == (0, "")
     assert (folder / f"node_modules/{_PACKAGE}/package.json").exists()
+
+
+def test_packages_of_another_checkout_are_kept(folder: Path, registry: str, certificate: Path) -> None:
+    (other := folder / "other").mkdir()
+    (other / "kept").touch()
+    (folder / "node_modules").symlink_to(other)
+    done = _get(folder, registry, NODE_EXTRA_CA_CERTS=str(certificate.with_suffix(".crt")))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (folder / f"node_modules/{_PACKAGE}/package.json").exists()
+    assert [each.name for each in other.iterdir()] == ["kept"]
 
 
 def test_a_registry_that_cannot_be_reached_is_said_in_one_line(folder: Path) -> None:

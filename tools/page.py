@@ -76,6 +76,12 @@ def with_certificates(variables: Mapping[str, str]) -> dict[str, str]:
     return {**variables, CERTIFICATES: path} if path and Path(path).is_file() else dict(variables)
 
 
+def keep_linked(folder: Path) -> None:
+    """Remove a link to the packages of another checkout: npm would empty what it points to."""
+    if (packages := folder / "node_modules").is_symlink():
+        packages.unlink()
+
+
 def run(what: str, command: list[str], folder: Path, variables: Mapping[str, str]) -> None:
     """Run a step, and say which one and for how many seconds it has been going on; exit if it fails."""
     print(f"page: {what}", flush=True)
@@ -118,6 +124,7 @@ def main() -> None:
     (UI / "openapi.json").write_text(json.dumps(openapi(), indent=1, sort_keys=True) + "\n")
     command, folder = npm()
     variables = with_certificates({**os.environ, "PATH": f"{folder}:{os.environ.get('PATH', '')}"})
+    keep_linked(UI)
     for what, words in STEPS.items():
         run(what, [*command, *words], UI, variables)
 
