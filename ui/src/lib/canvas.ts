@@ -10,7 +10,7 @@ export function contextOf(canvas: HTMLCanvasElement | undefined, width: number, 
   const ratio = devicePixelRatio || 1;
   const [wide, tall] = [Math.round(width * ratio), Math.round(height * ratio)];
   if (canvas.width !== wide || canvas.height !== tall) [canvas.width, canvas.height] = [wide, tall];
-  context.reset();
-  context.scale(ratio, ratio);
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.clearRect(0, 0, width, height);
   return context;
 }
