@@ -22,6 +22,7 @@ from hocket.observe.processes import descendants_of, parents
 
 from ..load import scaled
 from ..naming import assert_names
+from ..waiting import until
 
 pytest.importorskip("fastapi")
 pytestmark = pytest.mark.timeout(180)
@@ -79,26 +80,25 @@ def _observed(
 
 
 def _until_live(client: observe.StoreClient) -> str:
-    deadline = time.monotonic() + scaled(60)
-    while True:
-        for name in client.ask("/v1/runs")["runs"]:
-            rows = client.ask(f"/v1/runs/{name}/questions/totals")["rows"]
-            if any(row[0] == "operations" and row[1] > 20 for row in rows):
-                return str(name)
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    """The run that has some operations."""
+
+    def live() -> list[str]:
+        names = client.ask("/v1/runs")["runs"]
+        totals = ((name, client.ask(f"/v1/runs/{name}/questions/totals")["rows"]) for name in names)
+        return [name for name, rows in totals if any(row[0] == "operations" and row[1] > 20 for row in rows)]
+
+    return until(live)[0]
 
 
 def _until_unfinished(client: observe.StoreClient, seconds: float) -> tuple[str, dict[str, Any]]:
     """The run, and its operation that has been under way for so long."""
-    deadline = time.monotonic() + scaled(60)
-    while True:
-        for name in client.ask("/v1/runs")["runs"]:
-            found = client.ask(f"/v1/runs/{name}/views/overview")["unfinished"]
-            if found and found[0]["seconds"] > seconds:
-                return str(name), found[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+
+    def unfinished() -> list[tuple[str, dict[str, Any]]]:
+        names = client.ask("/v1/runs")["runs"]
+        first = ((name, client.ask(f"/v1/runs/{name}/views/overview")["unfinished"][:1]) for name in names)
+        return [(name, row) for name, rows in first for row in rows if row["seconds"] > seconds]
+
+    return until(unfinished)[0]
 
 
 def _is_gone(client: observe.StoreClient) -> bool:
