@@ -68,12 +68,12 @@ class SplitBackward:
             values = torch.autograd.grad(edges, weights, gradients, allow_unused=True)
             for number, value in zip(numbers, values, strict=True):
                 results[number] = value
-        for number, value in enumerate(results):
-            if value is not None:
+        for number, result in enumerate(results):
+            if result is not None:
                 # Autograd gives weights that are added up, as in x * (a + b), one tensor for both.
-                is_own = value.is_contiguous() and not _addresses([value]) & self._not_own
-                results[number] = value = value if is_own else value.clone(memory_format=torch.contiguous_format)
-                self._not_own |= _addresses([value])
+                if not result.is_contiguous() or _addresses([result]) & self._not_own:
+                    results[number] = result.clone(memory_format=torch.contiguous_format)
+                self._not_own |= _addresses([results[number]])
         return results
 
     def _compute_inputs(
