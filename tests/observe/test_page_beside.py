@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +123,24 @@ def test_the_page_shows_the_job_and_goes_with_it(tmp_path: Path, code: int) -> N
     run = observe.open_run(folder)
     assert run.description.exit_code == code
     assert {each.snapshot.owner.rank for each in run.processes} >= {0, 1}
+
+
+def test_strangers_on_the_port_write_nothing_to_the_terminal(tmp_path: Path) -> None:
+    draw = random.Random(0)
+    with _observed(tmp_path) as (job, client):
+        name = _until_live(client)
+        port = int(client._url.rpartition(":")[2])
+        for _ in range(30):
+            with socket.create_connection(("127.0.0.1", port), timeout=scaled(20)) as stranger:
+                stranger.sendall(draw.randbytes(draw.randrange(1, 4000)))
+                stranger.shutdown(socket.SHUT_WR)
+                with suppress(ConnectionResetError):
+                    stranger.recv(1000)
+        assert client.ask(f"/v1/runs/{name}")["is_live"]
+        (tmp_path / "over").touch()
+        assert job.wait(scaled(90)) == 0
+        assert job.stderr is not None
+        assert [line for line in job.stderr if not line.startswith("hocket ")] == []
 
 
 def test_ctrl_c_ends_the_job_and_the_page_and_the_run_is_saved(tmp_path: Path) -> None:

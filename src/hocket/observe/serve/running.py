@@ -106,7 +106,7 @@ def serve_store(
                 loader.start()
             config = uvicorn.Config(
                 make_application(state, PageFiles()), http=_impatient_protocol(), loop="asyncio", lifespan="off",
-                log_level="warning", access_log=False, server_header=False, limit_concurrency=_MOST_CONNECTIONS,
+                log_level="error", access_log=False, server_header=False, limit_concurrency=_MOST_CONNECTIONS,
                 timeout_keep_alive=int(_NEXT_REQUEST_S), timeout_graceful_shutdown=_END_S,
             )  # fmt: skip
             running = uvicorn.Server(config)
