@@ -42,9 +42,8 @@ def run_command_line(arguments: list[str]) -> int:
 
     Returns:
         The exit code: 2 for bad input, after one line on stderr that says what is wrong, and one for each note of the
-        error that says what would be right; 1 for any other error, also
-        after one line, followed by the output of a failed job. If HOCKET_TRACEBACK is set, other errors are raised, to
-        debug hocket itself.
+        error that says what would be right; 1 for any other error, also after one line, followed by the output of a
+        failed job. If HOCKET_TRACEBACK is set, other errors are raised, to debug hocket itself.
     """
     try:
         code = _application(arguments[0] if arguments else "")(arguments, prog_name="hocket", standalone_mode=False)

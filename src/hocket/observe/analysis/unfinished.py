@@ -100,7 +100,7 @@ def unfinished_operations(
 
 
 def describe_unfinished(found: UnfinishedOperation) -> str:
-    """Return which operation has not completed, who is in it and who is not, in one sentence."""
+    """Return a sentence: the operation, the ranks that are in it, and those that have not begun it."""
     peer = f" with rank {found.peer}" if found.op in MESSAGES else ""
     parts = [f"{_named(found.entered)} in it"]
     if found.missing:
