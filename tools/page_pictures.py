@@ -37,10 +37,13 @@ IN_ALL_WAYS = ("overview", "timeline")
 MOST_HEIGHT, NUM_COLOURS = 1600, 128
 STRIP = {"live-1200-light": (0, 455), "overview-1200-light": (200, 560), "breakdown-1200-light": (185, 420)}
 """Which part of which picture, from top to bottom."""
-# Wherever this checkout is.
-PLACES = """([from, to]) => {
+# Wherever this checkout is, and the environment that it uses.
+PLACES = {str(Path(sys.prefix).resolve()): "~/hocket/.venv", str(ROOT.resolve()): "~/hocket"}
+RENAME = """places => {
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (texts.nextNode()) texts.currentNode.data = texts.currentNode.data.replaceAll(from, to);
+  while (texts.nextNode())
+    for (const [from, to] of Object.entries(places))
+      texts.currentNode.data = texts.currentNode.data.replaceAll(from, to);
 }"""
 TIMEOUT_S = 60.0
 
@@ -60,7 +63,7 @@ def served(run: Path, store: Path) -> Iterator[str]:
 
 def save(page: Any, path: Path) -> None:
     """Save what the page shows, with few colours."""
-    page.evaluate(PLACES, [str(ROOT), "~/hocket"])
+    page.evaluate(RENAME, PLACES)
     height = min(page.evaluate("document.documentElement.scrollHeight"), MOST_HEIGHT)
     width = page.viewport_size["width"]
     content = page.screenshot(full_page=True, clip={"x": 0, "y": 0, "width": width, "height": height})

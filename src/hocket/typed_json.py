@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from math import isfinite
@@ -50,8 +51,10 @@ def _value(hint: Any, value: object, what: str) -> Any:
         return {str(name): _value(get_args(hint)[1], each, what) for name, each in value.items()}
     if is_dataclass(hint) and isinstance(hint, type):
         return record_from(hint, value)
-    if hint is float and type(value) in (int, float) and isfinite(value):  # type: ignore[arg-type]
-        return float(value)  # type: ignore[arg-type]
+    if hint is float and type(value) in (int, float):
+        with suppress(OverflowError):  # an integer of hundreds of digits
+            if isfinite(number := float(value)):  # type: ignore[arg-type]
+                return number
     if hint in (int, str, bool) and type(value) is hint:
         return value
     raise TypeError(f"{what} must be {getattr(hint, '__name__', hint)}, not {value!r:.80}")

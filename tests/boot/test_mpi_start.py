@@ -466,3 +466,29 @@ def test_open_mpi_on_two_hosts_is_refused(tmp_path: Path) -> None:
     for end in run_on_two(tmp_path, script):
         assert end.returncode == 1
         assert_names(end.stderr, "BackendUnavailable", "hosts", "mpirun")
+
+
+@pytest.mark.parametrize(("own", "other"), [("mpich", "openmpi"), ("openmpi", "mpich")])
+def test_a_program_that_a_rank_starts_may_use_another_mpi(
+    start_job: Callable[..., Any], own: str, other: str, tmp_path: Path
+) -> None:
+    child = tmp_path / "child.py"
+    child.write_text(f"import hocket as hk\nhk.init(backends=['mpi:{other}']).barrier()\n")
+    script = f"""
+import hocket as hk
+with hk.init(backends=["mpi:{own}"]) as comm:
+    comm.barrier()
+    print("MPI4PY_LIBMPI" in os.environ, flush=True)
+    if comm.rank == 0:
+        command = [sys.executable, "-m", "hocket.cli", "run", "-n", "2", {str(child)!r}]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+    comm.barrier()
+with hk.init(backends=["mpi"]) as comm:  # still the one that is loaded
+    comm.barrier()
+maps = open("/proc/self/maps").read()
+print("libmpi.so.12" in maps and "libmpi.so.40" in maps)
+"""
+    job = start_job(script, 2)
+    assert job.finish() == 0, job.stderr
+    assert job.stdout.splitlines() == ["False"] * 4

@@ -1,20 +1,23 @@
-"""`--open`: a browser with windows gets no token that other users can read; one of the terminal is not started."""
+"""`--open`: a browser with windows gets a code that is spent at once; one of the terminal is not started."""
 
 from __future__ import annotations
 
-import os
-import stat
 import webbrowser
 from collections.abc import Callable
+from http.client import HTTPConnection
 from pathlib import Path
 from queue import Queue
+from time import monotonic
 from urllib.parse import urlsplit
 
 import pytest
 
-from hocket.cli._browser import browser_at
+from hocket.cli._browser import open_browser
 
-ADDRESS = "http://127.0.0.1:28080/#token=a&b"
+from ..load import scaled
+from ..observe.stored_rows import served
+
+ADDRESS = "http://127.0.0.1:28080/#token=a"
 
 
 class _Windows(webbrowser.BackgroundBrowser):
@@ -41,22 +44,51 @@ def _use(monkeypatch: pytest.MonkeyPatch, get: Callable[[], object], variable: s
     monkeypatch.setenv("BROWSER", variable)
 
 
-def test_a_browser_with_windows(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("variable", ["", "/some/script"])
+def test_a_browser(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], variable: str) -> None:
     browser = _Windows()
-    _use(monkeypatch, lambda: browser)
-    with browser_at(ADDRESS):
-        given = browser.given.get(timeout=20)
-        file = Path(urlsplit(given).path)
-        assert "token" not in given and stat.S_IMODE(os.stat(file).st_mode) == 0o600
-        assert 'url=http://127.0.0.1:28080/#token=a&amp;b"' in file.read_text()
-    assert not file.exists() and capsys.readouterr().err == ""
+    _use(monkeypatch, lambda: browser, variable)
+    open_browser(ADDRESS)
+    assert browser.given.get(timeout=20) == ADDRESS and capsys.readouterr().err == ""
 
 
-def test_one_that_the_user_names_may_be_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    browser = _Windows()
-    _use(monkeypatch, lambda: browser, "/some/script")
-    with browser_at(ADDRESS):
-        assert browser.given.get(timeout=20) == ADDRESS
+def test_a_browser_gets_a_code_that_is_spent_when_the_page_is_opened(tmp_path: Path) -> None:
+    """Its arguments, which other users can read, never have the token; a real server, and a script as browser."""
+    given, script = tmp_path / "given", tmp_path / "browser"
+    script.write_text(f'#!/bin/sh\nprintf %s "$1" > {given}.part && mv {given}.part {given}\n')
+    script.chmod(0o700)
+    with served(tmp_path / "store", "--open", variables={"BROWSER": str(script)}) as (_, client):
+        deadline_s = monotonic() + scaled(30)
+        while not given.exists():
+            assert monotonic() < deadline_s
+        page, code = given.read_text().split("#token=")
+        token = (tmp_path / "store" / "token").read_text().strip()
+        assert token not in given.read_text() and len(code) >= 40
+        host = urlsplit(page).netloc
+
+        def ask(method: str, path: str, **headers: str) -> tuple[int, str]:
+            connection = HTTPConnection(host, timeout=scaled(20))
+            try:
+                connection.request(method, path, headers=headers)
+                answer = connection.getresponse()
+                answer.read()
+                return answer.status, answer.headers.get("set-cookie", "").partition(";")[0]
+            finally:
+                connection.close()
+
+        def bearer(text: str) -> dict[str, str]:
+            return {"authorization": f"Bearer {text}"}
+
+        assert ask("GET", "/v1/runs", **bearer(code))[0] == 401
+        assert ask("POST", "/v1/session", **bearer(code[:-1]))[0] == 401
+        assert ask("POST", "/v1/session", **bearer(code), host="evil.example")[0] == 421
+        assert ask("POST", "/v1/session")[0] == 401
+        status, cookie = ask("POST", "/v1/session", **bearer(code))
+        assert status == 200 and ask("GET", "/v1/runs", cookie=cookie)[0] == 200
+        _, own = ask("POST", "/v1/session", **bearer(token))
+        assert ask("POST", "/v1/session", **bearer(code)) == (401, "")
+        assert ask("GET", "/v1/runs", cookie=cookie)[0] == 401  # one of both was not the browser
+        assert ask("GET", "/v1/runs", cookie=own)[0] == 200 and client.ask("/v1/runs")["runs"] == []
 
 
 @pytest.mark.parametrize("kind", ["none", "terminal"])
@@ -69,6 +101,5 @@ def test_a_host_without_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         return terminal
 
     _use(monkeypatch, get)
-    with browser_at(ADDRESS):
-        pass
+    open_browser(ADDRESS)
     assert len(capsys.readouterr().err.splitlines()) == 1

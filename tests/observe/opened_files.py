@@ -92,3 +92,11 @@ def opened(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen[str], dict
         process.wait(30)
         assert process.stdout is not None
         process.stdout.close()
+
+
+def answers_of(*paths: Path) -> dict[str, Any]:
+    """What the server answers for each of these files, by its kind."""
+    from hocket.observe.serve.opened_results import open_results
+
+    results = open_results(paths)
+    return {each.kind: json.loads(results.answers[each.name]) for each in results.listed}

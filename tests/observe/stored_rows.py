@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -47,7 +48,9 @@ def rows_of(table: str, num_rows: int, seed: int = 0) -> Any:
 
 
 @contextmanager
-def served(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], StoreClient]]:
+def served(
+    folder: Path, *options: str, variables: dict[str, str] | None = None
+) -> Iterator[tuple[subprocess.Popen[str], StoreClient]]:
     """A process that owns a store, and a client."""
     command = [
         sys.executable,
@@ -62,7 +65,8 @@ def served(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str],
         "--json",
         *options,
     ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    environment = {**os.environ, **(variables or {})}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         assert process.stdout is not None
         url = json.loads(process.stdout.readline())["url"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hocket.observe import efficiencies, operations_of, wait_states
+from hocket.observe import efficiencies, findings, operations_of, wait_states
 
 from .fabricated_run import MS, FakeRank, Op, fabricate
 
@@ -66,3 +66,32 @@ def test_unknown_waits_make_it_an_upper_bound() -> None:
         return found.is_upper_bound
 
     assert job(is_async=True) and not job(is_async=False)
+
+
+@pytest.mark.parametrize(("ring", "blocked_ms"), [("operations", 0), ("operations", 20), ("foreign", 0)])
+def test_waits_in_asynchronous_operations_count_alike_in_efficiencies_and_stragglers(
+    ring: str, blocked_ms: int
+) -> None:
+    """In each of 40 steps rank 1 comes 50 ms late; rank 0 computes meanwhile, and waits for `blocked_ms` at last."""
+    steps: list[list[Op]] = [[], []]
+    for begin in range(0, 4000, 100):
+        for ops, late in zip(steps, (0, 50), strict=True):
+            number, blocked = len(ops), 0 if late else blocked_ms
+            ops.append(Op("all_reduce", number, (begin + late) * MS, (begin + 51) * MS, is_async=True,
+                          blocked=blocked * MS))  # fmt: skip
+            # Rank 0 comes last by a nanosecond: a tie would count for rank 1.
+            ops.append(Op("barrier", number + 1, (begin + 90) * MS + (not late), (begin + 91) * MS))
+    run = fabricate(
+        FakeRank(rank, each, ring=ring, samples=[(0, "running", 0.0, 0.0), (4000 * MS, "running", 2.0, 0.0)])
+        for rank, each in enumerate(steps)
+    )
+    operations = operations_of(run)
+    (job,) = efficiencies(operations, wait_states(run, operations))
+    total_s = 2 * job.runtime_s
+    assert job.wait_share == pytest.approx(40 * blocked_ms * 1e-3 / total_s, abs=1e-6)
+    (found,) = findings(run)
+    assert found.kind == "straggler" and found.seconds == pytest.approx(40 * 0.05)
+    hidden = found.evidence["hidden_share"]
+    assert isinstance(hidden, float)
+    assert found.seconds * (1 - hidden) == pytest.approx(job.wait_share * total_s, abs=1e-6)
+    assert "asynchronous" in found.text

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hocket.observe import ObservedRun, RunFinding, findings, hangs, open_run, operations_of, record_run
+from hocket.observe.analysis.hangs import ENDED_WITH_JOB
 
 from ..tier import is_full
 from .fabricated_run import MS, FakeRank, Op, fabricate
@@ -78,6 +80,31 @@ def test_a_rank_that_does_not_come(state: str) -> None:
     assert (found.kind, found.process) == ("death" if state == "was killed" else "hang", 2)
     assert found.layer == ("not running" if state in ("stopped", "was killed") else "program")
     assert found.seconds == pytest.approx(2 * 3.99) and found.is_certain
+
+
+@pytest.mark.parametrize("exit_code", [143, -15, 130, -1, 0, 1, 137, -9])
+@pytest.mark.parametrize(("late_s", "end"), [(4.0, "killed"), (0.5, "killed"), (4.0, "failed"), (4.0, "ended")])
+def test_a_rank_that_ended_with_the_job(exit_code: int, late_s: float, end: str) -> None:
+    """Ranks 0 and 1 end after 4 s, killed or by themselves, or it fails; rank 2 was seen until `late_s`."""
+    waiting = [
+        FakeRank(
+            rank, [Op("all_reduce", 0, 10 * MS, 3900 * MS if end == "failed" else None,
+                      state="failed" if end == "failed" else "")],
+            samples=[(0, "running", 0.0, 0.0), (4000 * MS, "ended", 0.1, 0.0)], has_ended=end == "ended",
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    late = FakeRank(
+        2, samples=[(0, "running", 0.0, 0.0), (round(late_s * 1000) * MS, "ended", 0.1, 0.0)], has_ended=False,
+        regions={"loading": [(MS, 2 * MS)]}
+    )  # fmt: skip
+    run = fabricate([*waiting, late])
+    run = replace(run, description=replace(run.description, exit_code=exit_code))
+    (hang,) = hangs(run, operations_of(run))
+    is_with_the_job = exit_code in (143, -15, 130, -1) and late_s == 4.0 and end == "killed"
+    assert [each.state for each in hang.missing] == [ENDED_WITH_JOB if is_with_the_job else "was killed"]
+    (found,) = findings(run)
+    assert (found.layer == "program") == is_with_the_job
 
 
 def test_ranks_that_call_different_operations() -> None:

@@ -17,7 +17,7 @@ import pytest
 from hocket import _native
 from hocket.errors import RecorderError
 from hocket.observe import SavedProcess, open_run, record_run
-from hocket.observe.gloo import find_torch, gloo_interface, match_gloo
+from hocket.observe.gloo import TESTED_TORCH, find_torch, gloo_interface, match_gloo
 from hocket.observe.run import hooks_library
 from hocket.observe.shared_object import SharedObject
 from hocket.trace import EVENT_STATES
@@ -189,6 +189,15 @@ def test_numbers_are_torchs() -> None:
         assert getattr(library, f"aoti_torch_dtype_{name}")() == number, name
 
 
+def _doctors_word(folder: Path) -> dict[str, Any]:
+    """What `hocket observe doctor` says of gloo where the torch in a folder is imported."""
+    doctor = [sys.executable, "-m", "hocket.cli", "observe", "doctor", "--json"]
+    environment = {**os.environ, "PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}"}
+    sources = json.loads(subprocess.check_output(doctor, env=environment, timeout=scaled(60)))
+    (status,) = [each for each in sources if each["name"] == "torch over gloo"]
+    return status
+
+
 def test_hooks_that_do_not_match_are_told(tmp_path: Path) -> None:
     interface = gloo_interface()
     with SharedObject(hooks_library()) as hooks:
@@ -208,10 +217,7 @@ def test_hooks_that_do_not_match_are_told(tmp_path: Path) -> None:
     subprocess.run(["cc", "-shared", "-fPIC", source, "-o", fake], check=True, timeout=scaled(60))
     match = match_gloo(fake)
     assert match.missing == (lacking,) and match.version == "2.4.1+cu121" and not match.is_tested
-    doctor = [sys.executable, "-m", "hocket.cli", "observe", "doctor", "--json"]
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
-    sources = json.loads(subprocess.check_output(doctor, env=environment, timeout=scaled(60)))
-    (status,) = [each for each in sources if each["name"] == "torch over gloo"]
+    status = _doctors_word(tmp_path)
     assert not status["is_available"] and lacking in status["reason"] and "2.4.1" in status["reason"]
     # The agent looks at the processes themselves.
     program = f"import ctypes, time; ctypes.CDLL({str(fake)!r}); time.sleep(1.5)"
@@ -220,16 +226,19 @@ def test_hooks_that_do_not_match_are_told(tmp_path: Path) -> None:
     assert all(word in recording.problems[0] for word in (lacking, "2.4.1", str(fake)))
 
 
-def test_a_torch_that_was_not_tested_and_one_without_hooks(tmp_path: Path) -> None:
+def test_a_torch_that_was_not_tested_is_no_problem_of_a_run_and_one_without_hooks_is(tmp_path: Path) -> None:
     interface = gloo_interface()
     (tmp_path / "torch" / "lib").mkdir(parents=True)
+    (tmp_path / "torch" / "__init__.py").write_text("")
     (tmp_path / "torch" / "version.py").write_text("__version__ = '9.0.0'\n")
     source, fake = tmp_path / "torch.c", tmp_path / "torch" / "lib" / "libtorch_cpu.so"
     source.write_text("".join(f"void {name}(void) {{}}\n" for name in (*interface.replaced, *interface.called)))
     subprocess.run(["cc", "-shared", "-fPIC", source, "-o", fake], check=True, timeout=scaled(60))
     program = f"import ctypes, time; ctypes.CDLL({str(fake)!r}); time.sleep(1.5)"
     recording = record_run([sys.executable, "-c", program], tmp_path / "run", layers=["comm"])
-    assert len(recording.problems) == 1 and "9.0.0" in recording.problems[0]
+    assert recording.problems == ()
+    status = _doctors_word(tmp_path)
+    assert status["is_available"] and all(version in status["reason"] for version in ("9.0.0", *TESTED_TORCH))
     recording = record_run(
         ["env", "-u", "LD_PRELOAD", sys.executable, "-c", program], tmp_path / "bare", layers=["comm"]
     )

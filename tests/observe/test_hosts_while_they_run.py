@@ -10,9 +10,8 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,11 +27,12 @@ from hocket.observe.host_folder import HostFolder
 from hocket.observe.host_growth import is_growing
 from hocket.observe.saved import CLAIM_FILE, FOLLOWED_FILE, LIVE_FOLDER
 from hocket.observe.sealed_stream import VERSION
-from hocket.observe.store.followed_run import RunFollower
+from hocket.observe.store.followed_run import RunFollower, read_latest
 from hocket.observe.store.run_tables import run_tables
 
 from ..load import scaled
 from ..naming import raises
+from ..waiting import until
 from .joined_hosts import agent_of, free_port, joined, leaves, memory_beside, receive_all, started, waits_for
 from .stored_rows import served
 
@@ -87,15 +87,6 @@ def _keeping(port: int, *command: str) -> list[str]:
     return [sys.executable, "-c", KEEPS_ITS_FILES, f"127.0.0.1:{port}", *command]
 
 
-def _until(found: Callable[[], Any], seconds: float = 40.0) -> Any:
-    """What a function returns as soon as that is true."""
-    deadline_s = time.monotonic() + scaled(seconds)
-    while not (result := found()):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
-    return result
-
-
 def _contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != FOLLOWED_FILE}
 
@@ -119,7 +110,7 @@ def _check_whole(run: Path, kept: Path, tmp_path: Path) -> None:
 @contextmanager
 def _served(run: Path, store: Path) -> Iterator[StoreClient]:
     """The server of the page of a run, as soon as that has begun."""
-    _until(lambda: (run / CLAIM_FILE).exists() and (run / CLAIM_FILE).stat().st_size)
+    until(lambda: (run / CLAIM_FILE).exists() and (run / CLAIM_FILE).stat().st_size)
     with served(store, str(run)) as (_, client):
         yield client
 
@@ -144,25 +135,25 @@ def test_the_page_shows_both_hosts_while_they_run(tmp_path: Path) -> None:
         sql = (
             "SELECT split_part(region, ' ', 1) AS name, count(*) AS n, max(ended_s) FROM regions GROUP BY 1 ORDER BY 1"
         )
-        _until(lambda: len(_rows(client, "run-live", sql)) == 2)
+        until(lambda: len(_rows(client, "run-live", sql)) == 2)
         begun = {name: count for name, count, _ in _rows(client, "run-live", sql)}
         assert {*begun} == {"first", "other"}
-        _until(lambda: all(row[1] > begun[row[0]] + 200 for row in _rows(client, "run-live", sql)))
+        until(lambda: all(row[1] > begun[row[0]] + 200 for row in _rows(client, "run-live", sql)))
         late_s = []
         for _ in range(10):  # both hosts are this machine
             ends = {name: end for name, _, end in _rows(client, "run-live", sql)}
             late_s.append(ends["first"] - ends["other"])
         assert min(late_s) < scaled(1.5)
         sql_processes = "SELECT program, state FROM processes WHERE program LIKE '%other%'"
-        assert _until(lambda: _rows(client, "run-live", sql_processes))[0][1] != "ended"
+        assert until(lambda: _rows(client, "run-live", sql_processes))[0][1] != "ended"
         assert first.poll() is None and other.poll() is None
         overs[0].touch()
-        _until(lambda: (run / "run.json").exists())
+        until(lambda: (run / "run.json").exists())
         ended = {name: count for name, count, _ in _rows(client, "run-live", sql)}
-        _until(lambda: _rows(client, "run-live", sql)[1][1] > ended["other"] + 200)
+        until(lambda: _rows(client, "run-live", sql)[1][1] > ended["other"] + 200)
         assert client.ask("/v1/runs/run-live")["is_live"]
         overs[1].touch()
-        _until(lambda: not client.ask("/v1/runs/run-live")["is_live"])
+        until(lambda: not client.ask("/v1/runs/run-live")["is_live"])
         totals = {name: count for name, count, _ in _rows(client, "run", sql)}
         assert totals["other"] > ended["other"]
         outputs = [first.communicate(timeout=scaled(60)), other.communicate(timeout=scaled(60))]
@@ -221,7 +212,7 @@ def test_a_connection_that_breaks_again_and_again_doubles_and_loses_nothing(tmp_
         started([*_first(run, port), *_program("first", over)]) as first,
         started(_keeping(network.port, *_program("other", over)), TMPDIR=str(tmp_path / "kept")) as other,
     ):
-        _until(lambda: (run / CLAIM_FILE).exists() and (run / CLAIM_FILE).stat().st_size)
+        until(lambda: (run / CLAIM_FILE).exists() and (run / CLAIM_FILE).stat().st_size)
         follower = RunFollower(run)
 
         def look() -> bool:
@@ -232,12 +223,12 @@ def test_a_connection_that_breaks_again_and_again_doubles_and_loses_nothing(tmp_
         def of_other() -> int:
             return sum(count for name, count in seen.items() if name.startswith("other"))
 
-        _until(lambda: look() or network.num_broken == 5, 60)
+        until(lambda: look() or network.num_broken == 5, 60)
         assert network.num_broken == 5
         num_seen = of_other()
-        _until(lambda: look() or of_other() > num_seen + 300)
+        until(lambda: look() or of_other() > num_seen + 300)
         over.touch()
-        _until(look)
+        until(look)
         outputs = [first.communicate(timeout=scaled(60)), other.communicate(timeout=scaled(60))]
     network.close()
     assert [first.returncode, other.returncode] == [0, 0], outputs
@@ -254,10 +245,10 @@ def test_what_has_come_of_a_host_that_is_killed_can_be_read(tmp_path: Path) -> N
         started(_soon_silent(run, port, *_program("first", over))) as first,
     ):
         events = "host-*/*.program"
-        _until(lambda: any(path.stat().st_size > 72 * 200 for path in run.glob(events)))
+        until(lambda: any(path.stat().st_size > 72 * 200 for path in run.glob(events)))
         other.send_signal(signal.SIGKILL)
         other.wait(scaled(30))
-        _until(lambda: not [*run.glob("part-of-*")])
+        until(lambda: not [*run.glob("part-of-*")])
         size = sum(path.stat().st_size for path in run.glob(events))
         over.touch()
         _, error = first.communicate(timeout=scaled(60))
@@ -295,11 +286,11 @@ def test_of_a_host_with_very_many_files_the_rest_comes_at_the_end(
             return [*found, *run.glob(f"host-*/{LIVE_FOLDER}/*")]
 
         try:
-            _until(lambda: begun.exists() and network.num_broken and len(live_files()) == 4)
+            until(lambda: begun.exists() and network.num_broken and len(live_files()) == 4)
             description = next(run.glob(f"host-*/{CLAIM_FILE}"))
             for _ in range(2):  # further answers bring no further file
                 told_s = description.stat().st_mtime_ns
-                _until(lambda told_s=told_s: description.stat().st_mtime_ns != told_s)
+                until(lambda told_s=told_s: description.stat().st_mtime_ns != told_s)
                 assert len(live_files()) == 4
         finally:
             over.touch()
@@ -319,7 +310,7 @@ def test_a_first_agent_that_is_killed_leaves_other_hosts_incomplete_and_the_run_
         started(joined(port, *_program("other", over)), TMPDIR=str(tmp_path)) as other,
         started([*_first(run, port), *_program("first", over)]) as first,
     ):
-        _until(lambda: any(path.stat().st_size > 72 * 200 for path in run.glob("host-*/*.program")))
+        until(lambda: any(path.stat().st_size > 72 * 200 for path in run.glob("host-*/*.program")))
         assert open_run(run).problems == ()
         first.send_signal(signal.SIGKILL)
         first.wait(scaled(30))
@@ -347,7 +338,7 @@ def test_other_versions_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.
         monkeypatch.setattr("hocket.observe.host_collector.VERSION", 99)
         with raises(RecorderError, names="version 99"):
             join_run(["true"], collector.name, timeout=scaled(5))
-        _until(lambda: len(collector.problems) == 4)
+        until(lambda: len(collector.problems) == 4)
     assert [*(tmp_path / "run").iterdir()] == []
 
 
@@ -385,6 +376,26 @@ def test_folders_of_hosts_are_not_believed(tmp_path: Path) -> None:
     assert len(open_run(run).processes) == 2  # the folder would have been read
 
 
+@pytest.mark.parametrize("damage", [b"", b"no recorder", "cut"])
+def test_a_bad_recorder_of_another_host_is_a_problem_of_the_run(tmp_path: Path, damage: bytes | str) -> None:
+    """The rest of that host is shown, also while the run is followed."""
+    run, other = tmp_path / "run", tmp_path / "run" / "host-1-x"
+    record_run(["cat", "/etc/hostname"], run)
+    record_run(["cat", "/etc/passwd"], other)
+    (good,) = other.glob("*.recorder")
+    bad = good.with_name("0-1" + good.suffix)
+    bad.write_bytes(damage if isinstance(damage, bytes) else good.read_bytes()[:100])
+    description = json.loads((other / "run.json").read_text())
+    for each in ("num_events", "lost"):
+        description[each]["0-1"] = {}
+    (other / "run.json").write_text(json.dumps(description))
+    found = open_run(run)
+    assert len(found.problems) == 1 and str(bad) in found.problems[0]
+    programs = {"cat /etc/hostname", "cat /etc/passwd"}
+    assert {each.snapshot.owner.program for each in found.processes} == programs
+    assert {each.snapshot.owner.program for each in read_latest(run)[0].processes} == programs
+
+
 def test_an_agent_follows_while_the_run_is_followed(tmp_path: Path) -> None:
     """Then it saves sooner; and the file that says so is no part of the run."""
     port, run, over = free_port(), tmp_path / "run", tmp_path / "over"
@@ -396,8 +407,8 @@ def test_an_agent_follows_while_the_run_is_followed(tmp_path: Path) -> None:
         started([*_first(run, port), sys.executable, "-c", waits_for(over)]) as first,
         started(command, TMPDIR=str(tmp_path / "kept")) as other,
     ):
-        _until(ready.exists)
-        _until(lambda: (run / FOLLOWED_FILE).touch() or [*(tmp_path / "kept").glob(f"*/{FOLLOWED_FILE}")])
+        until(ready.exists)
+        until(lambda: (run / FOLLOWED_FILE).touch() or [*(tmp_path / "kept").glob(f"*/{FOLLOWED_FILE}")])
         over.touch()
         assert (first.wait(scaled(60)), other.wait(scaled(60))) == (0, 0)
     (folder,) = run.glob("host-*")

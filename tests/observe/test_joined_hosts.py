@@ -302,6 +302,26 @@ def test_a_host_that_breaks_off_after_the_command_of_the_first_one_comes_again(t
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["host-1-far"]
 
 
+def test_a_known_host_comes_again_when_no_further_host_may_join(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hocket.observe.host_collector._MOST_HOSTS", 1)
+    with HostCollector("127.0.0.1", 0, tmp_path / "run", memory_beside(tmp_path)) as collector:
+        stream = agent_of(collector)
+        join(stream, "far")
+        more = agent_of(collector)
+        more.send_object("join", {"host": "more", "version": VERSION, "agent": "one more"}, 5.0)
+        kind, text = more.receive_object(scaled(10))
+        assert kind == "refused" and "more" in text
+        stream.shut_down()
+        stream = agent_of(collector)
+        join(stream, "far")
+        stream.send_object("end", None, 5.0)
+        assert receive_all(stream, until="kept")
+        assert collector.num_kept == 1
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["host-1-far"]
+
+
 def test_a_host_that_does_not_come_again_is_not_waited_for_forever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

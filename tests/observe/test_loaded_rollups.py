@@ -7,6 +7,7 @@ import itertools
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -65,6 +66,14 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
+@contextmanager
+def stored(tmp_path: Path) -> Iterator[tuple[StoreOwner, StoredRun]]:
+    """A new store with one run."""
+    with StoreOwner(tmp_path / "store") as owner:
+        owner.add_run("run-1", {})
+        yield owner, found_run(owner, "run-1")
+
+
 def count_of(run: StoredRun) -> int:
     return int(sum(row[1] for row in run.ask("totals").rows))
 
@@ -72,9 +81,7 @@ def count_of(run: StoredRun) -> int:
 def test_rows_that_are_sealed_during_a_load_are_counted_once(
     tmp_path: Path, gates: Gates, pool: ThreadPoolExecutor
 ) -> None:
-    with StoreOwner(tmp_path / "store") as owner:
-        owner.add_run("run-1", {})
-        run = found_run(owner, "run-1")
+    with stored(tmp_path) as (owner, run):
         submit(owner, run, 0, PARTS[0])
         asking = [pool.submit(count_of, run)]
         assert gates.is_listed.wait(30)
@@ -95,10 +102,9 @@ def test_rows_that_are_sealed_during_a_load_are_counted_once(
 def test_roll_ups_that_are_removed_during_a_load_do_not_come_back(
     tmp_path: Path, gates: Gates, pool: ThreadPoolExecutor
 ) -> None:
-    with StoreOwner(tmp_path / "store") as owner:
-        owner.add_run("run-1", {})
-        submit(owner, found_run(owner, "run-1"), 0, PARTS[0])
-        (segment,) = found_run(owner, "run-1")._rollup_segments["operations"]
+    with stored(tmp_path) as (owner, run):
+        submit(owner, run, 0, PARTS[0])
+        (segment,) = run._rollup_segments["operations"]
         os.utime(segment.path, (0, 1e9))
     with StoreOwner(tmp_path / "store") as owner:
         run = found_run(owner, "run-1")
@@ -115,9 +121,7 @@ def test_roll_ups_that_are_removed_during_a_load_do_not_come_back(
 def test_a_load_that_fails_is_told_to_all_and_tried_again(
     tmp_path: Path, gates: Gates, pool: ThreadPoolExecutor
 ) -> None:
-    with StoreOwner(tmp_path / "store") as owner:
-        owner.add_run("run-1", {})
-        run = found_run(owner, "run-1")
+    with stored(tmp_path) as (owner, run):
         submit(owner, run, 0, PARTS[0])
         (segment,) = run._rollup_segments["operations"]
         content = segment.path.read_bytes()
@@ -133,14 +137,15 @@ def test_a_load_that_fails_is_told_to_all_and_tried_again(
         assert count_of(run) == COUNTS[1]
 
 
-def test_answers_while_rows_are_sealed_and_roll_ups_leave_the_memory(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+def test_answers_while_rows_are_sealed_and_roll_ups_leave_the_memory(
+    tmp_path: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An answer has all rows that were sealed before it was asked, and none that were sent after it was given."""
+    monkeypatch.setattr("hocket.observe.store.owner._TIDY_S", 600.0)  # one thread tidies: here it is this one
     weights = np.maximum(PARTS[0]["weight"].to_numpy(), 1)
     sums = [0, *np.cumsum(weights).tolist()]
     num_sent = num_sealed = 0
-    with StoreOwner(tmp_path / "store") as owner:
-        owner.add_run("run-1", {})
-        run = found_run(owner, "run-1")
+    with stored(tmp_path) as (owner, run):
 
         def send() -> None:
             nonlocal num_sent, num_sealed

@@ -8,6 +8,7 @@ import os
 import random
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from queue import Queue
 from threading import Event, Thread
@@ -15,19 +16,19 @@ from typing import Any
 
 import pytest
 
-from hocket.cli._output import json_text
 from hocket.errors import HocketError, InvalidArgument, InvalidSchedule, InvalidState, MissingPackage, TableError
 from hocket.observe import StoreClient, serve_store
 from hocket.pipeline import build, load_schedule, save_schedule
+from hocket.tune import Observations, save_observations
 
 from .. import program
 from ..naming import NO_SUCH_FILE, assert_names, raises
-from .fabricated_fabric import RATE, fabric_file
-from .opened_files import bench_run, opened, tuning_table, write_files
+from .opened_files import answers_of, bench_run, observations, opened, tuning_table, write_files
 
 pytest.importorskip("fastapi")
 from hocket.observe.serve import page_document, unopened
 from hocket.observe.serve.opened_results import OpenedResults, open_results, result_kinds
+from hocket.observe.store.columns import SCHEMA_VERSION
 
 pytestmark = pytest.mark.timeout(180)
 _SOURCE = Path(__file__).parents[2] / "src/hocket"
@@ -39,11 +40,6 @@ _INDEX = """<!doctype html><html><head><title>hocket</title>
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, Path]:
     return write_files(tmp_path)
-
-
-def _answers(*paths: Path) -> dict[str, Any]:
-    results = open_results(paths)
-    return {each.kind: json.loads(results.answers[each.name]) for each in results.listed}
 
 
 def test_every_kind_has_a_file_here_and_one_of_the_page(files: dict[str, Path]) -> None:
@@ -79,7 +75,7 @@ def test_benchmarks(files: dict[str, Path], tmp_path: Path) -> None:
 
 
 def test_a_tuning_table_with_observations(files: dict[str, Path]) -> None:
-    answers = _answers(files["tuning"], files["observations"])
+    answers = answers_of(files["tuning"], files["observations"])
     found = answers["tuning"]
     assert found["hash"] == tuning_table().hash
     small, large = found["choices"]
@@ -87,14 +83,18 @@ def test_a_tuning_table_with_observations(files: dict[str, Path]) -> None:
     assert (small["cost_s"], large["cost_s"]) == pytest.approx((3e-6, 192e-6))
     (regret,) = found["regrets"]
     assert (regret["observations"], regret["carrier"], regret["best"]) == ("observations.json", "mpi", "shm")
-    assert regret["cost_s"] == pytest.approx(3e-3)
+    assert regret["cost_s"] == pytest.approx(3e-3) and regret["is_extrapolated"] is False
     assert answers["observations"]["tables"] == ["tuning.json"]
     assert answers["observations"]["rows"][0]["total_s"] == pytest.approx(5e-3)
-    assert _answers(files["tuning"])["tuning"]["regrets"] == []
+    assert answers_of(files["tuning"])["tuning"]["regrets"] == []
+    large = replace(observations().rows[0], nbytes=1 << 30)
+    save_observations(Observations(("node-1",), (large,)), files["observations"])
+    (regret,) = answers_of(files["tuning"], files["observations"])["tuning"]["regrets"]
+    assert regret["is_extrapolated"] is True
 
 
 def test_schedules_and_steps(files: dict[str, Path]) -> None:
-    answers = _answers(*(files[kind] for kind in ("pipeline", "collective", "traffic", "simulation")))
+    answers = answers_of(*(files[kind] for kind in ("pipeline", "collective", "traffic", "simulation")))
     pipeline = answers["pipeline"]
     assert (pipeline["seconds"], pipeline["bound_s"], pipeline["problem"]) == (27.0, 27.0, "")
     assert (len(pipeline["actions"]), len(pipeline["ranks"])) == (96, 4)
@@ -107,7 +107,7 @@ def test_schedules_and_steps(files: dict[str, Path]) -> None:
 
 def test_passes_that_overlap_share_a_row(files: dict[str, Path]) -> None:
     save_schedule(build("dualpipe", 4, 8), files["pipeline"])
-    actions = _answers(files["pipeline"])["pipeline"]["actions"]
+    actions = answers_of(files["pipeline"])["pipeline"]["actions"]
     together = [each for each in actions if each["num_together"] == 2]
     assert together and len(together) < len(actions)
     for first, second in zip(together[::2], together[1::2], strict=True):
@@ -116,7 +116,7 @@ def test_passes_that_overlap_share_a_row(files: dict[str, Path]) -> None:
 
 
 def test_a_training(files: dict[str, Path]) -> None:
-    curves = {each["name"]: each["values"] for each in _answers(files["training"])["training"]["curves"]}
+    curves = {each["name"]: each["values"] for each in answers_of(files["training"])["training"]["curves"]}
     assert curves["loss"] == [1.5, 0.75, None]
     assert (curves["accuracy[0]"], curves["accuracy[1]"]) == ([0.25] * 3, [0.5] * 3)
     content = json.loads(files["training"].read_text())
@@ -126,96 +126,15 @@ def test_a_training(files: dict[str, Path]) -> None:
             open_results([files["training"]])
 
 
-def test_a_fabric(files: dict[str, Path]) -> None:
-    answer = _answers(files["fabric"])["fabric"]
-    assert (answer["num_adapters"], answer["num_switches"], answer["num_links"]) == (9, 5, 15)
-    assert (answer["num_ports"], answer["num_directions"], answer["sweep_s"]) == (30, 29, 0.25)
-    expected = fabric_file().links
-    assert [row["use"] for row in answer["links"]] == pytest.approx(
-        sorted((each.use for each in expected), reverse=True)
-    )
-    assert answer["links"][0]["nbytes_s"] == pytest.approx(0.029 * RATE)
-    assert [(each["name"], each["port"]) for each in answer["silent"]] == [("leaf1", 2)]
-    errors = {(each["name"], each["port"], each["counter"]): each["value"] for each in answer["errors"]}
-    assert errors == {("leaf1", 1, "symbol_errors"): 7.0, ("leaf1", 1, "link_downs"): None}
-    changes = {(each["kind"], each["name"]) for each in answer["changes"]}
-    assert changes == {("link down", "leaf0"), ("link down", "spine0")}
-    levels = {node["name"]: node["level"] for node in answer["nodes"]}
-    assert (levels["host0"], levels["leaf0"], levels["spine0"]) == (0, 1, 2)
-    by_name = {row["name"]: row for row in answer["switches"]}
-    assert (by_name["leaf0"]["num_hosts"], by_name["leaf0"]["num_links"], by_name["spine0"]["num_links"]) == (3, 5, 3)
-    assert (by_name["leaf1"]["num_errors"], by_name["leaf1"]["num_silent"]) == (2, 1)
-
-
-def test_a_fabric_of_a_thousand_hosts_is_drawn_by_switch(files: dict[str, Path]) -> None:
-    found = fabric_file(48, 24, 24)
-    files["fabric"].write_text(json_text(found.content()))
-    answer = _answers(files["fabric"])["fabric"]
-    assert answer["num_adapters"] == 48 * 24
-    assert len(answer["nodes"]) == 48 + 24 + 48
-    leaves = [node["name"] for node in answer["nodes"] if node["level"] == 1]
-    assert leaves == [f"leaf{number}" for number in range(48)]
-    hosts = [node for node in answer["nodes"] if node["kind"] == "adapter"]
-    assert sum(node["num_nodes"] for node in hosts) == 48 * 24
-    assert len(answer["lines"]) == 48 * 24 + 48 and len(answer["lines"]) == answer["num_lines"]
-    assert sum(line["num_links"] for line in answer["lines"]) == answer["num_links"] == 2 * 48 * 24
-    uses = [line["use"] for line in answer["lines"]]
-    assert uses == sorted(uses, reverse=True)
-
-
-def test_a_fabric_of_many_switches_has_its_most_used_links(files: dict[str, Path]) -> None:
-    files["fabric"].write_text(json_text(fabric_file(110, 110, 1).content()))
-    answer = _answers(files["fabric"])["fabric"]
-    assert answer["num_lines"] == 110 * 110 + 110 and answer["num_directions"] == 2 * answer["num_lines"] - 1
-    assert len(answer["lines"]) == len(answer["links"]) == 10_000
-    assert answer["links"][0]["use"] == answer["lines"][0]["use"] == pytest.approx(0.999)
-
-
-_NODE = {"guid": "0x1", "name": "leaf", "kind": "switch", "lid": 1}
-_PORT = {"guid": "0x1", "port": 1, "name": "leaf"}
-_LINK = {**_PORT, "to": _PORT, "speed": "4x EDR", "nbytes_s": 1.0, "use": 0.5, "waits": None}
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"nodes": [_NODE, _NODE]}, "guid"),
-        ({"nodes": [{**_NODE, "kind": "cable"}]}, "cable"),
-        ({"nodes": [{**_NODE, "lid": "1"}]}, "lid"),
-        ({"nodes": None}, "nodes"),
-        ({"links": [{**_LINK, "guid": "0x7"}]}, "0x7"),
-        ({"links": [{**_LINK, "to": {**_PORT, "guid": "0x8"}}]}, "0x8"),
-        ({"links": [{**_LINK, "port": 256}]}, "256"),
-        ({"links": [{**_LINK, "use": -0.5}]}, "-0.5"),
-        ({"links": [{**_LINK, "nbytes_s": "many"}]}, "many"),
-        ({"links": [{**_LINK, "to": None}]}, "None"),
-        ({"links": [_PORT]}, "to"),
-        ({"errors": [{**_PORT, "guid": "0x9", "counter": "symbol_errors", "value": 1, "more": None}]}, "0x9"),
-        ({"without_answer": [{**_PORT, "guid": "0x9"}]}, "0x9"),
-        ({"interval_s": -1}, "interval_s"),
-        ({"num_ports": 1.5}, "num_ports"),
-        ({"format": "hocket fabric, version 2"}, "version 2"),
-    ],
-)
-def test_odd_fabrics_are_refused(files: dict[str, Path], change: dict[str, Any], named: str) -> None:
-    content = json.loads(files["fabric"].read_text()) | {"nodes": [_NODE], "links": [_LINK], "errors": []}
-    content |= {"without_answer": [], "changes": []}
-    files["fabric"].write_text(json.dumps(content))
-    assert _answers(files["fabric"])["fabric"]["num_switches"] == 1
-    files["fabric"].write_text(json.dumps(content | change))
-    with raises(InvalidArgument, names=("fabric.json", named)):
-        open_results([files["fabric"]])
-
-
 def test_wrong_schedules_are_shown_with_what_is_wrong(files: dict[str, Path]) -> None:
     text = files["pipeline"].read_text()
     for wrong in (text.replace("rank 0: 0F0 ", "rank 0: "), text.replace("rank 0: 0F0", "rank 0: 0W7 0F0")):
         files["pipeline"].write_text(wrong)
-        answer = _answers(files["pipeline"])["pipeline"]
+        answer = answers_of(files["pipeline"])["pipeline"]
         assert answer["problem"]
         assert bool(answer["table"]) == (answer["seconds"] is None)
     files["collective"].write_text(files["collective"].read_text().replace("true", "false", 1))
-    answer = _answers(files["collective"])["collective"]
+    answer = answers_of(files["collective"])["collective"]
     assert (answer["proof"], bool(answer["problem"])) == ("wrong", True)
 
 
@@ -257,10 +176,10 @@ def test_a_run_beside_files(files: dict[str, Path], tmp_path: Path) -> None:
     record_run(["true"], tmp_path / "run-1")
     with opened(files["pipeline"], tmp_path / "run-1") as (_, printed, client):
         assert [each["kind"] for each in printed["results"]] == ["pipeline"]
-        assert not (tmp_path / "run-1/store").exists()
+        assert not (tmp_path / f"run-1/store-{SCHEMA_VERSION}").exists()
         assert not client.ask("/v1/health")["problems"]
     with opened(tmp_path / "run-1") as (_, printed, _):
-        assert Path(printed["store"]) == tmp_path / "run-1/store"
+        assert Path(printed["store"]) == tmp_path / f"run-1/store-{SCHEMA_VERSION}"
     page = tmp_path / "page.html"
     done = program.hocket("open", str(files["pipeline"]), str(tmp_path / "run-1"), "--html", str(page), "--json")
     assert json.loads(done.stdout)["runs"] == [str(tmp_path / "run-1")]
@@ -345,8 +264,19 @@ def test_wrong_files(tmp_path: Path, case: str) -> None:
     make, names = _WRONG[case]
     path = tmp_path / "wrong.json"
     make(path)
-    with raises(InvalidArgument, names=("wrong.json", *names)):
+    with raises(InvalidArgument, names=("wrong.json",)) as caught:
         open_results([path])
+    assert_names("\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())]), *names)
+
+
+def test_a_file_of_no_kind_is_told_in_a_short_line_and_what_can_be_opened_in_another(tmp_path: Path) -> None:
+    (tmp_path / "wrong.json").write_text('{"format": "recipe, version 1"}')
+    done = program.hocket("open", "wrong.json", folder=tmp_path)
+    assert done.returncode == 2 and done.stdout == ""
+    wrong, right = done.stderr.splitlines()
+    assert_names(wrong, "wrong.json", "'recipe, version 1'")
+    assert len(wrong) < 120
+    assert all(kind.title in right and kind.command in right for kind in result_kinds().values())
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,11 @@ import pytest
 
 from hocket import observe
 from hocket.errors import PeerFailure
+from hocket.observe.processes import descendants_of, parents
 
 from ..load import scaled
+from ..naming import assert_names
+from ..waiting import until
 
 pytest.importorskip("fastapi")
 pytestmark = pytest.mark.timeout(180)
@@ -77,26 +82,25 @@ def _observed(
 
 
 def _until_live(client: observe.StoreClient) -> str:
-    deadline = time.monotonic() + scaled(60)
-    while True:
-        for name in client.ask("/v1/runs")["runs"]:
-            rows = client.ask(f"/v1/runs/{name}/questions/totals")["rows"]
-            if any(row[0] == "operations" and row[1] > 20 for row in rows):
-                return str(name)
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    """The run that has some operations."""
+
+    def live() -> list[str]:
+        names = client.ask("/v1/runs")["runs"]
+        totals = ((name, client.ask(f"/v1/runs/{name}/questions/totals")["rows"]) for name in names)
+        return [name for name, rows in totals if any(row[0] == "operations" and row[1] > 20 for row in rows)]
+
+    return until(live)[0]
 
 
 def _until_unfinished(client: observe.StoreClient, seconds: float) -> tuple[str, dict[str, Any]]:
     """The run, and its operation that has been under way for so long."""
-    deadline = time.monotonic() + scaled(60)
-    while True:
-        for name in client.ask("/v1/runs")["runs"]:
-            found = client.ask(f"/v1/runs/{name}/views/overview")["unfinished"]
-            if found and found[0]["seconds"] > seconds:
-                return str(name), found[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+
+    def unfinished() -> list[tuple[str, dict[str, Any]]]:
+        names = client.ask("/v1/runs")["runs"]
+        first = ((name, client.ask(f"/v1/runs/{name}/views/overview")["unfinished"][:1]) for name in names)
+        return [(name, row) for name, rows in first for row in rows if row["seconds"] > seconds]
+
+    return until(unfinished)[0]
 
 
 def _is_gone(client: observe.StoreClient) -> bool:
@@ -119,6 +123,24 @@ def test_the_page_shows_the_job_and_goes_with_it(tmp_path: Path, code: int) -> N
     run = observe.open_run(folder)
     assert run.description.exit_code == code
     assert {each.snapshot.owner.rank for each in run.processes} >= {0, 1}
+
+
+def test_strangers_on_the_port_write_nothing_to_the_terminal(tmp_path: Path) -> None:
+    draw = random.Random(0)
+    with _observed(tmp_path) as (job, client):
+        name = _until_live(client)
+        port = int(client._url.rpartition(":")[2])
+        for _ in range(30):
+            with socket.create_connection(("127.0.0.1", port), timeout=scaled(20)) as stranger:
+                stranger.sendall(draw.randbytes(draw.randrange(1, 4000)))
+                stranger.shutdown(socket.SHUT_WR)
+                with suppress(ConnectionResetError):
+                    stranger.recv(1000)
+        assert client.ask(f"/v1/runs/{name}")["is_live"]
+        (tmp_path / "over").touch()
+        assert job.wait(scaled(90)) == 0
+        assert job.stderr is not None
+        assert [line for line in job.stderr if "HTTP" in line] == []
 
 
 def test_ctrl_c_ends_the_job_and_the_page_and_the_run_is_saved(tmp_path: Path) -> None:
@@ -152,6 +174,30 @@ def test_what_never_ended_is_told_of_a_job_that_was_killed(tmp_path: Path) -> No
         assert job.wait(scaled(90)) != 0
     (folder,) = tmp_path.glob("hocket-run-*")
     assert [row[:4] for row in _unfinished(folder)] == [("all_reduce", 8000, "0", "1")]
+
+
+@pytest.mark.parametrize("killed", ["the agent", "hocket run"])
+def test_no_rank_is_left_when_the_process_that_records_was_killed(tmp_path: Path, killed: str) -> None:
+    with _observed(tmp_path) as (job, client):
+        _until_live(client)
+        below = descendants_of(job.pid)[1:]
+        (agent,) = [pid for pid in below if parents().get(pid) == job.pid]
+        handles = [os.pidfd_open(pid) for pid in below]
+        os.kill(agent if killed == "the agent" else job.pid, signal.SIGKILL)
+        assert job.wait(scaled(60)) == (128 + signal.SIGKILL if killed == "the agent" else -signal.SIGKILL)
+        deadline = time.monotonic() + scaled(30)
+        for handle in handles:
+            assert select.select([handle], [], [], max(0.0, deadline - time.monotonic()))[0]
+            os.close(handle)
+        assert len(below) >= 4  # with the launcher and both ranks
+        assert job.stderr is not None
+        said = [line for line in job.stderr.read().splitlines() if str(agent) in line]
+    if killed == "the agent":
+        assert len(said) == 1
+        assert_names(said[0], "hocket run", "SIGKILL", "ranks")
+    else:  # nobody is left to say something, and what was recorded is whole
+        (folder,) = tmp_path.glob("hocket-run-*")
+        assert observe.open_run(folder).description.exit_code == 128 + signal.SIGTERM
 
 
 def _unfinished(folder: Path) -> tuple[tuple[Any, ...], ...]:

@@ -261,7 +261,8 @@ def test_a_session_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(access, "monotonic", lambda: now)
     checked = access.Access("x" * 43, ("127.0.0.1",))
-    cookie = checked.open_session("/", False).partition(";")[0]
+    shown = {"method": "POST", "headers": [(b"host", b"127.0.0.1:1"), (b"authorization", b"Bearer " + b"x" * 43)]}
+    cookie = checked.open_session(shown, "/", False).partition(";")[0]
     scope = {"method": "GET", "headers": [(b"host", b"127.0.0.1:1"), (b"cookie", cookie.encode())]}
     checked.check(scope, needs_token=True)
     now += access.SESSION_S - 1
@@ -270,6 +271,30 @@ def test_a_session_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RequestRefused) as refused:
         checked.check(scope, needs_token=True)
     assert refused.value.status == 401
+
+
+@pytest.mark.parametrize("code", ["y" * 43, ""])
+def test_a_code_is_refused_when_it_is_late_wrong_or_empty(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    now = 1000.0
+    monkeypatch.setattr(access, "monotonic", lambda: now)
+    checked = access.Access("x" * 43, ("127.0.0.1",), code)
+
+    def shown(text: str) -> dict[str, Any]:
+        headers = [(b"host", b"127.0.0.1:1"), (b"authorization", f"Bearer {text}".encode())]
+        return {"method": "POST", "headers": headers}
+
+    for text in ("", "y", "y" * 44, "Y" * 43, *([""] if code else ["y" * 43])):
+        with pytest.raises(RequestRefused):
+            checked.open_session(shown(text), "/", False)
+    with pytest.raises(RequestRefused):
+        checked.check(shown(code), needs_token=True)
+    now += access.CODE_S
+    with pytest.raises(RequestRefused) as refused:
+        checked.open_session(shown(code), "/", False)
+    assert refused.value.status == 401
+    now -= 1
+    if code:
+        assert checked.open_session(shown(code), "/", False)
 
 
 def test_the_page_is_served_without_the_token_and_nothing_else_is(store: StoreClient) -> None:

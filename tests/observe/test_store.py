@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import time
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from hocket.cli._observe_store import place_of_store
 from hocket.errors import (
     InvalidArgument,
     InvalidState,
@@ -16,6 +19,7 @@ from hocket.errors import (
     ResourceExhausted,
 )
 from hocket.observe import Retention, query_stored
+from hocket.observe.store.columns import SCHEMA_VERSION, TABLE_COLUMNS
 from hocket.observe.store.overview import QUESTIONS, sql_of
 from hocket.observe.store.owner import StoreOwner
 from hocket.observe.store.segments import find_segments
@@ -126,9 +130,35 @@ def test_one_process_owns_a_store(tmp_path: Path) -> None:
     (tmp_path / "other" / "file").touch()
     with raises(InvalidArgument, names="other"):
         StoreOwner(tmp_path / "other")
-    (tmp_path / "store" / "store.json").write_text('{"format": "hocket store, version 9"}')
-    with raises(RecorderError, names=("store.json", "9")):
+
+
+@pytest.mark.parametrize("version", [1, 9])
+def test_a_store_of_another_version_is_refused(tmp_path: Path, version: int) -> None:
+    """Both versions are named: by its owner, and by a query without one."""
+    with StoreOwner(tmp_path / "store") as owner:
+        owner.add_run("run-1", {})
+    query_stored(tmp_path / "store", "run-1", "SELECT count(*) FROM problems")
+    (tmp_path / "store" / "store.json").write_text(f'{{"format": "hocket store, version {version}"}}')
+    with raises(RecorderError, names=("store.json", str(version), str(SCHEMA_VERSION))):
         StoreOwner(tmp_path / "store")
+    with raises(RecorderError, names=("store.json", str(version), str(SCHEMA_VERSION))):
+        query_stored(tmp_path / "store", "run-1", "SELECT count(*) FROM problems")
+
+
+def test_tables_that_change_have_another_version() -> None:
+    """Whoever changes a table raises `SCHEMA_VERSION`, and then puts the new digest here."""
+    digest = hashlib.sha256(json.dumps(TABLE_COLUMNS).encode()).hexdigest()[:16]
+    assert (SCHEMA_VERSION, digest) == (2, "9dcf474181b21278")
+
+
+def test_the_store_of_a_run_is_made_anew_when_tables_have_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with place_of_store(None, [tmp_path]) as place, StoreOwner(place):
+        before = place
+    monkeypatch.setattr("hocket.observe.store.columns.SCHEMA_VERSION", SCHEMA_VERSION + 1)
+    with place_of_store(None, [tmp_path]) as place:
+        assert place != before and Path(place).parent == tmp_path
 
 
 def test_retention(tmp_path: Path) -> None:

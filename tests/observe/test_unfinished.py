@@ -3,17 +3,44 @@
 from __future__ import annotations
 
 import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from hocket import observe
 from hocket.observe import ObservedRun, SavedProcess, hangs, operations_of
+from hocket.observe.analysis.hangs import ENDED_WITH_JOB
 from hocket.observe.analysis.unfinished import UnfinishedOperation, unfinished_operations
 from hocket.trace import EVENT_STATES
 from hocket.trace.region import HISTOGRAM_FIELDS
 
+from ..load import scaled
+from ..program import hocket
 from .fabricated_run import MS, FakeRank, Op, fabricate
+
+_STUCK = """
+import sys
+import numpy as np
+import hocket as hk
+from hocket import observe
+with hk.init(backends="shm", timeout=300) as comm:
+    comm.all_reduce(np.ones(4))
+    if comm.rank == 1:
+        with observe.region("loading"):
+            open(sys.argv[1]).close()  # until the test opens the other end
+    comm.all_reduce(np.ones(1000))
+"""
 
 
 def _unfinished(run: ObservedRun, now_s: float | None = None) -> tuple[UnfinishedOperation, ...]:
@@ -128,3 +155,58 @@ def _with_open_regions(process: SavedProcess) -> SavedProcess:
     program = process.events["program"].copy()
     program["state"] = EVENT_STATES.index("started")
     return replace(process, events={**process.events, "program": program})
+
+
+def _until_under_way(folder: Path, seconds: float) -> dict[str, Any]:
+    """Return what the findings of a run that goes on say as soon as an operation has been under way for so long."""
+    deadline = time.monotonic() + scaled(60)
+    while time.monotonic() < deadline:
+        done = hocket("observe", "findings", str(folder), "--json")
+        found = json.loads(done.stdout) if done.returncode == 0 else {"under_way": []}
+        if found["under_way"] and found["under_way"][0]["seconds"] > seconds:
+            return found
+    raise AssertionError(done.stdout + done.stderr)
+
+
+@contextmanager
+def _stuck_job(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A recorded job of two ranks whose second one waits at the gate, in the folder "run-1"."""
+    (folder / "stuck.py").write_text(_STUCK)
+    os.mkfifo(folder / "gate")
+    command = [sys.executable, "-m", "hocket.cli"]
+    command += ["observe", "run", "--output", "run-1", "--", *command, "run", "-n", "2", "stuck.py", "gate"]
+    with subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL, start_new_session=True) as job:
+        try:
+            yield job
+        finally:
+            if job.poll() is None:
+                os.killpg(job.pid, signal.SIGKILL)
+
+
+@pytest.mark.timeout(180)
+def test_findings_of_a_run_that_hangs_name_the_operation_and_the_missing_rank(tmp_path: Path) -> None:
+    with _stuck_job(tmp_path) as job:
+        found = _until_under_way(tmp_path / "run-1", 1.0)
+        shown = hocket("observe", "findings", "run-1", "--fail", folder=tmp_path)
+        with (tmp_path / "gate").open("w"):
+            assert job.wait(scaled(60)) == 0
+    (hanging,) = found["under_way"]
+    assert (hanging["op"], hanging["nbytes"], hanging["entered"], hanging["missing"]) == ("all_reduce", 8000, "0", "1")
+    assert "loading" in hanging["doing"]
+    assert shown.returncode == 1 and "all_reduce" in shown.stdout and "rank 1" in shown.stdout.splitlines()[0]
+    done = hocket("observe", "findings", "run-1", "--json", folder=tmp_path)
+    assert json.loads(done.stdout)["under_way"] == []
+    assert observe.open_run(tmp_path / "run-1").description.exit_code == 0
+
+
+@pytest.mark.timeout(180)
+def test_ranks_that_the_launcher_ended_because_the_user_ended_the_job_were_not_killed(tmp_path: Path) -> None:
+    with _stuck_job(tmp_path) as job:
+        _until_under_way(tmp_path / "run-1", 1.0)
+        job.send_signal(signal.SIGTERM)
+        assert job.wait(scaled(60)) == 128 + signal.SIGTERM
+    run = observe.open_run(tmp_path / "run-1")
+    (hang,) = hangs(run, operations_of(run))
+    assert [(each.rank, each.state) for each in hang.missing] == [(1, ENDED_WITH_JOB)]
+    (found,) = [each for each in observe.findings(run) if each.process is not None]
+    assert (found.kind, found.layer, "SIGTERM" in found.text) == ("hang", "program", True)

@@ -17,7 +17,7 @@ from hocket.observe import StoreClient, open_run, query_stored, record_run
 from hocket.observe.serve.view_routes import all_views
 from hocket.observe.store.arrow_batches import write_batch
 from hocket.observe.store.clickhouse.address import parse_address
-from hocket.observe.store.columns import TABLE_COLUMNS
+from hocket.observe.store.columns import SCHEMA_VERSION, TABLE_COLUMNS
 from hocket.observe.store.overview import QUESTIONS
 from hocket.observe.store.owner import Retention
 
@@ -274,7 +274,7 @@ def test_tables_of_another_version_are_refused(server: Server, tmp_path: Path, m
         with raises(InvalidArgument, names=str(blocked / "hocket" / "stores" / f"127.0.0.1-{server.port}-newer")):
             ClickHouseOwner(address)
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    with raises(RecorderError, names=("newer", "7", "1")):
+    with raises(RecorderError, names=("newer", "7", str(SCHEMA_VERSION))):
         ClickHouseOwner(address)
 
 

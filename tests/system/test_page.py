@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from .. import program
 from ..load import scaled
 from ..observe.fabricated_run import MS, FakeRank, Op, fabricate
 from ..observe.stored_rows import served
+from ..waiting import until
 from .browser import BrowserPage
 
 pytest.importorskip("playwright.sync_api")
@@ -78,10 +78,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StoreCl
     folder = tmp_path_factory.mktemp("page")
     assert record_run(_launch(folder, 3.0), folder / "training", interval_s=0.2).exit_code == 0
     with served(folder / "store", str(folder / "training")) as (_, client):
-        deadline = time.monotonic() + scaled(60)
-        while not (folder / "store" / "loaded.json").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until((folder / "store" / "loaded.json").exists)
         yield client, f"{client._url}/#token={client._headers['authorization'].partition(' ')[2]}"
 
 
@@ -165,6 +162,22 @@ def test_the_keyboard_zooms_and_the_address_has_the_window(browser: Any, recorde
         assert shown.problems == []
 
 
+def test_a_narrow_screen_has_whole_captions_and_low_rows(browser: Any, recorded: tuple[StoreClient, str]) -> None:
+    with BrowserPage(browser, recorded[1], viewport={"width": 400, "height": 700}) as shown:
+        num_captions = 0
+        for view in shown.views:
+            shown.show(view)
+            ends = shown.page.evaluate(
+                "[...document.querySelectorAll('caption span')].map(each => each.getBoundingClientRect().right)"
+            )
+            assert all(end <= 400 for end in ends), view
+            num_captions += len(ends)
+        assert num_captions > 5
+        shown.show("processes")
+        rows = "[...document.querySelector('main table').tBodies[0].rows]"
+        assert shown.page.evaluate(f"{rows}.every(each => each.cells.length > 1 && each.offsetHeight <= 60)")
+
+
 def test_each_view_is_kept_as_a_picture(browser: Any, recorded: tuple[StoreClient, str], tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     with BrowserPage(browser, recorded[1]) as shown:
@@ -232,10 +245,8 @@ def _going_on(folder: Path, *command: str) -> Iterator[tuple[subprocess.Popen[st
     record = [sys.executable, "-m", "hocket.cli", "observe", "run", "--output", str(folder / "run"), "--"]
     recording = subprocess.Popen([*record, *command], stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        deadline = time.monotonic() + scaled(30)
-        while not ((claim := folder / "run" / "recording").exists() and claim.stat().st_size):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        claim = folder / "run" / "recording"
+        until(lambda: claim.exists() and claim.stat().st_size, 30)
         with served(folder / "store", str(folder / "run")) as (_, client):
             token = client._headers["authorization"].partition(" ")[2]
             yield recording, f"{client._url}/#token={token}"

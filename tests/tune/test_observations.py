@@ -92,6 +92,16 @@ def test_cost_of_choices() -> None:
     assert regrets_of([_seen("shm", 3, op="broadcast", dtypes="moved")], table) == ()
 
 
+@pytest.mark.parametrize(
+    ("nbytes", "is_extrapolated"), [(1023, True), (1024, False), (4096, False), (16384, False), (16385, True)]
+)
+def test_times_beyond_the_measured_sizes_are_marked(nbytes: int, is_extrapolated: bool) -> None:
+    """Those of the best carrier count: the other one was measured everywhere."""
+    rows = [_row("shm", 2), _row("shm", 3, 16384), *(_row("mpi", 1e4, size) for size in (1, 1 << 20))]
+    (found,) = regrets_of([_seen("mpi", 5e4, nbytes)], Table(_MACHINE, tuple(rows)))
+    assert (found.best, found.is_extrapolated) == ("shm", is_extrapolated)
+
+
 def test_a_size_that_the_sweep_does_not_have_changes_nothing_by_itself() -> None:
     table = Table(_MACHINE, (_row("shm", 2), _row("mpi", 3), _row("gloo", 9)))
     assert learn_from(table, [_seen("shm", 8, 4000), _seen("mpi", 12, 4000)]).changes == ()
@@ -168,6 +178,10 @@ def test_the_verb(tmp_path: Path) -> None:
         and "mpi" in shown.stdout
         and load_table(path).cells["all_reduce", "full", 2, False][1024]["shm"].source == "sweep"
     )
+    assert "extrapolated" not in shown.stdout
+    save_table(Table(_MACHINE, (_row("mpi", 1e-3, 512),)), tmp_path / "small.json")
+    guessed = hocket("tune", "learn", "--from", str(tmp_path / "run"), str(tmp_path / "small.json"), "--dry-run")
+    assert "extrapolated" in guessed.stdout
     done = hocket("tune", "learn", "--from", str(tmp_path / "run"), str(path), "--json")
     said = json.loads(done.stdout)
     (regret,) = [each for each in said["regrets"] if each["observation"]["op"] == "all_reduce"]

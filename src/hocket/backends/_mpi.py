@@ -15,6 +15,7 @@ import ctypes
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,8 @@ def default_family() -> str:
     """Return the MPI that "mpi" means: the launcher's, otherwise the one that mpi4py would load."""
     if is_under_open_mpi():
         return "openmpi"
+    if "mpi4py.MPI" in sys.modules:
+        return _family_of(sys.modules["mpi4py.MPI"])
     return "openmpi" if will_be_open_mpi() and find_obstacle("openmpi") is None else "mpich"
 
 
@@ -227,11 +230,8 @@ def _load(family: str) -> tuple[Any, str]:
     if "mpi4py.MPI" in sys.modules and _module_of(family) is None:
         _check_two(family)
         return _load_second(family, Path(mpi4py.__path__[0]))
-    if "MPI4PY_LIBMPI" not in os.environ:
-        path = find_library(family)
-        if path is not None:
-            os.environ["MPI4PY_LIBMPI"] = path
-    from mpi4py import MPI
+    with _naming_library(None if "MPI4PY_LIBMPI" in os.environ else find_library(family)):
+        from mpi4py import MPI
 
     if _family_of(MPI) != family:
         named = os.environ.get("MPI4PY_LIBMPI", "what mpi4py finds")
@@ -245,19 +245,32 @@ def _load_second(family: str, folder: Path) -> tuple[Any, str]:
     if path is None or not files:
         raise BackendUnavailable(f"two MPIs in one process need mpi4py and {family} as wheels: pip install both")
     ctypes.CDLL(path, mode=os.RTLD_LOCAL | os.RTLD_NOW)
-    before = os.environ.get("MPI4PY_LIBMPI")
-    os.environ["MPI4PY_LIBMPI"] = path
-    try:
+    with _naming_library(path):
         # This name gives it mpi4py's settings; the module is not put into sys.modules.
         loader = ExtensionFileLoader("mpi4py.MPI", str(files[0]))
         spec = importlib.util.spec_from_loader("mpi4py.MPI", loader)
         assert spec is not None
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
+    return module, path
+
+
+@contextlib.contextmanager
+def _naming_library(path: str | None) -> Iterator[None]:
+    """Tell mpi4py which library to load meanwhile; None: what the environment says.
+
+    Afterwards nothing is left of it, since a program that this process starts may use another MPI.
+    """
+    before = os.environ.get("MPI4PY_LIBMPI")
+    if path is not None:
+        os.environ["MPI4PY_LIBMPI"] = path
+    try:
+        yield
     finally:
         if before is not None:
             os.environ["MPI4PY_LIBMPI"] = before
-    return module, path
+        elif path is not None:
+            os.environ.pop("MPI4PY_LIBMPI", None)
 
 
 def _module_of(family: str) -> Any:

@@ -41,9 +41,9 @@ def run_command_line(arguments: list[str]) -> int:
         arguments: the command line without the program's name.
 
     Returns:
-        The exit code: 2 for bad input, after one line on stderr that says what is wrong; 1 for any other error, also
-        after one line, followed by the output of a failed job. If HOCKET_TRACEBACK is set, other errors are raised, to
-        debug hocket itself.
+        The exit code: 2 for bad input, after one line on stderr that says what is wrong, and one for each note of the
+        error that says what would be right; 1 for any other error, also after one line, followed by the output of a
+        failed job. If HOCKET_TRACEBACK is set, other errors are raised, to debug hocket itself.
     """
     try:
         code = _application(arguments[0] if arguments else "")(arguments, prog_name="hocket", standalone_mode=False)
@@ -52,7 +52,10 @@ def run_command_line(arguments: list[str]) -> int:
     except _USAGE_ERRORS as error:
         return _explain_usage(error, arguments)
     except (InvalidArgument, InvalidModel, InvalidSchedule, InvalidType, TableError) as error:
-        return _complain(f"hocket {arguments[0]}", str(error), EXIT_BAD_INPUT)
+        code = _complain(f"hocket {arguments[0]}", str(error), EXIT_BAD_INPUT)
+        for note in () if _is_later_rank() else getattr(error, "__notes__", ()):
+            print(note, file=sys.stderr)
+        return code
     except Exception as error:
         if os.environ.get("HOCKET_TRACEBACK"):
             raise

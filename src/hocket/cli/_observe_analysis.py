@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,17 +21,20 @@ from hocket.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from hocket.observe import BreakdownRow, CommunicationMatrix, ObservedRun
+    from hocket.observe.analysis.unfinished import UnfinishedOperation
 
 _FINDINGS_HELP = """Say what cost a recorded run the most time: which rank, why, and how many seconds.
 
 Named are ranks that the others waited for, with what they did meanwhile; collectives that never completed, with the
 ranks that were missing; ranks that died; network devices that were the limit; and load of other programs. Seconds are
-those of all ranks together. A run without findings prints so."""
+those of all ranks together. A run without findings prints so. Of a run that goes on, operations that have been under
+way for a second or more come first, with the ranks that have not begun them."""
 _FINDINGS_EXAMPLES = """\b
 Examples:
   hocket observe findings hocket-run-20261128-150000
   hocket observe findings run-1 --json
   hocket observe findings run-1 --fail        exit code 1 if there is a finding, for scripts"""
+_MOST_UNDER_WAY = 20
 _BREAKDOWN_HELP = """Show where the time and bytes of communication went: by operation, size, algorithm and library.
 
 The numbers are exact, also where events were left out or lost."""
@@ -122,35 +126,54 @@ def register(verbs: typer.Typer) -> None:
 
 def findings(
     run: _Run,
-    fails: Annotated[bool, typer.Option("--fail", help="Exit with 1 if there is a finding.")] = False,
+    fails: Annotated[bool, typer.Option("--fail", help="Exit with 1 if there is a finding or a missing rank.")] = False,
     as_json: AsJson = False,
 ) -> int:
     """Print the findings of a run."""
     from hocket.comm.policy import format_seconds
     from hocket.observe import efficiencies, operations_of, wait_states
     from hocket.observe.analysis.findings import findings_in
+    from hocket.observe.store.followed_run import under_way
 
     observed = _open(run)
+    pending = under_way(run)
     operations = operations_of(observed)
     waits = wait_states(observed, operations)
     found, jobs = findings_in(observed, operations, waits), efficiencies(operations, waits)
     if as_json:
         shown = [{**asdict(each), **_process(observed, each.process)} for each in found]
-        print(json_text({"run": str(run), "findings": shown, "efficiency": [asdict(each) for each in jobs]}))
-    elif not found:
+        print(
+            json_text(
+                {"run": str(run), "findings": shown, "efficiency": [asdict(each) for each in jobs],
+                 "under_way": [asdict(each) for each in pending]}
+            )
+        )  # fmt: skip
+    else:
+        _print_under_way(pending)
+    if not as_json and not found and not pending:
         print(f"{run}: no findings")
     for each in () if as_json else found:
         doubt = "" if each.is_certain else " (events were lost)"
         print(f"{format_seconds(each.seconds):>8}  {each.kind}: {each.text}{doubt}")
     for job in () if as_json else jobs:
         parts = f"load balance {job.load_balance:.2f} x communication {job.communication:.2f}"
-        lost = f"waits for late ranks {job.wait_share:.0%}, the rest of communication {job.transfer_share:.0%}"
         time = format_seconds(job.runtime_s)
-        most = "at most " if job.is_upper_bound else ""
+        most, least = ("at most ", "at least ") if job.is_upper_bound else ("", "")
+        lost = f"waits for late ranks {least}{job.wait_share:.0%}, the rest of communication {job.transfer_share:.0%}"
         print(f"{job.num_ranks} ranks, {time}: parallel efficiency {most}{job.parallel:.2f} = {parts}; {lost}")
         if job.is_upper_bound:
-            print("how long the program waited for asynchronous operations is not known")
-    return 1 if fails and found else 0
+            print("how long the program waited for asynchronous operations is not known; stragglers count all of it")
+    return 1 if fails and (found or any(each.missing for each in pending)) else 0
+
+
+def _print_under_way(pending: Sequence[UnfinishedOperation]) -> None:
+    from hocket.comm.policy import format_seconds
+    from hocket.observe.analysis.unfinished import describe_unfinished
+
+    for each in pending[:_MOST_UNDER_WAY]:
+        print(f"{format_seconds(each.seconds):>8}  under way: {describe_unfinished(each)}")
+    if len(pending) > _MOST_UNDER_WAY:
+        print(f"{len(pending) - _MOST_UNDER_WAY} more operations are under way; --json has all")
 
 
 def breakdown(run: _Run, as_json: AsJson = False) -> int:

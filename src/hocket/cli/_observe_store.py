@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from shutil import rmtree
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hocket.cli._browser import browser_at
+from hocket.cli._browser import open_browser
 from hocket.cli._output import AsJson, json_text
 from hocket.errors import InvalidArgument
 
@@ -50,6 +51,7 @@ Examples:
   hocket observe push run-1 runs
   HOCKET_STORE_TOKEN=$(cat token) hocket observe push run-1 http://head:28080 --name train-12"""
 _STORE_OF_RUN = "store"
+"""And the version of its tables: that of another version is not what this hocket would make of the run."""
 TOKEN_VARIABLE = "HOCKET_STORE_TOKEN"
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _UNITS_NBYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -144,7 +146,7 @@ def serve_place(
 
     folder, base_path = folder_of(place), options.base_path.rstrip("/")
     has_address = False
-    opened = ExitStack()
+    code = secrets.token_urlsafe(32) if options.opens else ""
 
     def say(url: str) -> None:
         nonlocal has_address
@@ -154,7 +156,7 @@ def serve_place(
         (folder / "address").write_text(url + "\n")
         page = f"{url}{base_path}/#token={(folder / 'token').read_text().strip()}"
         if options.opens:
-            opened.enter_context(browser_at(page))
+            open_browser(f"{url}{base_path}/#token={code}")
         if options.as_json:
             listed = {} if results is None else {"results": [asdict(each) for each in results.listed]}
             print(json_text({"url": url, "page": page, "store": shown_place(place), **listed}), flush=True)
@@ -162,11 +164,10 @@ def serve_place(
             print(f"the page is at {page}\nCtrl-C ends it", flush=True)
 
     try:
-        with opened:
-            serve_store(
-                place, runs=runs, host=options.host, port=options.port, names=options.names, retention=retention,
-                base_path=base_path, on_ready=say, until=until, results=results,
-            )  # fmt: skip
+        serve_store(
+            place, runs=runs, host=options.host, port=options.port, names=options.names, retention=retention,
+            base_path=base_path, on_ready=say, until=until, results=results, code=code,
+        )  # fmt: skip
     finally:
         if has_address:  # whoever has that port later is not to be told the token
             (folder / "address").unlink(missing_ok=True)
@@ -205,6 +206,7 @@ def place_of_store(store: str | None, runs: list[Path], *, is_temporary: bool = 
     Raises:
         InvalidArgument: neither is.
     """
+    from hocket.observe.store.columns import SCHEMA_VERSION
     from hocket.observe.store.table_folders import is_folder_of_tables
 
     if store is not None:
@@ -213,7 +215,7 @@ def place_of_store(store: str | None, runs: list[Path], *, is_temporary: bool = 
     if not runs and not is_temporary:
         raise InvalidArgument("name a run, or a store of runs with --store")
     if len(runs) == 1 and not is_folder_of_tables(runs[0]) and os.access(runs[0], os.W_OK):
-        place = runs[0] / _STORE_OF_RUN
+        place = runs[0] / f"{_STORE_OF_RUN}-{SCHEMA_VERSION}"
         try:
             yield str(place)
         finally:

@@ -125,10 +125,12 @@ def run(
 
 def _observed() -> int:
     """Run the same command below `hocket observe run --page`."""
+    from hocket.cli._observed_job import run_recorded
+
     own = sys.argv[1:]
     own.remove("--observe")
     hocket = [sys.executable, "-m", "hocket.cli"]
-    os.execv(sys.executable, [*hocket, "observe", "run", "--page", "--", *hocket, *own])
+    return run_recorded([*hocket, "observe", "run", "--page", "--", *hocket, *own])
 
 
 def _check_isa() -> None:

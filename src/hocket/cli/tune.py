@@ -194,7 +194,8 @@ def _print_regrets(title: str, regrets: Sequence[Regret]) -> None:
         row = each.observation
         table.add_row(
             f"{row.op} {row.dtypes}", format_nbytes(row.nbytes), str(row.num_ranks), str(row.count), row.carrier,
-            format_seconds(row.median_s), each.best, format_seconds(each.best_s),
+            format_seconds(row.median_s), each.best,
+            f"{format_seconds(each.best_s)}{', extrapolated' if each.is_extrapolated else ''}",
             format_seconds(each.seconds) if each.seconds else "-",
         )  # fmt: skip
     console_of(140).print(table)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from math import isfinite, isnan
+from math import isnan
 from typing import Any
 
 from hocket.errors import InvalidArgument
@@ -15,8 +15,15 @@ from hocket.versioned_json import Head
 
 HEAD = Head("hocket fabric, version ", 1, InvalidArgument)
 KINDS = ("adapter", "switch", "router")
+CHANGES = ("link down", "link up", "link moved", "node gone", "node new")
 _MOST_NODES, _MOST_ROWS = 100_000, 1_000_000
-_MOST_NUMBER = 1e300
+_MOST_GUID, _MOST_NAME = 64, 1000
+_MOST_PORT, _MOST_LID = 255, 65535
+_MOST_COUNT = 2.0**64
+"""No counter of a port has more than 64 bits."""
+_MOST_S, _MOST_NBYTES_S = 1e9, 1e15
+_MOST_USE = 1000.0
+"""Ports are not all asked at the same moment: in a short interval one may have sent for longer than that."""
 
 
 @dataclass(frozen=True)
@@ -186,22 +193,61 @@ def _problem(found: FabricFile) -> str:
     known = {each.guid for each in found.nodes}
     if len(known) < len(found.nodes):
         return "two nodes have the same guid"
-    for node in found.nodes:
-        if node.kind not in KINDS:
-            return f"the kind of node {node.guid!r:.40} must be one of {', '.join(KINDS)}, not {node.kind!r:.40}"
     ports = [each for link in found.links for each in (link, link.to)]
     for port in (*ports, *found.errors, *found.without_answer):
         if port.guid not in known:
-            return f"nodes has no {port.guid!r:.40}, whose port {port.port} is named"
-        if not 0 <= port.port < 256:
-            return f"port {port.port} of {port.guid!r:.40} is out of range: ports have the numbers 0 to 255"
-    numbers: dict[str, Sequence[float | None]] = {
-        "interval_s": [found.interval_s], "sweep_s": [found.sweep_s], "num_ports": [found.num_ports],
-        "nbytes_s, use and waits of links": [n for each in found.links for n in (each.nbytes_s, each.use, each.waits)],
-        "value and more of errors": [number for each in found.errors for number in (each.value, each.more)],
+            return f"nodes has no {port.guid!r:.40}, whose port {port.port!r:.40} is named"
+        if not 0 <= port.port <= _MOST_PORT:
+            return (
+                f"port {port.port!r:.40} of {port.guid!r:.40} is out of range: ports have the numbers 0 to {_MOST_PORT}"
+            )
+    return _problem_of_choices(found) or _problem_of_texts(found) or _problem_of_numbers(found)
+
+
+def _problem_of_choices(found: FabricFile) -> str:
+    choices: dict[str, tuple[tuple[str, ...], list[str]]] = {
+        "kind of nodes": (KINDS, [each.kind for each in found.nodes]),
+        "kind of changes": (CHANGES, [each.kind for each in found.changes]),
+        "counter of errors": (tuple(ERRORS), [each.counter for each in found.errors]),
+    }
+    for name, (known, texts) in choices.items():
+        for text in texts:
+            if text not in known:
+                return f"{name} must be one of {', '.join(known)}, not {text!r:.40}"
+    return ""
+
+
+def _problem_of_texts(found: FabricFile) -> str:
+    named: dict[str, Sequence[Any]] = {
+        "nodes": found.nodes, "links": found.links, "to of links": [each.to for each in found.links],
+        "errors": found.errors, "changes": found.changes, "without_answer": found.without_answer,
     }  # fmt: skip
-    for name, values in numbers.items():
+    texts = {f"guid of {name}": (_MOST_GUID, [each.guid for each in rows]) for name, rows in named.items()}
+    texts |= {f"name of {name}": (_MOST_NAME, [each.name for each in rows]) for name, rows in named.items()}
+    texts["speed of links"] = _MOST_NAME, [each.speed for each in found.links]
+    for name, (most, values) in texts.items():
+        for text in values:
+            if len(text) > most:
+                return f"{name} has {len(text)} characters, in {text!r:.40}; at most {most} are read"
+    return ""
+
+
+def _problem_of_numbers(found: FabricFile) -> str:
+    links, errors = found.links, found.errors
+    numbers: dict[str, tuple[float, Sequence[float | None]]] = {
+        "interval_s": (_MOST_S, [found.interval_s]),
+        "sweep_s": (_MOST_S, [found.sweep_s]),
+        "num_ports": (_MOST_NODES * (_MOST_PORT + 1), [found.num_ports]),
+        "lid of nodes": (_MOST_LID, [each.lid for each in found.nodes]),
+        "number of changes": (_MOST_PORT, [each.number for each in found.changes]),
+        "nbytes_s of links": (_MOST_NBYTES_S, [each.nbytes_s for each in links]),
+        "use of links": (_MOST_USE, [each.use for each in links]),
+        "waits of links": (_MOST_COUNT, [each.waits for each in links]),
+        "value of errors": (_MOST_COUNT, [each.value for each in errors]),
+        "more of errors": (_MOST_COUNT, [each.more for each in errors]),
+    }
+    for name, (most, values) in numbers.items():
         for value in values:
-            if value is not None and not (isfinite(value) and 0 <= value <= _MOST_NUMBER):
-                return f"{name} must not be negative, but one is {value!r:.40}"
+            if value is not None and not 0 <= value <= most:
+                return f"{name} must be from 0 to {most:.15g}, not {value!r:.40}"
     return ""

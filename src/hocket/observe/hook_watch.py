@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic
 
 from hocket.errors import RecorderError
-from hocket.observe.gloo import TESTED_TORCH, TORCH_LIBRARY, match_gloo
+from hocket.observe.gloo import TORCH_LIBRARY, match_gloo
 from hocket.observe.nccl import read_nccl
 from hocket.observe.processes import descendants_of
 from hocket.observe.run import hooks_library
@@ -88,12 +88,8 @@ class HookWatch:
 
 
 def _gloo_problem(path: Path, opened: Path) -> str | None:
-    match = match_gloo(path, opened)
-    if match.problem:
-        return f"operations over gloo are not recorded: {match.problem} ({path})"
-    if not match.is_tested:
-        return f"{match.name} is untested: hocket's hooks of gloo were tested with {', '.join(TESTED_TORCH)}"
-    return None
+    problem = match_gloo(path, opened).problem
+    return f"operations over gloo are not recorded: {problem} ({path})" if problem else None
 
 
 def _nccl_problem(path: Path, opened: Path) -> str | None:

@@ -167,7 +167,7 @@ class HostCollector:
                     return
                 continue
             with self._lock:
-                is_taken = self._num_unproven < _MOST_UNPROVEN and self._num_hosts < _MOST_HOSTS
+                is_taken = self._num_unproven < _MOST_UNPROVEN
                 self._num_unproven += is_taken
             if not is_taken:
                 connection.close()
@@ -224,16 +224,16 @@ class HostCollector:
         own = threading.current_thread()
         with self._lock:
             agent = self._agents.get(ident)
-            is_refused = agent is None and self._is_late.is_set()
-            if not is_refused:
+            refusal = self._refusal(name) if agent is None else ""
+            if not refusal:
                 self._open[own] = name
-            if agent is None and not is_refused:
+            if agent is None and not refusal:
                 self._num_hosts += 1
                 folder = HostFolder(self._target / f"host-{self._num_hosts}-{name}")
                 agent = self._agents[ident] = _Agent(folder, stream, own)
                 return agent
         if agent is None:
-            raise _refused(f"host {name} joins too late: the command of the first host has ended", stream)
+            raise _refused(refusal, stream)
         before = agent.thread
         agent.stream.shut_down()  # it may not have noticed yet
         before.join(_ANSWER_S)
@@ -243,6 +243,14 @@ class HostCollector:
             self.problems.remove(agent.problem)
             agent.stream, agent.thread, agent.broken_s = stream, own, None
             return agent
+
+    def _refusal(self, name: str) -> str:
+        """Why a host that has not joined before may not join; "": it may."""
+        if self._is_late.is_set():
+            return f"host {name} joins too late: the command of the first host has ended"
+        if self._num_hosts >= _MOST_HOSTS:
+            return f"host {name} is one too many: {_MOST_HOSTS} hosts have joined, the most that a run can have"
+        return ""
 
     def _receive(self, stream: SealedStream, folder: HostFolder) -> None:
         """Take what the host sends while the run goes on, and all that is left at its end."""

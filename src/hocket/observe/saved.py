@@ -260,12 +260,14 @@ def open_run(folder: str | Path) -> ObservedRun:
         _process(each, name, snapshot, description, clock, is_partial=each != path and memory is not None)
         for each, (description, memory) in loaded.items()
         for clock in (_clock(description, origin_ns),)
-        for name, snapshot in recorders_of(each, memory)
+        for name, snapshot in recorders_of(each, memory, None if each == path else problems)
     ]
+    known = {process.name for process in processes}
     problems += [
-        f"{each / (name + RECORDER_SUFFIX)}: it is missing"
+        f"{path}: it is missing"
         for each, description in descriptions.items()
-        for name in sorted(set(description.num_events) - {process.name for process in processes})
+        for name in sorted(set(description.num_events) - known)
+        if not (path := each / (name + RECORDER_SUFFIX)).exists()
     ]
     processes.sort(key=process_order)
     series = [
@@ -285,20 +287,31 @@ def open_run(folder: str | Path) -> ObservedRun:
 
 
 def recorders_of(
-    folder: Path, memory: Path | None, latest: int | None = None
+    folder: Path, memory: Path | None, problems: list[str] | None, latest: int | None = None
 ) -> Iterator[tuple[str, RecorderSnapshot]]:
     """Yield the names and the recorders of a run's processes.
 
     Args:
         folder: of the run on one host, with those of processes that have ended.
         memory: folder with those of processes that run; None: none does.
+        problems: what is wrong with files that another host has sent is appended; None: they are of this host.
         latest: so many events of each ring; None: all that recorders of processes that have ended have.
+
+    Raises:
+        RecorderError: a file of this host is no recorder; names it.
     """
     ended = set()
     for file in sorted(folder.glob("*" + RECORDER_SUFFIX)):
         name = file.name.removesuffix(RECORDER_SUFFIX)
         ended.add(name)
-        yield name, read_recorder(file, latest)
+        try:
+            snapshot = read_recorder(file, latest)
+        except RecorderError as error:
+            if problems is None:
+                raise
+            problems.append(str(error))
+            continue
+        yield name, snapshot
     for file in sorted(memory.glob(RECORDER_FILES + "*")) if memory else ():
         try:
             snapshot = read_recorder(file, _LATEST_EVENTS if latest is None else latest)

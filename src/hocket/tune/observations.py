@@ -95,6 +95,8 @@ class Regret:
         best: the carrier that is the fastest by the table.
         best_s: its time in the table, interpolated between sizes.
         seconds: of all these operations together: their time beyond that of the best carrier, at least 0.
+        is_extrapolated: whether the table has no times of the best carrier at this size or a smaller one, or none at
+            this size or a larger one: then its time is a guess, and so is the cost.
 
     Examples:
         >>> seen = hk.tune.Observation("all_reduce", "full", 2, 1, 1024, "shm", "", (3e-6,) * 6, 1000)
@@ -109,6 +111,7 @@ class Regret:
     best: str
     best_s: float
     seconds: float
+    is_extrapolated: bool
 
 
 @dataclass(frozen=True)
@@ -211,7 +214,8 @@ def regrets_of(rows: Iterable[Observation], table: Table) -> tuple[Regret, ...]:
         if times:
             best = min(times, key=lambda carrier: times[carrier])
             cost_s = 0.0 if best == row.carrier else max(row.median_s - times[best], 0.0) * row.count
-            found.append(Regret(row, best, times[best], cost_s))
+            is_extrapolated = not points[best][0][0] <= row.nbytes <= points[best][-1][0]
+            found.append(Regret(row, best, times[best], cost_s, is_extrapolated))
     return tuple(sorted(found, key=lambda each: -each.seconds))
 
 

@@ -33,7 +33,8 @@ class JobEfficiency:
         load_balance: mean useful time over the longest one.
         communication: longest useful time over the runtime.
         parallel: mean useful time over the runtime.
-        wait_share: of the ranks' time, how much they spent waiting for late ranks in collectives.
+        wait_share: of the ranks' time, how much they spent waiting for late ranks; in asynchronous operations at most
+            as long as callers are known to have waited.
         transfer_share: of the ranks' time, how much they spent in communication without such waits.
         is_upper_bound: whether it is not known how long callers waited for asynchronous operations, as over gloo: then
             the efficiencies are the most that they can be, and the shares the least.
@@ -75,8 +76,7 @@ def efficiencies(operations: RunOperations, waits: WaitStates) -> tuple[JobEffic
     rows = operations.rows
     jobs = np.array([each.job for each in operations.communicators] or [0])
     of_program = np.isin(rows["comm"], numbers_of_program(operations.communicators))
-    # Waits in asynchronous operations may be hidden behind computation.
-    waited = np.where(rows["is_async"][waits.rows["row"]], 0.0, waits.rows["wait"])
+    waited = waits.rows["wait"] - hidden_waits(operations, waits)
     found = []
     for job in np.unique(jobs[rows["comm"][of_program]]):
         own = rows[of_program & (jobs[rows["comm"]] == job)]
@@ -103,6 +103,16 @@ def efficiencies(operations: RunOperations, waits: WaitStates) -> tuple[JobEffic
             )
         )
     return tuple(found)
+
+
+def hidden_waits(operations: RunOperations, waits: WaitStates) -> NDArray[np.float64]:
+    """Return of each wait how many seconds may be hidden behind computation: the caller of an asynchronous operation
+    goes on, and waits later or never. Where it is not known how long callers waited, it is the whole wait."""
+    import numpy as np
+
+    rows = operations.rows[waits.rows["row"]]
+    known = np.where(rows["is_async"], np.nan_to_num(rows["blocked"]), np.inf)
+    return np.asarray(np.clip(waits.rows["wait"] - known, 0.0, None))
 
 
 def _seconds_in(rows: NDArray[np.void], end_s: float) -> float:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from hocket.comm.policy import format_nbytes
 from hocket.observe.analysis.contention import contentions
+from hocket.observe.analysis.efficiency import hidden_waits
 from hocket.observe.analysis.foreign_load import foreign_loads
-from hocket.observe.analysis.hangs import hangs, state_of
+from hocket.observe.analysis.hangs import ENDED_WITH_JOB, ending_signal, hangs, state_of
 from hocket.observe.analysis.links import LinkLoad, link_loads
 from hocket.observe.analysis.operations import operations_of
 from hocket.observe.analysis.stragglers import UNFINISHED, stragglers
@@ -37,6 +38,8 @@ _USUAL_SHARE = 0.9
 """Of all waits; longer ones count as this one where it matters who is late as a rule."""
 _LEAST_FOREIGN_SHARE = 0.05
 _LEAST_HANG_S = 1.0
+_LEAST_HIDDEN_SHARE = 0.1
+"""Of the waits for a rank; where less may be hidden behind computation, nothing is said of it."""
 _LEAST_LINK_SHARE = 0.05
 _LEAST_LIMIT_SHARE = 0.8
 """Of what its queue lets through; a device that carries less, though its connections wait, is not the limit itself."""
@@ -127,7 +130,7 @@ def _of_hang(run: ObservedRun, operations: RunOperations, hang: Hang) -> RunFind
         return None
     culprit = next((each for each in (*died, *hang.missing)), None)
     is_running = culprit is None or culprit.state not in ("was killed", "stopped")
-    late = "; ".join(map(_describe_missing, hang.missing)) or "all ranks have begun it"
+    late = "; ".join(_describe_missing(run, each) for each in hang.missing) or "all ranks have begun it"
     waiting = f"rank{'s' if len(hang.waiting) > 1 else ''} {_ranks(hang.waiting)}"
     return RunFinding(
         kind="death" if died else "hang",
@@ -144,14 +147,19 @@ def _of_hang(run: ObservedRun, operations: RunOperations, hang: Hang) -> RunFind
     )
 
 
-def _describe_missing(missing: MissingRank) -> str:
-    state = {"running": "was still running", "ended": "had ended", "not recorded": "was not recorded"}.get(
-        missing.state, missing.state
-    )
+def _describe_missing(run: ObservedRun, missing: MissingRank) -> str:
+    ended_by = ending_signal(run)
+    state = {
+        "running": "was still running",
+        "ended": "had ended",
+        "not recorded": "was not recorded",
+        "was killed": f"was killed{f' (the job ended with {ended_by.name})' if ended_by else ''}",
+        ENDED_WITH_JOB: f"was still running when {ended_by.name if ended_by else 'a signal'} ended the job",
+    }.get(missing.state, missing.state)
     came = "has begun none" if missing.last_number is None else f"came to number {missing.last_number}"
     instead = f", where it began {missing.other_kind} instead" if missing.other_kind else ""
     doing = f", in {missing.doing}" if missing.doing else ""
-    return f"rank {missing.rank} {state} and {came}{instead}{doing}"
+    return f"rank {missing.rank} {state}, and {came}{instead}{doing}"
 
 
 def _of_stragglers(
@@ -168,6 +176,7 @@ def _of_stragglers(
     usual = waits.rows["wait"].clip(max=_usual_wait(waits.rows["wait"]))
     totals = np.bincount(waits.rows["group"], weights=usual).astype(np.float64)
     direct = np.bincount(waits.rows["late_process"], weights=usual, minlength=len(run.processes))
+    late, wait_s, hidden_s = waits.rows["late_process"], waits.rows["wait"], hidden_waits(operations, waits)
     busy_hosts = {load.host for load in loads}
     available_s = duration_s * (num_ranks - 1)
     for each in stragglers(run, operations, waits):
@@ -185,6 +194,9 @@ def _of_stragglers(
         where = f" in region {each.region}" if each.region else ""
         doing = _DOING.get(each.layer, f"the cause is {each.layer}")
         rank = process.snapshot.owner.rank
+        of_it = late == each.process
+        direct_s = float(wait_s[of_it].sum())  # 0: all that it caused came through others
+        hidden = float(hidden_s[of_it].sum()) / direct_s if direct_s else 0.0
         yield RunFinding(
             kind="straggler",
             seconds=each.imposed_s,
@@ -192,12 +204,21 @@ def _of_stragglers(
             process=each.process,
             text=f"{'a process' if rank is None else f'rank {rank}'} on {process.host} kept the others waiting for "
             f"{each.imposed_s:.3g} s ({share:.1%} of their time) at {each.num_late} of {each.num_compared} "
-            f"collectives{' and messages' if waits.num_messages else ''}; {doing}{where}",
-            evidence={"share": share, "longer_s": each.longer_s, "low_s": each.low_s, "high_s": each.high_s,
-                      "num_late": each.num_late, "num_compared": each.num_compared, "deviations": deviations,
+            f"collectives{' and messages' if waits.num_messages else ''}{_describe_hidden(hidden)}; {doing}{where}",
+            evidence={"share": share, "hidden_share": hidden, "longer_s": each.longer_s, "low_s": each.low_s,
+                      "high_s": each.high_s, "num_late": each.num_late, "num_compared": each.num_compared,
+                      "deviations": deviations,
                       **{f"{layer}_s": seconds for layer, seconds in each.by_layer.items()}},
             is_certain=True,
         )  # fmt: skip
+
+
+def _describe_hidden(share: float) -> str:
+    """Why efficiencies may count less of a straggler's waits."""
+    if share < _LEAST_HIDDEN_SHARE:
+        return ""
+    amount = "" if share > 1 - _LEAST_HIDDEN_SHARE else f"{share:.0%} of it "
+    return f", {amount}in asynchronous operations, during which they may have computed"
 
 
 def _usual_wait(waits: NDArray[np.float64]) -> float:

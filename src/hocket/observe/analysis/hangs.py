@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
 from hocket.observe.activity import operation_name, target_of
@@ -20,8 +22,13 @@ if TYPE_CHECKING:
     from hocket.observe.analysis.operations import RunOperations
     from hocket.observe.saved import ObservedRun, SavedProcess
 
-RANK_STATES = ("was killed", "stopped", "ended", "replaced", "running", "not recorded")
-"""How a rank was last seen."""
+ENDED_WITH_JOB = "ended with the job"
+RANK_STATES = ("was killed", ENDED_WITH_JOB, "stopped", "ended", "replaced", "running", "not recorded")
+"""How a rank was last seen; "ended with the job": it ran until a signal ended the job as a whole."""
+_ENDING_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+"""With these users and schedulers end a job, and launchers its ranks."""
+_TOGETHER_S = 1.0
+"""A launcher ends ranks within this time; after the death of a rank it lets the others run for longer."""
 FAILED = EVENT_STATES.index("failed")
 
 
@@ -122,8 +129,11 @@ def _hang(
     ends = np.array([last_seen_s(run.processes[process]) for process in first["process"]])
     end_s = float(np.where(first["state"] == FAILED, first["end"], ends).max())
     same = {int(rank) for rank in begun["rank"][begun["kind"] == kind]}
+    end_of_job_s = _ended_from_outside_s(run, waiting)
     missing = tuple(
-        _missing(run, operations, communicator, rank, process_of_rank(places, communicator, rank), number, rows)
+        _missing(
+            run, operations, communicator, rank, process_of_rank(places, communicator, rank), number, rows, end_of_job_s
+        )
         for rank in range(communicator.size)
         if rank not in same
     )
@@ -138,16 +148,42 @@ def _hang(
     )
 
 
+def ending_signal(run: ObservedRun) -> signal.Signals | None:
+    """Return the signal that ended a run's command, as its exit code says; None: it was none, or the run goes on.
+
+    Launchers that were told to end by a signal exit with 128 and its number, as shells do.
+    """
+    code = run.description.exit_code or 0
+    number = -code if code < 0 else code - 128
+    return signal.Signals(number) if number in {*signal.Signals} else None
+
+
+def _ended_from_outside_s(run: ObservedRun, waiting: NDArray[np.void]) -> float:
+    """When a signal from outside ended the first of the ranks that waited; infinite: none did, or one ended itself.
+
+    A rank that notices the death of another one fails, and ends by itself.
+    """
+    if ending_signal(run) not in _ENDING_SIGNALS or (waiting["state"] == FAILED).any():
+        return inf
+    processes = [run.processes[place] for place in waiting["process"]]
+    if any(state_of(process) != "was killed" for process in processes):
+        return inf
+    return min(map(last_seen_s, processes))
+
+
 def _missing(
     run: ObservedRun, operations: RunOperations, communicator: RunCommunicator, rank: int, place: int | None,
-    number: int, rows: NDArray[np.void],
+    number: int, rows: NDArray[np.void], end_of_job_s: float,
 ) -> MissingRank:  # fmt: skip
     own = rows[rows["rank"] == rank]
     other = own["kind"][own["number"] == number]
+    state = "not recorded" if place is None else state_of(run.processes[place])
+    if state == "was killed" and place is not None and last_seen_s(run.processes[place]) >= end_of_job_s - _TOGETHER_S:
+        state = ENDED_WITH_JOB
     return MissingRank(
         rank=rank,
         process=place,
-        state="not recorded" if place is None else state_of(run.processes[place]),
+        state=state,
         last_number=int(own["number"].max()) if len(own) else None,
         other_kind=operations.kind_names[int(other[0])] if len(other) else "",
         doing="" if place is None else describe_doing(run.processes[place]),

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _MOST_OPERATIONS = 1000
 """The longest ones: an asynchronous program may have any number of messages under way."""
 _MOST_DESCRIBED = 6
+LONG_S = 1.0
+"""What a run that goes on has been in for longer is told; shorter operations are its ordinary work."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,23 @@ def unfinished_operations(
             doing = _describe(run, places, operations.communicators[comm], missing)
             found.append(_operation(run, operations, inside, now_s, _text(missing), _text(unknown), doing))
     return tuple(sorted(found, key=lambda each: -each.seconds)[:_MOST_OPERATIONS])
+
+
+def describe_unfinished(found: UnfinishedOperation) -> str:
+    """Return a sentence: the operation, the ranks that are in it, and those that have not begun it."""
+    peer = f" with rank {found.peer}" if found.op in MESSAGES else ""
+    parts = [f"{_named(found.entered)} in it"]
+    if found.missing:
+        doing = f" ({found.doing})" if found.doing else ""
+        parts.append(f"{_named(found.missing, 'has', 'have')} not begun it{doing}")
+    if found.unknown:
+        parts.append(f"{_named(found.unknown)} perhaps in it")
+    return f"{found.op} number {found.number} on {found.communicator}{peer}: {', '.join(parts)}"
+
+
+def _named(ranks: str, one: str = "is", several: str = "are") -> str:
+    """Ranks with a verb, such as "ranks 0-3 are"."""
+    return f"rank {ranks} {one}" if ranks.isdigit() else f"ranks {ranks} {several}"
 
 
 def _operation(

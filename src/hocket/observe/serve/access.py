@@ -18,6 +18,8 @@ from hocket.observe.serve.requests import RequestRefused
 
 TOKEN_FILE = "token"
 SESSION_S = 12 * 3600.0
+CODE_S = 60.0
+"""A browser that is not there so soon needs the token."""
 _COOKIE = "hocket-session"
 _BEARER = b"Bearer "
 _MOST_SESSIONS = 1000
@@ -28,16 +30,22 @@ class Access:
     """Checks requests.
 
     A program sends the token with every request. A browser sends it once, and then a cookie that scripts cannot read
-    and that pages of other origins cannot use.
+    and that pages of other origins cannot use. The browser that a command opens has a code in place of the token,
+    because other users of the host can read what it was started with: the code opens one session, within `CODE_S`. When
+    it comes again in that time, one of both was not that browser, and the session ends.
 
     Args:
         token: that requests must have.
         hosts: names and addresses that requests may use for this host.
+        code: that opens one session; "": none does.
     """
 
-    def __init__(self, token: str, hosts: tuple[str, ...]) -> None:
+    def __init__(self, token: str, hosts: tuple[str, ...], code: str = "") -> None:
         self._token = token.encode()
         self._hosts = hosts
+        self._code = code.encode()
+        self._code_until_s = monotonic() + CODE_S
+        self._session_of_code: str | None = None
         self._sessions: OrderedDict[str, float] = OrderedDict()
 
     def check(self, scope: Mapping[str, Any], *, needs_token: bool) -> None:
@@ -71,20 +79,41 @@ class Access:
         if is_other or (not origin and scope["method"] not in _SAFE_METHODS):
             raise RequestRefused(403, f"pages of another origin may not ask: {origin[:100] or 'it is not named'}")
 
-    def open_session(self, path: str, is_secure: bool) -> str:
-        """Return the cookie of a browser that has shown the token.
+    def open_session(self, scope: Mapping[str, Any], path: str, is_secure: bool) -> str:
+        """Return the cookie of a browser that has shown the token, or the code.
 
         Args:
+            scope: of ASGI.
             path: of the page.
             is_secure: whether the browser uses HTTPS.
+
+        Raises:
+            RequestRefused: it has shown neither, or the code was used before; says why.
         """
+        has_code = self._shows_code(scope)
+        self.check(scope, needs_token=not has_code)
         now = monotonic()
         while self._sessions and (len(self._sessions) >= _MOST_SESSIONS or next(iter(self._sessions.values())) < now):
             self._sessions.popitem(last=False)
         session = secrets.token_urlsafe(32)
         self._sessions[session] = now + SESSION_S
+        if has_code:
+            self._session_of_code = session
         attributes = f"Path={path}; HttpOnly; SameSite=Strict; Max-Age={int(SESSION_S)}"
         return f"{_COOKIE}={session}; {attributes}{'; Secure' if is_secure else ''}"
+
+    def _shows_code(self, scope: Mapping[str, Any]) -> bool:
+        given = dict(scope["headers"]).get(b"authorization", b"")
+        is_code = bool(self._code) and hmac.compare_digest(given, _BEARER + self._code)
+        if not is_code or monotonic() >= self._code_until_s:
+            return False
+        if self._session_of_code is not None:
+            self._sessions.pop(self._session_of_code, None)
+            raise RequestRefused(
+                401,
+                "this address was used twice, so nobody may use it any more: take the one that the server has printed",
+            )
+        return True
 
     def _has_session(self, headers: Mapping[bytes, bytes]) -> bool:
         for part in headers.get(b"cookie", b"").decode("latin-1").split(";"):

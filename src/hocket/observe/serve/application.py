@@ -1,7 +1,8 @@
 """The HTTP interface of a store: rows come as Arrow, views and questions are answered in JSON, and a page shows them.
 
-Every request has the store's token, or the cookie of a browser that has shown it, and a name of this host: a page of
-another origin that a browser has open can send neither. Answers are shared by all who ask within a second.
+Every request has the store's token, or the cookie of a browser that has shown it (see `Access`), and a name of this
+host: a page of another origin that a browser has open can send neither. Answers are shared by all who ask within a
+second.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from hocket.observe.serve.view_routes import view_routes
 from hocket.observe.store.owner import StoreOwner
 
 API = "/v1"
+_SESSION = API + "/session"
 _VERSION = "1"
 
 Scope = MutableMapping[str, Any]
@@ -81,8 +83,9 @@ def make_application(state: ServerState, files: PageFiles) -> Application:
             return
         path = scope["path"] = _without_base(scope["path"], state.base_path)
         is_page = not (path == API or path.startswith(API + "/"))
+        opens_session = (scope["method"], path) == ("POST", _SESSION)  # which checks the token or the code itself
         try:
-            state.access.check(scope, needs_token=not is_page)
+            state.access.check(scope, needs_token=not (is_page or opens_session))
             answer = files.response(path.lstrip("/") or "index.html") if is_page else api
         except RequestRefused as error:
             answer = refusal(error)
@@ -96,8 +99,8 @@ def _session_routes(state: ServerState) -> Any:
 
     @routes.post("/session")
     async def open_session(request: Request) -> Any:
-        """Exchange the token for a cookie, which a browser sends by itself."""
-        cookie = state.access.open_session(state.base_path + "/", request.url.scheme == "https")
+        """Exchange the token, or the code of a browser that was just opened, for a cookie, which it sends by itself."""
+        cookie = state.access.open_session(request.scope, state.base_path + "/", request.url.scheme == "https")
         return json_response({"is_open": True}, headers={"set-cookie": cookie})
 
     return routes

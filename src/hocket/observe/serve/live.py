@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from hocket.observe.serve.requests import json_bytes
 from hocket.observe.store.arrow_batches import arrow
-from hocket.observe.store.rollups import LATEST_S, LONG, WIDTHS_S
+from hocket.observe.store.rollups import LATEST_S, LONG, MOST_SUM, WIDTHS_S, saturated_sums
 
 if TYPE_CHECKING:
     import numpy as np
@@ -100,16 +100,16 @@ class _LatestSpans:
         self.busy_s = np.zeros(KEPT_SPANS)
 
     def add(self, span: int, count: int, busy_s: float, nbytes: int) -> bool:
-        """Add to a span; return whether it is still one of the last."""
+        """Add to a span, up to `MOST_SUM`; return whether it is still one of the last."""
         place = span % KEPT_SPANS
         if self.span[place] > span:
             return False
         if self.span[place] < span:
             self.span[place] = span
             self.count[place] = self.nbytes[place] = self.busy_s[place] = 0
-        self.count[place] += count
+        self.count[place] = min(int(self.count[place]) + count, MOST_SUM)
         self.busy_s[place] += busy_s
-        self.nbytes[place] += nbytes
+        self.nbytes[place] = min(int(self.nbytes[place]) + nbytes, MOST_SUM)
         return True
 
     def written(self, key: _Key, num_processes: int, spans: NDArray[np.int64]) -> LiveLane:
@@ -195,9 +195,8 @@ class LiveRun:
         if not self._hosts.keys() >= {*found}:
             self._meet(rows.select(["process", "host"]).group_by(["process", "host"]).aggregate([]).to_pylist())
         lowest = rollup.filter(compute.equal(rollup["level"], _LEVEL))
-        sums = lowest.group_by(["process", "rank", "layer", "bin"], use_threads=False).aggregate(
-            [("count", "sum"), ("busy_s", "sum"), ("nbytes", "sum")]
-        )
+        parts = [("count", "sum"), ("busy_s", "sum"), ("nbytes", "sum")]
+        sums = saturated_sums(lowest, ["process", "rank", "layer", "bin"], parts)
         long_rows = rollup.filter(compute.equal(rollup["level"], LONG)).to_pylist()
         with self._lock:
             for row in sums.to_pylist():

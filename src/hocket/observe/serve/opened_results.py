@@ -164,10 +164,17 @@ def _kind_of(file: ResultFile, kinds: Sequence[ResultKind]) -> ResultKind:
         head = kind.head
         if head.names(file.content.get(head.key) if file.content is not None else head.name and first_line):
             return kind
-    found = advice_for(file, first_line)
-    known = "; ".join(f"{kind.title} ({kind.command})" for kind in kinds)
-    if found:
+    if found := advice_for(file, first_line):
         raise InvalidArgument(f"{file.path}: {found}")
-    named = (file.content or {}).get("format")
-    says = "" if named is None else f" (its format is {named!r:.80})"
-    raise InvalidArgument(f"{file.path} cannot be opened{says}; these kinds of files can be: {known}")
+    error = InvalidArgument(f"{file.path} cannot be opened: {_what_is_wrong(file)}")
+    error.add_note("can be opened: " + "; ".join(f"{kind.title} ({kind.command})" for kind in kinds))
+    raise error
+
+
+def _what_is_wrong(file: ResultFile) -> str:
+    """Why a file is of no kind, in a few words."""
+    if file.content is None:
+        return "it is neither an object of JSON nor a text that hocket writes"
+    if "format" not in file.content:
+        return 'it is JSON without "format"'
+    return f"hocket does not know its format {file.content['format']!r:.80}"

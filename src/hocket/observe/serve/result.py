@@ -9,6 +9,8 @@ from typing import Any
 
 from hocket.versioned_json import Head
 
+_MOST_TEXT = 200
+
 
 @dataclass(frozen=True)
 class ResultFile:
@@ -90,3 +92,13 @@ class ResultSource:
         """Return the files of a kind that were named before this one."""
         before = self._opened[: self._opened.index(self.result)]
         return [each for each in before if each.kind.name == kind]
+
+
+def shorten(text: str) -> str:
+    """Return a name of a file, of which the page shows at most 200 characters."""
+    return text[:_MOST_TEXT]
+
+
+def shorten_all(parameters: Mapping[str, object]) -> dict[str, str]:
+    """Return the parameters of a schedule as the page shows them."""
+    return {shorten(str(name)): shorten(str(value)) for name, value in parameters.items()}

@@ -38,7 +38,7 @@ def serve_store(
     folder: str | Path, *, runs: Sequence[str | Path] = (), host: str = "127.0.0.1", port: int | None = None,
     names: Sequence[str] = (),
     retention: Retention | None = None, base_path: str = "", on_ready: Callable[[str], object] | None = None,
-    until: Event | None = None, results: OpenedResults | None = None,
+    until: Event | None = None, results: OpenedResults | None = None, code: str = "",
 ) -> None:  # fmt: skip
     """Own a store of runs and answer requests until SIGINT or SIGTERM; then what waits is sealed.
 
@@ -57,6 +57,8 @@ def serve_store(
         on_ready: is called with the address, such as "http://127.0.0.1:28080", as soon as requests are answered.
         until: when it is set, this ends as by a signal; signals come to the main thread only.
         results: files that the page shows beside the runs, of `open_results`.
+        code: a secret that a browser may show in place of the token: once, in the first minute. Other users of the host
+            can read what a browser is started with, so give it an address with this. "": there is no code.
 
     Raises:
         InvalidArgument: the folder is something else, or the address cannot be had.
@@ -98,13 +100,13 @@ def serve_store(
         threading.Thread(target=_compile_questions, name="questions", daemon=True).start()
 
         async def main() -> None:
-            state = ServerState(owner, Access(token, known), base_path, results)
+            state = ServerState(owner, Access(token, known, code), base_path, results)
             loaders = [RunLoader(owner, state.live, Path(run), name_in_store(Path(run))) for run in runs]
             for loader in loaders:
                 loader.start()
             config = uvicorn.Config(
                 make_application(state, PageFiles()), http=_impatient_protocol(), loop="asyncio", lifespan="off",
-                log_level="warning", access_log=False, server_header=False, limit_concurrency=_MOST_CONNECTIONS,
+                log_level="error", access_log=False, server_header=False, limit_concurrency=_MOST_CONNECTIONS,
                 timeout_keep_alive=int(_NEXT_REQUEST_S), timeout_graceful_shutdown=_END_S,
             )  # fmt: skip
             running = uvicorn.Server(config)

@@ -6,6 +6,9 @@ or "".
 
 from __future__ import annotations
 
+SCHEMA_VERSION = 2
+"""Of the tables in stores. Raise it when a table, a column or the meaning of a value changes: what a store has was
+computed when it came there, so one of another version would lack tables, or say what is not so, and is refused."""
 TEXT, INTEGER, NUMBER, BOOLEAN = "text", "integer", "number", "boolean"
 NUMPY_TYPES = {TEXT: "object", INTEGER: "int64", NUMBER: "float64", BOOLEAN: "bool"}
 OF_PROCESS = {"process": INTEGER, "rank": INTEGER, "host": TEXT}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from hocket.clock import ClockReading
 from hocket.observe.analysis.operations import operations_of
+from hocket.observe.analysis.unfinished import LONG_S, UnfinishedOperation, unfinished_operations
 from hocket.observe.completeness import unavailable
 from hocket.observe.one_agent import is_alive
 from hocket.observe.run_clock import RunClock
@@ -87,11 +88,27 @@ def read_latest(folder: Path) -> tuple[ObservedRun, float]:
             name, snapshot, description, _clock(description, first), is_partial=each != folder and memory is not None
         )
         for each, (description, memory) in found.items()
-        for name, snapshot in recorders_of(each, memory, _LATEST_EVENTS)
+        for name, snapshot in recorders_of(each, memory, None if each == folder else [], _LATEST_EVENTS)
     ]
     processes.sort(key=process_order)
     now_s = float(_clock(first, first).seconds_at_ns(monotonic_ns()))
     return ObservedRun(folder, first, tuple(processes)), now_s
+
+
+def under_way(folder: Path) -> tuple[UnfinishedOperation, ...]:
+    """Return what the ranks of a run that goes on have been in for a second or more, the longest first; of one that is
+    over nothing.
+
+    Args:
+        folder: of the run.
+
+    Raises:
+        RecorderError: the folder has no run; names the file.
+    """
+    if not goes_on(folder):
+        return ()
+    run, now_s = read_latest(folder)
+    return tuple(each for each in unfinished_operations(run, operations_of(run), now_s) if each.seconds >= LONG_S)
 
 
 def _clock(description: RunDescription, first: RunDescription) -> RunClock:
@@ -173,7 +190,7 @@ class RunFollower:
         """Read the names of communicators and files anew, of processes with new events."""
         new = [
             _process(name, snapshot, description, clock)
-            for name, snapshot in recorders_of(folder, memory, 0)
+            for name, snapshot in recorders_of(folder, memory, None if folder == self._folder else [], 0)
             if name in names
         ]
         for process in sorted(new, key=process_order):

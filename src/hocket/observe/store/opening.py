@@ -21,7 +21,7 @@ def open_store(place: str | Path, retention: Retention | None = None) -> RunStor
         InvalidArgument: the place is neither.
         InvalidState: another process owns the store; names it.
         MissingPackage: a package that the store needs is not installed.
-        RecorderError: the store is of another version.
+        RecorderError: the store is of another version; names both.
     """
     if isinstance(place, str) and is_clickhouse(place):
         from hocket.observe.store.clickhouse.owner import ClickHouseOwner

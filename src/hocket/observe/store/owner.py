@@ -10,37 +10,35 @@ import fcntl
 import json
 import os
 from collections import defaultdict
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from threading import Condition, Event, Lock, Thread
-from time import monotonic, time
+from time import time
 from typing import Any
 
 from hocket.errors import HocketError, InvalidArgument, InvalidState, RecorderError, ResourceExhausted
 from hocket.observe.store.arrow_batches import arrow
 from hocket.observe.store.interface import IngestAnswer, RunInStore, answer_waiting
-from hocket.observe.store.queued_rows import QueuedRows, gather
-from hocket.observe.store.segments import RUN_FILE, RUN_NAME, STORE_FILE, check_run_name
+from hocket.observe.store.queued_rows import QueuedRows, RowQueue
+from hocket.observe.store.segments import RUN_FILE, RUN_NAME, STORE_FILE, STORE_HEAD, check_run_name, check_store
 from hocket.observe.store.senders import SenderRows
+from hocket.observe.store.store_problems import StoreProblems
 from hocket.observe.store.stored_run import StoredRun
 from hocket.versioned_json import Head
 from hocket.whole_file import write_text
 
 MOST_QUEUED_NBYTES = 256 << 20
 _LOADED = Head("hocket loaded runs, version ", 1, RecorderError, most_nbytes=1 << 20)
-_STORE = Head("hocket store, version ", 1, RecorderError, title="a store", most_nbytes=1 << 16)
 _LOCK_FILE, _LOADED_FILE, _RUNS = "owner.lock", "loaded.json", "runs"
 _MOST_RUNS = 100_000
 _GATHER_S = 0.05
 """Few rows wait so long for others: each segment costs some milliseconds."""
 _TIDY_S = 5.0
 _CLOSE_S = 60.0
-_MOST_PROBLEMS, _MOST_PROBLEM = 100, 500
-"""How many are shown, and of each so many characters."""
 _FOR_EVER = float("inf")
 
 
@@ -85,7 +83,7 @@ class StoreOwner:
         InvalidArgument: the folder is something else.
         InvalidState: another process owns the store; names it.
         MissingPackage: a package that the store needs is not installed.
-        RecorderError: the store is of another version.
+        RecorderError: the store is of another version; names both.
     """
 
     def __init__(
@@ -95,16 +93,14 @@ class StoreOwner:
         self.folder = Path(folder)
         self.place = str(self.folder)
         self._retention = retention or Retention()
-        self._most_queued_nbytes = most_queued_nbytes
         _make_store(self.folder)
         self._lock_file = _lock(self.folder / _LOCK_FILE)
         self._runs: dict[str, StoredRun] = {}
         self._runs_lock = Lock()
         self._loading: dict[str, Lock] = {}
-        self._problems: dict[str, str] = {}
-        self._queue: list[QueuedRows[StoredRun]] = []
-        self._queued_nbytes = 0
+        self._problems = StoreProblems()
         self._changed = Condition()
+        self._queue: RowQueue[StoredRun] = RowQueue(self._changed, most_queued_nbytes)
         self._is_closing = Event()
         self._pool = ThreadPoolExecutor(2, "segment")
         self._threads = [Thread(target=each, name=name, daemon=True)
@@ -221,17 +217,12 @@ class StoreOwner:
 
     def report(self, place: str, problem: str) -> None:
         """Show a problem of something that goes on beside the store; "": it is gone."""
-        with self._runs_lock:
-            if problem:
-                self._problems[place] = problem[:_MOST_PROBLEM]
-            else:
-                self._problems.pop(place, None)
+        self._problems.report(place, problem)
 
     @property
     def problems(self) -> dict[str, str]:
         """What went wrong while nobody asked, by place: it is tried again."""
-        with self._runs_lock:
-            return dict(self._problems)
+        return self._problems.listed()
 
     def submit(
         self, run: RunInStore, table: str, sender: str, first_row: int, rows: Any, nbytes: int
@@ -239,36 +230,27 @@ class StoreOwner:
         """Have rows sealed, unless they already are; see `RunStore.submit`."""
         assert isinstance(run, StoredRun)
         piece = SenderRows(sender, first_row, rows)
-        done: Future[IngestAnswer] = Future()
         with self._changed:
             if self._is_closing.is_set():
                 raise ResourceExhausted("the store is being closed")
-            if self._queued_nbytes + nbytes > self._most_queued_nbytes:
-                raise ResourceExhausted(f"{self._queued_nbytes} bytes wait for being stored: send it again later")
-            if (answer := run.senders.claim(table, piece)) is None:
-                self._queue.append(QueuedRows(run, table, piece, nbytes, done, monotonic()))
-                self._queued_nbytes += nbytes
-                self._changed.notify_all()
-                return done
-        done.set_result(answer)
-        return done
+            return self._queue.submit(run, table, piece, nbytes)
 
     def _write(self) -> None:
         while True:
             with self._changed:
-                while not self._queue and not self._is_closing.is_set():
+                while not self._queue.rows and not self._is_closing.is_set():
                     self._changed.wait()
-                if not self._queue:
+                if not self._queue.rows:
                     return
-                gather(self._queue, self._changed, _GATHER_S, self._is_closing)
-                taken, self._queue = self._queue, []
+                self._queue.gather(_GATHER_S, self._is_closing)
+                taken = self._queue.take()
             groups: dict[tuple[int, str], list[QueuedRows[StoredRun]]] = defaultdict(list)
             for each in taken:
                 groups[id(each.run), each.table].append(each)
             for group in groups.values():
                 self._seal(group)
             with self._changed:
-                self._queued_nbytes -= sum(each.nbytes for each in taken)
+                self._queue.release(taken)
             taken.clear()
 
     def _seal(self, group: list[QueuedRows[StoredRun]]) -> None:
@@ -293,9 +275,7 @@ class StoreOwner:
         run, table, sender = group[0].run, group[0].table, group[0].piece.sender
         with self._changed:
             run.senders.give_up(table, sender)
-            late = [each for each in self._queue if each.has_sender_of(group[0])]
-            self._queue = [each for each in self._queue if each not in late]
-            self._queued_nbytes -= sum(each.nbytes for each in late)
+            late = self._queue.drop(group[0].has_sender_of)
         if not isinstance(error, (OSError, HocketError)):
             error = RecorderError(f"the rows cannot be stored: {type(error).__name__}: {error}")
         for each in (*group, *late):
@@ -306,23 +286,11 @@ class StoreOwner:
             with self._runs_lock:
                 runs = [*self._runs.values()]
             for run in runs:
-                self._try(f"run {run.name}", run.tidy)
-            self._try("retention", self._forget)
-
-    def _try(self, place: str, work: Callable[[], object]) -> None:
-        """Do what is done again and again; a failure is shown, and ends nothing else."""
-        try:
-            work()
-        except Exception as error:  # the thread must go on for all other runs
-            with self._runs_lock:
-                if len(self._problems) < _MOST_PROBLEMS or place in self._problems:
-                    self._problems[place] = f"{type(error).__name__}: {error}"[:_MOST_PROBLEM]
-        else:
-            with self._runs_lock:
-                self._problems.pop(place, None)
+                self._problems.attempt(f"run {run.name}", run.tidy)
+            self._problems.attempt("retention", self._forget)
 
     def _forget(self) -> None:
-        limits = self._retention
+        limits, attempt = self._retention, self._problems.attempt
         if limits == Retention():
             return
         now = time()
@@ -330,7 +298,8 @@ class StoreOwner:
         rollups_before = 0.0 if limits.rollups_s is None else now - limits.rollups_s
         runs: list[StoredRun] = []
         for name in self.run_names():
-            self._try(f"run {name}", lambda name=name: runs.extend(filter(None, [self.find_run(name)])))  # type: ignore[misc]
+            find = partial(self.find_run, name)
+            attempt(f"run {name}", lambda find=find: runs.extend(filter(None, [find()])))  # type: ignore[misc]
         if limits.events_nbytes is not None:
             segments = sorted((each for run in runs for each in run.segments()), key=lambda each: -each.written_s)
             total = 0
@@ -340,7 +309,7 @@ class StoreOwner:
                     events_before = max(events_before, each.written_s + 1e-6)
                     break
         for run in runs:
-            self._try(f"run {run.name}", lambda run=run: run.forget(events_before, rollups_before))  # type: ignore[misc]
+            attempt(f"run {run.name}", partial(run.forget, events_before, rollups_before))
 
 
 def _make_store(folder: Path) -> None:
@@ -350,8 +319,8 @@ def _make_store(folder: Path) -> None:
             if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
                 raise InvalidArgument(f"{folder} is no store, and not an empty folder")
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_text(path, f'{{"{_STORE.key}": "{_STORE.text}"}}\n')
-        _STORE.load(path)
+            write_text(path, f'{{"{STORE_HEAD.key}": "{STORE_HEAD.text}"}}\n')
+        check_store(folder)
         (folder / _RUNS).mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise InvalidArgument(f"{folder} cannot be made a store: {error}") from None

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from threading import Condition, Event
 from time import monotonic
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
+from hocket.errors import ResourceExhausted
 from hocket.observe.store.interface import IngestAnswer
-from hocket.observe.store.senders import SenderRows
+from hocket.observe.store.senders import SenderNumbers, SenderRows
 
 _GATHERED_ROWS = 50_000
-_Run = TypeVar("_Run")
+
+
+class RunWithSenders(Protocol):
+    """A run whose senders are numbered."""
+
+    senders: SenderNumbers
+
+
+_Run = TypeVar("_Run", bound=RunWithSenders)
 
 
 @dataclass(eq=False)
@@ -41,19 +50,71 @@ class QueuedRows(Generic[_Run]):
         return self.run is other.run and self.table == other.table and self.piece.sender == other.piece.sender
 
 
-def gather(queue: Sequence[QueuedRows[_Run]], changed: Condition, wait_s: float, is_closing: Event) -> None:
-    """Wait a little for more rows, unless there are many; while holding the lock of `changed`.
+class RowQueue(Generic[_Run]):
+    """Rows that wait; each method is called while holding the lock of `changed`.
 
     Args:
-        queue: rows that wait; others are added meanwhile.
-        changed: is notified when some were.
-        wait_s: how long the first ones may wait.
-        is_closing: then nobody waits.
+        changed: is notified when rows have come.
+        most_nbytes: they take at most so much memory.
+
+    Attributes:
+        rows: those that were not taken.
     """
-    until = queue[0].since_s + wait_s
-    while (
-        sum(each.piece.num_rows for each in queue) < _GATHERED_ROWS
-        and (rest := until - monotonic()) > 0
-        and not is_closing.is_set()
-    ):
-        changed.wait(rest)
+
+    def __init__(self, changed: Condition, most_nbytes: int) -> None:
+        self._changed = changed
+        self._most_nbytes = most_nbytes
+        self._nbytes = 0
+        self.rows: list[QueuedRows[_Run]] = []
+
+    def submit(self, run: _Run, table: str, piece: SenderRows, nbytes: int) -> Future[IngestAnswer]:
+        """Add rows, unless they are stored or wait already; return what gets the answer.
+
+        Raises:
+            InvalidArgument: they are not those that come next.
+            ResourceExhausted: too much waits.
+        """
+        if self._nbytes + nbytes > self._most_nbytes:
+            raise ResourceExhausted(f"{self._nbytes} bytes wait for being stored: send it again later")
+        done: Future[IngestAnswer] = Future()
+        if (answer := run.senders.claim(table, piece)) is not None:
+            done.set_result(answer)
+            return done
+        self.rows.append(QueuedRows(run, table, piece, nbytes, done, monotonic()))
+        self._nbytes += nbytes
+        self._changed.notify_all()
+        return done
+
+    def gather(self, wait_s: float, is_closing: Event) -> None:
+        """Wait a little for more rows, unless there are many.
+
+        Args:
+            wait_s: how long the first ones may wait.
+            is_closing: then nobody waits.
+        """
+        until = self.rows[0].since_s + wait_s
+        while (
+            sum(each.piece.num_rows for each in self.rows) < _GATHERED_ROWS
+            and (rest := until - monotonic()) > 0
+            and not is_closing.is_set()
+        ):
+            self._changed.wait(rest)
+
+    def take(self) -> list[QueuedRows[_Run]]:
+        """Return all rows; they take memory until `release`."""
+        taken, self.rows = self.rows, []
+        return taken
+
+    def release(self, taken: Sequence[QueuedRows[_Run]]) -> None:
+        """Note that rows that were taken are stored or refused."""
+        self._nbytes -= sum(each.nbytes for each in taken)
+
+    def drop(self, is_refused: Callable[[QueuedRows[_Run]], bool]) -> list[QueuedRows[_Run]]:
+        """Remove the rows that are refused, and return them."""
+        kept: list[QueuedRows[_Run]] = []
+        dropped: list[QueuedRows[_Run]] = []
+        for each in self.rows:
+            (dropped if is_refused(each) else kept).append(each)
+        self.rows = kept
+        self.release(dropped)
+        return dropped

@@ -109,17 +109,30 @@ def merged(rollups: pa.Table, *, in_order: bool = True) -> pa.Table:
     sums = [("count", "sum"), ("busy_s", "sum"), ("most_s", "max"), ("nbytes", "sum"), ("began_s", "max"),
             ("ended_s", "max")]  # fmt: skip
     is_long = pa.compute.equal(rollups["level"], LONG)
-    wide = rollups.filter(pa.compute.invert(is_long))
-    for name in ("count", "nbytes"):
-        wide = wide.set_column(wide.column_names.index(name), name, wide[name].cast(pa.decimal128(38)))
-    found = wide.group_by(keys, use_threads=False).aggregate(sums)
-    for name in ("count_sum", "nbytes_sum"):
-        found = found.set_column(found.column_names.index(name), name, _saturated(found[name]))
+    found = saturated_sums(rollups.filter(pa.compute.invert(is_long)), keys, sums)
     chosen = found.select([*keys, *(f"{name}_{how}" for name, how in sums)])
     whole = chosen.rename_columns([*keys, *(name for name, _ in sums)]).cast(rollup_schema())
     if in_order:
         whole = whole.sort_by([("level", "ascending"), ("bin", "ascending")])
     return pa.concat_tables([rollups.filter(is_long).cast(rollup_schema()), whole])
+
+
+def saturated_sums(rollups: pa.Table, keys: list[str], sums: list[tuple[str, str]]) -> pa.Table:
+    """Return roll-ups grouped by columns; "count" and "nbytes" never wrap around: they are at most `MOST_SUM`.
+
+    Args:
+        rollups: in any order, with "count" and "nbytes".
+        keys: the columns to group by.
+        sums: columns and how they are put together, as `pyarrow.TableGroupBy.aggregate` has it; among them "count" and
+            "nbytes", which are summed.
+    """
+    pa = arrow()
+    for name in ("count", "nbytes"):
+        rollups = rollups.set_column(rollups.column_names.index(name), name, rollups[name].cast(pa.decimal128(38)))
+    found = rollups.group_by(keys, use_threads=False).aggregate(sums)
+    for name in ("count_sum", "nbytes_sum"):
+        found = found.set_column(found.column_names.index(name), name, _saturated(found[name]))
+    return found
 
 
 def _saturated(sums: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 
 from hocket.errors import InvalidArgument, RecorderError
 from hocket.observe.store.arrow_batches import arrow
+from hocket.observe.store.columns import SCHEMA_VERSION
+from hocket.versioned_json import Head
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,6 +30,7 @@ MOST_RUN_NAME = 100
 RUN_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MOST_RUN_NAME - 1}}}")
 RUN_FILE, STORE_FILE = "run.json", "store.json"
 """The folder of a run has its name and the first one, that of a store the other one."""
+STORE_HEAD = Head("hocket store, version ", SCHEMA_VERSION, RecorderError, title="a store", most_nbytes=1 << 16)
 SEGMENT_ROWS = 1 << 20
 """Merged segments have about so many rows."""
 _NAME = re.compile(r"(\d{10})-(\d{10})\.parquet")
@@ -37,6 +40,18 @@ _PAGE_NBYTES, _WRITTEN_ROWS = 1 << 23, 1 << 16
 """Large ones take less time to write."""
 _STATISTICS = ("began_s", "at_s", "level", "bin")
 """Columns whose smallest and largest values are written: windows of time skip the rest of a file by them."""
+
+
+def check_store(folder: Path) -> None:
+    """Check the version of a store.
+
+    Raises:
+        RecorderError: its tables are of another version, or its file is damaged; names both versions.
+    """
+    try:
+        STORE_HEAD.load(folder / STORE_FILE)
+    except RecorderError as error:
+        raise RecorderError(f"{error}; push its runs into a new store") from None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from hocket.errors import InvalidArgument, RecorderError
 from hocket.observe.store.clickhouse.address import is_clickhouse, parse_address
 from hocket.observe.store.columns import BOOLEAN, INTEGER, NUMBER, TABLE_COLUMNS, TEXT
 from hocket.observe.store.connection import QueryResult, check_query, connect, run_query
-from hocket.observe.store.segments import RUN_FILE, RUN_NAME, STORE_FILE, find_segments, no_such_run
+from hocket.observe.store.segments import RUN_FILE, RUN_NAME, STORE_FILE, check_store, find_segments, no_such_run
 
 _TYPES = {TEXT: "VARCHAR", INTEGER: "BIGINT", NUMBER: "DOUBLE", BOOLEAN: "BOOLEAN"}
 
@@ -34,7 +34,7 @@ def query_stored(
             another file, or has more rows.
         MissingPackage: DuckDB, pyarrow or what ClickHouse needs is not installed.
         QueryTimeout: it took longer.
-        RecorderError: a file is damaged; names it.
+        RecorderError: a file is damaged, or the store is of another version; names it.
 
     Examples:
         >>> from hocket import observe
@@ -51,6 +51,7 @@ def query_stored(
         return query_database(parse_address(store), run, sql, timeout=timeout, most_rows=most_rows)
     if not (Path(store) / STORE_FILE).is_file():
         raise InvalidArgument(f"{store} is no store: hocket observe serve --store makes one")
+    check_store(Path(store))
     runs = Path(store) / "runs"
     folder = runs / run
     if not RUN_NAME.fullmatch(run) or not (folder / RUN_FILE).is_file():

@@ -11,7 +11,7 @@ from hocket.collectives.schedule import Schedule
 from hocket.collectives.serialise import HEAD, from_json
 from hocket.collectives.simulate import simulate
 from hocket.errors import HocketError, InvalidArgument
-from hocket.observe.serve.result import ResultFile, ResultKind, ResultSource
+from hocket.observe.serve.result import ResultFile, ResultKind, ResultSource, shorten, shorten_all
 from hocket.sim import Link
 
 _LATENCY_US, _BANDWIDTH_GB_S = 2.0, 12.5
@@ -23,7 +23,6 @@ _MOST_SLOTS = 1 << 22
 """Of all ranks together; a proof of a reduction notes for each of them which ranks are in it."""
 _MOST_PROVEN = 1 << 26
 _MOST_CELLS = 64
-_MOST_TEXT = 200
 
 
 @dataclass(frozen=True)
@@ -98,11 +97,10 @@ def _make(source: ResultSource) -> CollectiveAnswer:
         times = [CollectiveTime(nbytes, simulate(schedule, nbytes, link).seconds) for nbytes in _SIZES]
     except HocketError as error:
         problem = problem or str(error)
-    parameters = {str(name)[:_MOST_TEXT]: str(value)[:_MOST_TEXT] for name, value in schedule.parameters.items()}
     return CollectiveAnswer(
-        schedule.collective, schedule.algorithm[:_MOST_TEXT], parameters, schedule.num_ranks, schedule.num_blocks,
-        len(schedule), schedule.ports, proof, problem, _LATENCY_US, _BANDWIDTH_GB_S, times, _rounds(schedule),
-        _sent_blocks(schedule),
+        schedule.collective, shorten(schedule.algorithm), shorten_all(schedule.parameters),
+        schedule.num_ranks, schedule.num_blocks, len(schedule), schedule.ports, proof, problem, _LATENCY_US,
+        _BANDWIDTH_GB_S, times, _rounds(schedule), _sent_blocks(schedule),
     )  # fmt: skip
 
 

@@ -8,14 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hocket.observe.fabric_file import HEAD, FabricFile, FabricLink
-from hocket.observe.serve.result import ResultFile, ResultKind, ResultSource
+from hocket.observe.serve.result import ResultFile, ResultKind, ResultSource, shorten
 
 _MOST_SINGLE = 40
 """Of more hosts, those of a switch are drawn as one."""
 _MOST_ROWS = 10_000
 _MOST_NODES, _MOST_LINES = 2000, 1000
 """Of more nodes of the picture, only the ends of the most used lines are in it."""
-_MOST_TEXT = 200
 _Ends = tuple[str, str]
 _Order = tuple[tuple[str, int], ...]
 
@@ -161,14 +160,14 @@ def _make(source: ResultSource) -> FabricAnswer:
         fabric.num_ports, fabric.sweep_s, fabric.interval_s, nodes, lines[:_MOST_ROWS], len(lines),
         _switches(fabric, levels),
         [
-            FabricLinkRow(_short(each.name), each.port, _short(each.to.name), each.to.port, _short(each.speed),
+            FabricLinkRow(shorten(each.name), each.port, shorten(each.to.name), each.to.port, shorten(each.speed),
                           each.nbytes_s, each.use, each.waits)
             for each in sorted(fabric.links, key=_by_use)[:_MOST_ROWS]
         ],
-        [FabricErrorRow(_short(each.name), each.port, _short(each.counter), each.value, each.more)
+        [FabricErrorRow(shorten(each.name), each.port, shorten(each.counter), each.value, each.more)
          for each in fabric.errors[:_MOST_ROWS]],
-        [FabricChangeRow(_short(each.name), each.number, _short(each.kind)) for each in fabric.changes[:_MOST_ROWS]],
-        [SilentPort(_short(each.name), each.port) for each in fabric.without_answer[:_MOST_ROWS]],
+        [FabricChangeRow(shorten(each.name), each.number, shorten(each.kind)) for each in fabric.changes[:_MOST_ROWS]],
+        [SilentPort(shorten(each.name), each.port) for each in fabric.without_answer[:_MOST_ROWS]],
     )  # fmt: skip
 
 
@@ -179,10 +178,6 @@ def _cable(link: FabricLink) -> frozenset[tuple[str, int]]:
 
 def _by_use(link: FabricLink | DrawnLine) -> tuple[bool, float, float]:
     return link.use is None, -(link.use or 0.0), -(link.nbytes_s or 0.0)
-
-
-def _short(text: str) -> str:
-    return text[:_MOST_TEXT]
 
 
 def _neighbors(fabric: FabricFile) -> Mapping[str, set[str]]:
@@ -214,7 +209,7 @@ def _picture(fabric: FabricFile, levels: Mapping[str, int]) -> tuple[list[DrawnN
     if sum(kind == "adapter" for kind in kinds.values()) > _MOST_SINGLE:
         groups |= {guid: _group(neighbors[guid], kinds) for guid, kind in kinds.items() if kind == "adapter"}
     sizes = Counter(groups.values())
-    names = {node.guid: _short(node.name) for node in fabric.nodes}
+    names = {node.guid: shorten(node.name) for node in fabric.nodes}
     nodes: dict[str, DrawnNode] = {}
     for guid, group in groups.items():
         title = names[guid] if group == guid else names.get(group.removeprefix(_HOSTS_OF), "no switch")
@@ -271,7 +266,7 @@ def _switches(fabric: FabricFile, levels: Mapping[str, int]) -> list[FabricSwitc
     errors = Counter(each.guid for each in fabric.errors)
     silent = Counter(each.guid for each in fabric.without_answer)
     rows = [
-        FabricSwitchRow(_short(node.name), levels[node.guid], len(own_hosts[node.guid]), len(cables[node.guid]),
+        FabricSwitchRow(shorten(node.name), levels[node.guid], len(own_hosts[node.guid]), len(cables[node.guid]),
                         sent[node.guid], max(uses[node.guid], default=None), errors[node.guid], silent[node.guid])
         for node in fabric.nodes
         if node.kind != "adapter"

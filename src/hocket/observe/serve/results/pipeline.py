@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 
 from hocket.errors import HocketError, InvalidArgument
 from hocket.observe.serve.pipeline_action import PipelineAction
-from hocket.observe.serve.result import ResultFile, ResultKind, ResultSource
+from hocket.observe.serve.result import ResultFile, ResultKind, ResultSource, shorten, shorten_all
 from hocket.pipeline import Action, PipelineSchedule, simulate, validate
 from hocket.pipeline.bound import bound_of
 from hocket.pipeline.formats import _tokens, json, text
 
 _MOST_ACTIONS = 50_000
 """More are neither drawn nor looked at: a file can name far more micro-batches than it has actions."""
-_MOST_TEXT = 200
 
 
 @dataclass(frozen=True)
@@ -76,10 +75,9 @@ def _load(file: ResultFile) -> PipelineSchedule:
 
 def _make(source: ResultSource) -> PipelineAnswer:
     schedule: PipelineSchedule = source.value
-    parameters = {str(name)[:_MOST_TEXT]: str(value)[:_MOST_TEXT] for name, value in schedule.parameters.items()}
     facts = (
-        schedule.name[:_MOST_TEXT], parameters, schedule.num_ranks, schedule.num_stages, schedule.num_pipes,
-        schedule.num_micro_batches, schedule.num_steps, len(schedule),
+        shorten(schedule.name), shorten_all(schedule.parameters), schedule.num_ranks, schedule.num_stages,
+        schedule.num_pipes, schedule.num_micro_batches, schedule.num_steps, len(schedule),
     )  # fmt: skip
     problem = ""
     try:

@@ -55,7 +55,10 @@ class TuningChoice:
 
 @dataclass(frozen=True)
 class TuningRegret:
-    """What a choice of a running program cost by this table: of all these operations together."""
+    """What a choice of a running program cost by this table: of all these operations together.
+
+    See `hocket.tune.Regret`.
+    """
 
     observations: str
     op: str
@@ -68,6 +71,7 @@ class TuningRegret:
     best: str
     best_s: float
     cost_s: float
+    is_extrapolated: bool
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,7 @@ def _make(source: ResultSource) -> TuningAnswer:
     regrets = [
         TuningRegret(
             each.name, row.op, row.dtypes, row.num_ranks, row.nbytes, row.count, row.carrier, row.median_s,
-            regret.best, regret.best_s, regret.seconds,
+            regret.best, regret.best_s, regret.seconds, regret.is_extrapolated,
         )
         for each in seen
         for regret in regrets_of(each.value.rows, table)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hocket.observe.analysis.findings import MIDDLE, ORDER
+from hocket.observe.analysis.unfinished import UnfinishedOperation
 from hocket.observe.serve.view import View, ViewSource, ViewWindow
 
 if TYPE_CHECKING:
@@ -27,34 +28,6 @@ class FindingRow:
     process: int
     rank: int
     text: str
-
-
-@dataclass(frozen=True)
-class UnfinishedRow:
-    """An operation that is under way, or never completed in a run that is over; ranks are those in the communicator.
-
-    Args:
-        op, communicator, job, number, nbytes: which one.
-        peer: other side of a message, root of a collective; -1: it has none.
-        began_s: when the first rank began it.
-        seconds: since then, at the latest look; in a run that is over, until it failed or the ranks were last seen.
-        entered, missing, unknown: ranks that are in it, that have not begun it, and that may or may not have begun it,
-            such as "0-3,7".
-        doing: what missing ranks do instead.
-    """
-
-    op: str
-    communicator: str
-    job: int
-    number: int
-    peer: int
-    nbytes: int
-    began_s: float
-    seconds: float
-    entered: str
-    missing: str
-    unknown: str
-    doing: str
 
 
 @dataclass(frozen=True)
@@ -104,7 +77,7 @@ class OverviewView:
     begin_s: float
     end_s: float
     num_jobs: int
-    unfinished: list[UnfinishedRow]
+    unfinished: list[UnfinishedOperation]
     findings: list[FindingRow]
     totals: list[LayerTotal]
     over_time: LayerSeries
@@ -138,7 +111,7 @@ def _make(source: ViewSource, window: ViewWindow) -> OverviewView:
         begin_s=begin_s,
         end_s=end_s,
         num_jobs=source.rows(_jobs)[0]["num_jobs"],
-        unfinished=[UnfinishedRow(**row) for row in source.rows(_unfinished)],
+        unfinished=[UnfinishedOperation(**row) for row in source.rows(_unfinished)],
         findings=[FindingRow(**row) for row in source.rows(findings_in_order)],
         totals=[LayerTotal(**row) for row in totals],
         over_time=_series(over_time, width_s, first_s, last_s),

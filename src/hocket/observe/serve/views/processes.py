@@ -70,7 +70,7 @@ def _processes(table: Tables) -> ir.Table:
 
 
 def _problems(table: Tables) -> ir.Table:
-    return table("problems").order_by("process", "text").limit(_MOST_PROBLEMS)
+    return table("problems").order_by("process", "text", "host", "rank").limit(_MOST_PROBLEMS)
 
 
 def _samples(table: Tables) -> ir.Table:

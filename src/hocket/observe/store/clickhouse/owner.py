@@ -25,16 +25,16 @@ from hocket.observe.store.clickhouse.writing import RoundRows, RoundWriter
 from hocket.observe.store.columns import TABLE_COLUMNS
 from hocket.observe.store.interface import IngestAnswer, RunInStore, answer_waiting
 from hocket.observe.store.owner import MOST_QUEUED_NBYTES, Retention
-from hocket.observe.store.queued_rows import QueuedRows, gather
+from hocket.observe.store.queued_rows import RowQueue
 from hocket.observe.store.segments import check_run_name
 from hocket.observe.store.senders import SenderRows
+from hocket.observe.store.store_problems import StoreProblems
 
 _GATHER_S = 0.2
 """Few rows wait so long for others: ClickHouse wants few and large inserts."""
 _TIDY_S = 30.0
 _CLOSE_S = 30.0
 _ROUND_S, _LOOK_S = 30.0, 0.1
-_MOST_PROBLEM = 500
 
 
 class ClickHouseOwner:
@@ -72,11 +72,9 @@ class ClickHouseOwner:
         self._lease.take()
         self._runs: dict[str, ClickHouseRun] = {}
         self._runs_lock = Lock()
-        self._problems: dict[str, str] = {}
-        self._queue: list[RoundRows] = []
-        self._queued_nbytes = 0
+        self._problems = StoreProblems()
         self._changed = Condition()
-        self._most_queued_nbytes = most_queued_nbytes
+        self._queue: RowQueue[ClickHouseRun] = RowQueue(self._changed, most_queued_nbytes)
         self._round: list[RoundRows] = []
         self._lost: Exception | None = None
         self._is_stale = False
@@ -192,17 +190,12 @@ class ClickHouseOwner:
 
     def report(self, place: str, problem: str) -> None:
         """Show a problem of something that goes on beside the store; "": it is gone."""
-        with self._runs_lock:
-            if problem:
-                self._problems[place] = problem[:_MOST_PROBLEM]
-            else:
-                self._problems.pop(place, None)
+        self._problems.report(place, problem)
 
     @property
     def problems(self) -> dict[str, str]:
         """What went wrong while nobody asked, by place: it is tried again."""
-        with self._runs_lock:
-            return dict(self._problems)
+        return self._problems.listed()
 
     def submit(
         self, run: RunInStore, table: str, sender: str, first_row: int, rows: Any, nbytes: int
@@ -214,7 +207,6 @@ class ClickHouseOwner:
         """
         assert isinstance(run, ClickHouseRun)
         piece = SenderRows(sender, first_row, rows)
-        done: Future[IngestAnswer] = Future()
         with self._changed:
             if self._is_closing.is_set():
                 raise ResourceExhausted("the store is being closed")
@@ -222,36 +214,27 @@ class ClickHouseOwner:
                 raise _away(self._lost)
             if self._is_stale:
                 raise ResourceExhausted("what is stored is being read again: send it again later")
-            if self._queued_nbytes + nbytes > self._most_queued_nbytes:
-                raise ResourceExhausted(f"{self._queued_nbytes} bytes wait for being stored: send it again later")
             with self._runs_lock:
                 if self._runs.get(run.name) is not run:
                     raise InvalidArgument(f"run {run.name} was removed")
-            if (answer := run.senders.claim(table, piece)) is None:
-                self._queue.append(QueuedRows(run, table, piece, nbytes, done, monotonic()))
-                self._queued_nbytes += nbytes
-                self._changed.notify_all()
-                return done
-        done.set_result(answer)
-        return done
+            return self._queue.submit(run, table, piece, nbytes)
 
     def _write(self) -> None:
         while True:
             with self._changed:
-                while not self._queue and not self._is_stale and not self._is_closing.is_set():
+                while not self._queue.rows and not self._is_stale and not self._is_closing.is_set():
                     self._changed.wait()
-                if self._is_closing.is_set() and (self._is_stale or not self._queue):
+                if self._is_closing.is_set() and (self._is_stale or not self._queue.rows):
                     return
                 if not self._is_stale:
-                    gather(self._queue, self._changed, _GATHER_S, self._is_closing)
-                taken, self._queue = self._queue, []
+                    self._queue.gather(_GATHER_S, self._is_closing)
+                taken = self._queue.take()
                 self._round = taken
             try:
                 with self._inserting:
                     if self._is_stale:
                         with self._changed:  # what was claimed before has no claim any more
-                            taken += self._queue
-                            self._queue = []
+                            taken += self._queue.take()
                         self._restore()
                         again = ResourceExhausted("what is stored was read again: send it again")
                         for each in taken:
@@ -262,7 +245,7 @@ class ClickHouseOwner:
                 self._fail(taken, error)
                 self._is_closing.wait(1.0)
             with self._changed:
-                self._queued_nbytes -= sum(each.nbytes for each in taken)
+                self._queue.release(taken)
                 self._round = []
 
     def _write_round(self, taken: list[RoundRows]) -> None:
@@ -286,9 +269,7 @@ class ClickHouseOwner:
     def _refuse_following(self, refused: dict[tuple[int, str, str], Exception]) -> None:
         """Refuse queued rows that count on others, which were refused."""
         with self._changed:
-            late = [each for each in self._queue if (id(each.run), each.table, each.piece.sender) in refused]
-            self._queue = [each for each in self._queue if each not in late]
-            self._queued_nbytes -= sum(each.nbytes for each in late)
+            late = self._queue.drop(lambda each: (id(each.run), each.table, each.piece.sender) in refused)
             for each in late:
                 each.run.senders.give_up(each.table, each.piece.sender)
         for each in late:
@@ -298,8 +279,7 @@ class ClickHouseOwner:
         """Nobody knows what of these rows is stored: their senders ask again, after it has been read."""
         with self._changed:
             self._is_stale = True
-            self._queued_nbytes -= sum(each.nbytes for each in self._queue)
-            failed, self._queue = [*taken, *self._queue], []
+            failed = [*taken, *self._queue.drop(lambda _: True)]
         self.report("ClickHouse", f"{type(error).__name__}: {error}")
         if not isinstance(error, HocketError):
             error = RecorderError(f"the rows cannot be stored: {type(error).__name__}: {error}")
@@ -324,13 +304,13 @@ class ClickHouseOwner:
     def _note_lost(self, error: Exception | None) -> None:
         with self._changed:
             self._lost = error
-            waiting = [*self._round, *self._queue]
+            waiting = [*self._round, *self._queue.rows]
         if error is not None:
             self.report("ClickHouse", str(error))
             for each in waiting:  # they are stored later, and whoever sends them again is told so
                 answer_waiting(each.done, _away(error))
         else:
-            self._clear("ClickHouse")
+            self.report("ClickHouse", "")
 
     def _renew(self) -> None:
         while not self._is_closing.wait(RENEW_S):
@@ -342,7 +322,7 @@ class ClickHouseOwner:
             except Exception as error:  # the thread must go on
                 self.report("lease", str(error))
             else:
-                self._clear("lease")
+                self.report("lease", "")
 
     def _take_again(self) -> None:
         """Take the lease after it was over: another owner may have come and gone, so what is stored is read again."""
@@ -366,10 +346,6 @@ class ClickHouseOwner:
         finally:
             self._inserting.release()
 
-    def _clear(self, place: str) -> None:
-        with self._runs_lock:
-            self._problems.pop(place, None)
-
     def _replace(self, run: ClickHouseRun, table: str, rows: Any) -> int:
         with self._excluding_rounds():
             return self._writer.replace(run, table, rows)
@@ -377,12 +353,7 @@ class ClickHouseOwner:
     def _tidy(self) -> None:
         while not self._is_closing.wait(_TIDY_S):
             for place, work in (("tables that change", self._remove_replaced), ("retention", self._forget)):
-                try:
-                    work()
-                except Exception as error:  # the thread must go on
-                    self.report(place, f"{type(error).__name__}: {error}")
-                else:
-                    self._clear(place)
+                self._problems.attempt(place, work)
 
     def _remove_replaced(self) -> None:
         """Remove rows that were replaced as a whole; those that were still asked when it was last looked stay."""

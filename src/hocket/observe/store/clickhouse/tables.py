@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from hocket.errors import RecorderError
 from hocket.observe.store.clickhouse.server import ClickHouseServer
-from hocket.observe.store.columns import BOOLEAN, INTEGER, NUMBER, TABLE_COLUMNS, TEXT
+from hocket.observe.store.columns import BOOLEAN, INTEGER, NUMBER, SCHEMA_VERSION, TABLE_COLUMNS, TEXT
 
-VERSION = 1
 DERIVED = "~"
 """The sender of rows that are replaced as a whole; no sender has this name."""
 _TYPES = {TEXT: "LowCardinality(String)", INTEGER: "Int64", NUMBER: "Float64", BOOLEAN: "Bool"}
@@ -67,7 +66,7 @@ def make_tables(server: ClickHouseServer, database: str) -> None:
     server.do(f"CREATE DATABASE IF NOT EXISTS {database}")
     server.do(f"CREATE TABLE IF NOT EXISTS {database}.version (version Int64) ENGINE = MergeTree ORDER BY version")
     if not check_version(server, database):
-        server.do(f"INSERT INTO {database}.version SELECT {VERSION}")
+        server.do(f"INSERT INTO {database}.version SELECT {SCHEMA_VERSION}")
     for table, columns in TABLE_COLUMNS.items():
         listed = ", ".join(f"{name} {_TYPES[kind]}" for name, kind in columns.items())
         order = next((name for name in _TIMES if name in columns), "sender_row")
@@ -84,9 +83,12 @@ def check_version(server: ClickHouseServer, database: str) -> bool:
         RecorderError: they are of another version; names both.
     """
     versions = [row[0] for row in server.ask(f"SELECT DISTINCT version FROM {database}.version").rows]
-    if versions not in ([], [VERSION]):
+    if versions not in ([], [SCHEMA_VERSION]):
         found = ", ".join(map(str, sorted(versions)))
-        raise RecorderError(f"database {database} has tables of version {found}, and this hocket writes {VERSION}")
+        raise RecorderError(
+            f"database {database} has tables of version {found}, and this hocket writes {SCHEMA_VERSION}: "
+            "push its runs into another database"
+        )
     return bool(versions)
 
 
