@@ -22,7 +22,7 @@ CASES = {
     "engines.py": (2, "parameter-server-async: 9"),
     "spawn.py": (None, "both ranks have the same result: True"),
 }
-LONG = {"bench.py", "simulate.py", "train.py", "engines.py"}  # take 10 s or more; other tests cover the features that they show
+LONG = {"bench.py", "engines.py", "simulate.py", "train.py"}  # take 10 s or more; other tests show what they do
 
 
 def test_all_are_listed() -> None:

@@ -18,7 +18,7 @@ from hocket.comm import Communicator
 from hocket.errors import ResourceExhausted
 from hocket.train import TensorSpec
 from hocket.train.engines.parameter_server import ParameterServer
-from hocket.train.engines.servers.messages import HEAD_NBYTES, BadMessage, Head, Kind
+from hocket.train.engines.servers.messages import HEAD_NBYTES, BadMessage, MessageHead, MessageKind
 
 from .. import program
 from ..load import scaled
@@ -132,7 +132,7 @@ def test_strangers_are_refused_and_disturb_nobody() -> None:
             with grpc.insecure_channel(server.address, [("grpc.enable_http_proxy", 0)]) as channel:
                 exchange = channel.unary_unary("/hocket.ParameterServer/Exchange")
                 size = sum(spec.nbytes for spec in TENSORS)
-                forged = Head(Kind.GRADIENTS, 0, 0, 1, size).pack(KEY) + bytes(size)
+                forged = MessageHead(MessageKind.GRADIENTS, 0, 0, 1, size).pack(KEY) + bytes(size)
                 for message in (b"", bytes(HEAD_NBYTES - 1), bytes(HEAD_NBYTES), forged, generator.randbytes(5000)):
                     assert _code(lambda sent=message: exchange(sent, timeout=10)) == grpc.StatusCode.UNAUTHENTICATED
                 assert _code(lambda: exchange(bytes(1 << 24), timeout=10)) == grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -157,11 +157,11 @@ def test_a_message_that_comes_again_is_refused() -> None:
             with grpc.insecure_channel(engine.servers[0].address, [("grpc.enable_http_proxy", 0)]) as channel:
                 exchange = channel.unary_unary("/hocket.ParameterServer/Exchange")
                 for rank, parcel, step, nbytes in ((0, 0, 0, size), (5, 0, 1, size), (0, 9, 1, size), (0, 0, 1, 4)):
-                    message = Head(Kind.GRADIENTS, rank, parcel, step, nbytes).pack(key) + bytes(nbytes)
+                    message = MessageHead(MessageKind.GRADIENTS, rank, parcel, step, nbytes).pack(key) + bytes(nbytes)
                     code = _code(lambda sent=message: exchange(sent, timeout=10))
                     assert code == grpc.StatusCode.FAILED_PRECONDITION
-                for kind in (Kind.SETTINGS, Kind.LEAVE, Kind.PULL, Kind.VALUES):
-                    message = Head(kind, 0, 0, 1, 0).pack(key)
+                for kind in (MessageKind.SETTINGS, MessageKind.LEAVE, MessageKind.PULL, MessageKind.VALUES):
+                    message = MessageHead(kind, 0, 0, 1, 0).pack(key)
                     code = _code(lambda sent=message: exchange(sent, timeout=10))
                     assert code == grpc.StatusCode.FAILED_PRECONDITION
             assert _sum_is_right(engine)
@@ -179,14 +179,14 @@ def _code(call: Any) -> Any:
 
 def test_a_head_is_taken_whole_or_not_at_all() -> None:
     generator = random.Random(0)
-    message = Head(Kind.GRADIENTS, 1, 2, 3, 4).pack(KEY) + b"abcd"
-    assert Head.unpack(message, KEY) == Head(Kind.GRADIENTS, 1, 2, 3, 4)
+    message = MessageHead(MessageKind.GRADIENTS, 1, 2, 3, 4).pack(KEY) + b"abcd"
+    assert MessageHead.unpack(message, KEY) == MessageHead(MessageKind.GRADIENTS, 1, 2, 3, 4)
     damaged = [message[:length] for length in range(len(message))] + [message + b"e"]
     for place in range(HEAD_NBYTES):
         damaged.append(message[:place] + bytes([message[place] ^ generator.randrange(1, 256)]) + message[place + 1 :])
     for each in damaged:
         with pytest.raises(BadMessage):
-            Head.unpack(each, KEY)
+            MessageHead.unpack(each, KEY)
 
 
 def _with_port(comm: Communicator, port: int) -> tuple[str, str]:

@@ -23,11 +23,8 @@ _LEAST_ROUNDS = 6
 
 def main(options: Mapping[str, Any]) -> None:
     """Measure the engines; rank 0 writes the results."""
-    import torch
-
     from hocket.train.engines.timing import EngineStep, make_step
 
-    torch.set_num_threads(1)
     comm = init(backends=options["backends"], timeout=300.0)
     steps: list[EngineStep] = []
     contenders = []

@@ -12,7 +12,7 @@ from hocket.comm import Communicator
 from hocket.errors import ResourceExhausted
 from hocket.train.engines.engine import SummingEngine, TensorSpec
 from hocket.train.engines.in_order import InOrder
-from hocket.train.engines.ordered_sums import Waitable, check_backend, start_sum
+from hocket.train.engines.ordered_sums import PendingSum, check_backend, start_sum
 
 
 @dataclass
@@ -127,7 +127,7 @@ class BucketEngine(SummingEngine):
         torch._foreach_copy_(self._parts(bucket), [self._given[each].view(-1) for each in bucket.tensors])
         bucket.work = self._sum(bucket.buffer)
 
-    def _sum(self, bucket: torch.Tensor) -> Waitable:
+    def _sum(self, bucket: torch.Tensor) -> PendingSum:
         """Start to sum a bucket over all ranks, in place."""
         return start_sum(
             self._comm,

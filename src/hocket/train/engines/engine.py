@@ -20,6 +20,11 @@ class TensorSpec:
         name: its name, equal on all ranks, such as "layer1.weight".
         shape: its shape.
         dtype: its data type.
+
+    Examples:
+        >>> import torch
+        >>> hk.train.TensorSpec("layer1.weight", (64, 3), torch.float32).nbytes
+        768
     """
 
     name: str
@@ -45,6 +50,17 @@ class GradientEngine(ABC):
         tensors: the gradients, equal on all ranks.
         exact: whether sums add the ranks' tensors one after the other, in the order of ranks.
         timeout_s: timeout of every wait, in seconds.
+
+    Examples:
+        >>> import torch
+        >>> weight = torch.full((3,), comm.rank + 1.0)
+        >>> tensors = [hk.train.TensorSpec("weight", (3,), torch.float32)]
+        >>> engine = hk.train.gradient_engines()["ring"](comm, tensors, exact=False, timeout_s=30.0)
+        >>> engine.start(0, weight)
+        >>> engine.finish()
+        >>> weight.tolist()  # 1 + 2
+        [3.0, 3.0, 3.0]
+        >>> engine.close()
     """
 
     has_order = True

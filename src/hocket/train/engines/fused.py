@@ -30,7 +30,7 @@ _IDLE_AFTER_S, _IDLE_CYCLE_S = 0.2, 0.02
 """Ranks that have had no gradients for so long meet less often, so that they leave the processors to others."""
 
 
-class Fused(SummingEngine):
+class FusedAllReduce(SummingEngine):
     """Fused all-reduces with negotiation.
 
     Args:
@@ -231,4 +231,4 @@ class Fused(SummingEngine):
         return self._buffers[dtype]
 
 
-ENGINE = Fused
+ENGINE = FusedAllReduce

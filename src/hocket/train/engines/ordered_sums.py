@@ -11,7 +11,7 @@ from hocket.errors import BackendUnavailable
 from hocket.suggestions import unknown
 
 
-class Waitable(Protocol):
+class PendingSum(Protocol):
     """A sum in flight."""
 
     def wait(self, timeout: float | None = None) -> None:
@@ -26,7 +26,7 @@ def start_sum(
     exact: bool,
     backend: str | None = None,
     algorithm: str | None = None,
-) -> Waitable:
+) -> PendingSum:
     """Start to sum a tensor over all ranks, in place.
 
     Args:
@@ -46,7 +46,7 @@ def start_sum(
             return _GatheredSum(comm, tensor, timeout_s, backend)
         chosen = {"backend": "shm", "algorithm": "native"}
     given = {name: value for name, value in chosen.items() if value is not None}
-    work: Waitable = comm.all_reduce(tensor, async_op=True, timeout=timeout_s, **given)
+    work: PendingSum = comm.all_reduce(tensor, async_op=True, timeout=timeout_s, **given)
     return work
 
 
@@ -66,7 +66,7 @@ class _GatheredSum:
         self._tensor = tensor
         self._rows = torch.empty((comm.size, *tensor.shape), dtype=tensor.dtype)
         chosen: dict[str, Any] = {} if backend is None else {"backend": backend}
-        self._work: Waitable = comm.all_gather(self._rows, tensor, async_op=True, timeout=timeout_s, **chosen)
+        self._work: PendingSum = comm.all_gather(self._rows, tensor, async_op=True, timeout=timeout_s, **chosen)
 
     def wait(self, timeout: float | None = None) -> None:
         self._work.wait(timeout=timeout)

@@ -16,10 +16,10 @@ from hocket.comm import Communicator
 from hocket.train.engines.engine import SummingEngine, TensorSpec
 from hocket.train.engines.servers.client import ServerClient
 from hocket.train.engines.servers.launching import ServerAddress
-from hocket.train.engines.servers.messages import Kind
+from hocket.train.engines.servers.messages import MessageKind
 from hocket.train.engines.servers.payloads import make_payload
-from hocket.train.engines.servers.process import ServerTask
-from hocket.train.engines.servers.shards import ParcelPlan, Piece, check_server_options
+from hocket.train.engines.servers.process import GradientServerTask
+from hocket.train.engines.servers.shards import ParcelPlan, TensorPiece, check_server_options
 
 
 class ParameterServer(SummingEngine):
@@ -58,8 +58,10 @@ class ParameterServer(SummingEngine):
         self._step = 0
         self._flats: list[torch.Tensor | None] = [None] * len(self.tensors)
 
-        def make_task(server: int, address: str, port: int, key: bytes, most_nbytes: int) -> tuple[ServerTask, bytes]:
-            return ServerTask(
+        def make_task(
+            server: int, address: str, port: int, key: bytes, most_nbytes: int
+        ) -> tuple[GradientServerTask, bytes]:
+            return GradientServerTask(
                 address,
                 port,
                 key.hex(),
@@ -93,7 +95,7 @@ class ParameterServer(SummingEngine):
             self._missing[place] -= 1
             if not self._missing[place]:
                 content = self._payload.put(place, self._step, self._pieces(place))
-                self._client.call(Kind.GRADIENTS, place, self._step, content)
+                self._client.call(MessageKind.GRADIENTS, place, self._step, content)
 
     def finish(self) -> None:
         """See `SummingEngine.finish`.
@@ -118,7 +120,7 @@ class ParameterServer(SummingEngine):
     def _pieces(self, place: int) -> list[torch.Tensor]:
         return [self._elements(piece) for piece in self._plan.parcels[place].pieces]
 
-    def _elements(self, piece: Piece) -> torch.Tensor:
+    def _elements(self, piece: TensorPiece) -> torch.Tensor:
         flat = self._flats[piece.tensor]
         assert flat is not None
         return flat[piece.begin : piece.end]

@@ -62,6 +62,11 @@ class EngineChoice:
     Args:
         name: see `gradient_engines`.
         options: of the engine, such as {"num_servers": 2}.
+
+    Examples:
+        >>> choice = hk.train.EngineChoice("parameter-server", {"num_servers": 2})
+        >>> choice.updates, hk.train.EngineChoice("parameter-server-async").updates
+        (False, True)
     """
 
     name: str = DEFAULT

@@ -17,7 +17,7 @@ from hocket.train.engines.in_order import InOrder
 from hocket.train.engines.ordered_sums import check_backend, start_sum
 
 
-class Ring(SummingEngine):
+class RingAllReduce(SummingEngine):
     """A ring all-reduce of every tensor.
 
     Args:
@@ -68,4 +68,4 @@ class Ring(SummingEngine):
         self._works.append(work)
 
 
-ENGINE = Ring
+ENGINE = RingAllReduce

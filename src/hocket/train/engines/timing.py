@@ -32,7 +32,7 @@ class EngineStep:
 def make_step(
     choice: EngineChoice, comm: Communicator, shapes: Mapping[str, tuple[int, ...]], compute_s: float = 0.0
 ) -> EngineStep:
-    """Return a step of an engine, after a check of its sums; called by all ranks.
+    """Return a step of an engine, after a check of its sums; called by all ranks. Torch then has one thread.
 
     Args:
         choice: an engine that sums.
@@ -47,6 +47,7 @@ def make_step(
     """
     if choice.updates:
         raise InvalidArgument(f"engine {choice.name!r} changes the parameters itself, and has no sums to measure")
+    torch.set_num_threads(1)  # ranks that share cores would wait for each other's threads
     tensors = [TensorSpec(name, shape, torch.float32) for name, shape in shapes.items()]
     engine = choice.make(comm, tensors, exact=False, timeout_s=_TIMEOUT_S)
     gradients = [torch.full(spec.shape, comm.rank + 1.0) for spec in tensors]

@@ -10,9 +10,9 @@ import torch
 from hocket.comm import Communicator
 from hocket.train.engines.engine import TensorSpec, UpdatingEngine
 from hocket.train.engines.servers.client import ServerClient
-from hocket.train.engines.servers.messages import HEAD_NBYTES, Kind
+from hocket.train.engines.servers.messages import HEAD_NBYTES, MessageKind
 from hocket.train.engines.servers.optimizers import ServedOptimizer, TorchServedOptimizer
-from hocket.train.engines.servers.process import ServerTask, Updating
+from hocket.train.engines.servers.process import GradientServerTask, Updating
 from hocket.train.engines.servers.shards import ParcelPlan, check_server_options
 
 
@@ -56,14 +56,16 @@ class UpdatingServers(UpdatingEngine):
         self._step = 0
         self._is_closed = False
 
-        def make_task(server: int, address: str, port: int, key: bytes, most_nbytes: int) -> tuple[ServerTask, bytes]:
+        def make_task(
+            server: int, address: str, port: int, key: bytes, most_nbytes: int
+        ) -> tuple[GradientServerTask, bytes]:
             parcels = plan.of_server(server)
             tensors_of = {number: [piece.tensor for piece in plan.parcels[number].pieces] for number, _, _ in parcels}
             here = {number for of_parcel in tensors_of.values() for number in of_parcel}
             own = {identity: number for identity, number in numbers.items() if number in here}
             part = served.part(own, list(tensors_of.values()))
             content = cloudpickle.dumps(Updating(part, tensors_of, num_required))
-            return ServerTask(
+            return GradientServerTask(
                 address, port, key.hex(), comm.size, parcels, most_nbytes, update_nbytes=len(content)
             ), content
 
@@ -73,7 +75,7 @@ class UpdatingServers(UpdatingEngine):
         """See `UpdatingEngine.exchange`."""
         settings = self._optimizer.settings()
         if settings != self._settings:
-            self._client.tell(Kind.SETTINGS, settings.encode())
+            self._client.tell(MessageKind.SETTINGS, settings.encode())
             self._settings = settings
         for place, parcel in enumerate(self._plan.parcels):
             own = [gradients[piece.tensor] for piece in parcel.pieces]
@@ -82,7 +84,7 @@ class UpdatingServers(UpdatingEngine):
                 for piece, each in zip(parcel.pieces, own, strict=True)
             ]
             parts = [bytes(each is not None for each in own), *(each.view(torch.uint8).numpy() for each in flats)]
-            self._client.call(Kind.GRADIENTS, place, self._step, parts)
+            self._client.call(MessageKind.GRADIENTS, place, self._step, parts)
         self._step += 1
         self._take_answers()
 
@@ -90,10 +92,10 @@ class UpdatingServers(UpdatingEngine):
         """End the training: tell the servers that no more gradients come, wait until all ranks have done so, get the
         last parameters, which are equal on all ranks, and end the servers. Idempotent."""
         if self._client.is_whole and not self._is_closed:
-            self._client.tell(Kind.LEAVE)
+            self._client.tell(MessageKind.LEAVE)
             self._client.wait_for_others()
             for place in range(len(self._plan.parcels)):
-                self._client.call(Kind.PULL, place, self._step, [])
+                self._client.call(MessageKind.PULL, place, self._step, [])
             self._take_answers()
         self._is_closed = True
         self._client.close()

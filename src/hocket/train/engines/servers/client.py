@@ -13,8 +13,8 @@ from typing import Any
 from hocket.comm import Communicator
 from hocket.errors import AuthenticationError, CommTimeout, HocketError, MissingPackage, PeerFailure
 from hocket.train.engines.servers.launching import ServerAddress, Servers
-from hocket.train.engines.servers.messages import HEAD_NBYTES, KEY_NBYTES, BadMessage, Head, Kind, key_for
-from hocket.train.engines.servers.process import EXCHANGE, SERVICE, ServerTask, channel_options
+from hocket.train.engines.servers.messages import HEAD_NBYTES, KEY_NBYTES, BadMessage, MessageHead, MessageKind, key_for
+from hocket.train.engines.servers.process import EXCHANGE, SERVICE, GradientServerTask, channel_options
 from hocket.train.engines.servers.shards import ParcelPlan
 from hocket.train.engines.watch import Watch
 
@@ -26,7 +26,7 @@ _SETTINGS_NBYTES = 1 << 16
 _ASK_S = 2.0
 """Seconds that a server has for the answer which ranks are late."""
 
-MakeTask = Callable[[int, str, int, bytes, int], tuple[ServerTask, bytes]]
+MakeTask = Callable[[int, str, int, bytes, int], tuple[GradientServerTask, bytes]]
 """(number of the server, its address, its port, key, most bytes of a message) -> its task, and what follows it."""
 
 
@@ -73,7 +73,7 @@ class ServerClient:
         self._rank = comm.rank
         self._plan, self._is_in_memory = plan, is_in_memory
         self._timeout_s, self._close_s = timeout_s, min(timeout_s, close_s)
-        self._calls: dict[int, tuple[Kind, int, Any]] = {}
+        self._calls: dict[int, tuple[MessageKind, int, Any]] = {}
         self._other_error: Exception | None = None
         key = comm.broadcast_object(secrets.token_bytes(KEY_NBYTES) if comm.rank == 0 else None, 0)
         self._to_server, self._to_rank = key_for(key, is_answer=False), key_for(key, is_answer=True)
@@ -97,7 +97,7 @@ class ServerClient:
         """Where the servers run."""
         return self._servers.addresses
 
-    def call(self, kind: Kind, parcel: int, step: int, parts: Sequence[Any]) -> None:
+    def call(self, kind: MessageKind, parcel: int, step: int, parts: Sequence[Any]) -> None:
         """Send the elements of a parcel to its server.
 
         Args:
@@ -107,18 +107,18 @@ class ServerClient:
             parts: their bytes.
         """
         self.is_whole = False
-        head = Head(kind, self._rank, parcel, step, sum(len(part) for part in parts)).pack(self._to_server)
+        head = MessageHead(kind, self._rank, parcel, step, sum(len(part) for part in parts)).pack(self._to_server)
         server = self._plan.parcels[parcel].server
         self._calls[parcel] = kind, step, self._exchanges[server].future(b"".join([head, *parts]))
 
-    def tell(self, kind: Kind, content: bytes = b"") -> None:
+    def tell(self, kind: MessageKind, content: bytes = b"") -> None:
         """Tell something to all servers, and wait until they have taken it.
 
         Raises the errors of `answers`.
         """
         self.is_whole = False
         deadline = time.monotonic() + self._timeout_s
-        head = Head(kind, self._rank, 0, 0, len(content)).pack(self._to_server)
+        head = MessageHead(kind, self._rank, 0, 0, len(content)).pack(self._to_server)
         for server, call in [(each, self._exchanges[each.number].future(head + content)) for each in self.addresses]:
             self._wait(kind, 0, 0, call, deadline, server)
         self.is_whole = True
@@ -126,7 +126,7 @@ class ServerClient:
     def tell_arrival(self, rank: int, parcel: int, step: int) -> Any:
         """Tell a server that elements of another rank are in its memory; return a future of the answer, which comes
         when the sum is complete."""
-        head = Head(Kind.ARRIVED, rank, parcel, step, 0).pack(self._to_server)
+        head = MessageHead(MessageKind.ARRIVED, rank, parcel, step, 0).pack(self._to_server)
         return self._exchanges[self._plan.parcels[parcel].server].future(head)
 
     def fail(self, error: Exception) -> None:
@@ -176,7 +176,9 @@ class ServerClient:
         self._comm._leave(0.0)
         self._servers.close()
 
-    def _wait(self, kind: Kind, parcel: int, step: int, call: Any, deadline: float, server: ServerAddress) -> bytes:
+    def _wait(
+        self, kind: MessageKind, parcel: int, step: int, call: Any, deadline: float, server: ServerAddress
+    ) -> bytes:
         while True:
             try:
                 answer: bytes = call.result(timeout=_LOOK_S)
@@ -191,13 +193,13 @@ class ServerClient:
             else:
                 return self._checked(answer, kind.answer, parcel, step, server)
 
-    def _checked(self, answer: bytes, kind: Kind, parcel: int, step: int, server: ServerAddress) -> bytes:
+    def _checked(self, answer: bytes, kind: MessageKind, parcel: int, step: int, server: ServerAddress) -> bytes:
         try:
-            head = Head.unpack(answer, self._to_rank)
+            head = MessageHead.unpack(answer, self._to_rank)
             if (head.kind, head.parcel, head.step) != (kind, parcel, step):
                 raise BadMessage(f"an answer is of parcel {head.parcel} in step {head.step}")
             wanted = 0 if self._is_in_memory else self._plan.numel(parcel) * self._plan.dtype(parcel).itemsize
-            if kind == Kind.VALUES and head.nbytes != wanted:
+            if kind == MessageKind.VALUES and head.nbytes != wanted:
                 raise BadMessage(f"an answer has {head.nbytes} bytes of parcel {parcel}")
         except BadMessage as error:
             raise AuthenticationError(f"{server}: {error}") from None
@@ -205,13 +207,13 @@ class ServerClient:
 
     def _late(self, parcel: int, step: int, server: ServerAddress) -> HocketError:
         """Return the error of a wait that took too long, with the ranks that have not sent their gradients."""
-        head = Head(Kind.WHO_IS_LATE, self._rank, parcel, step, 0).pack(self._to_server)
+        head = MessageHead(MessageKind.WHO_IS_LATE, self._rank, parcel, step, 0).pack(self._to_server)
         names = self._plan.names(parcel)
         try:
             answer = self._exchanges[server.number](head, timeout=_ASK_S)
         except self._grpc.RpcError:
             return CommTimeout(f"{server} did not answer within {self._timeout_s:g} s; it was asked for {names}")
-        body = self._checked(answer, Kind.LATE, parcel, step, server)[HEAD_NBYTES:]
+        body = self._checked(answer, MessageKind.LATE, parcel, step, server)[HEAD_NBYTES:]
         ranks = [int.from_bytes(body[place : place + 4], "little") for place in range(0, len(body), 4)]
         who = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
         return CommTimeout(

@@ -15,7 +15,7 @@ from typing import IO, cast
 
 from hocket.comm import Communicator
 from hocket.errors import HocketError, ResourceExhausted
-from hocket.train.engines.servers.process import ServerTask
+from hocket.train.engines.servers.process import GradientServerTask
 from hocket.train.engines.servers.shared_memory import BlockAddress
 
 _START_S = 60.0
@@ -73,7 +73,7 @@ class Servers:
         self,
         comm: Communicator,
         num_servers: int,
-        make_task: Callable[[int, str, int], tuple[ServerTask, bytes]],
+        make_task: Callable[[int, str, int], tuple[GradientServerTask, bytes]],
         ports: Sequence[int] = (),
     ) -> None:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -98,7 +98,7 @@ class Servers:
             raise
         self.addresses = sorted((each for of_rank, _ in of_ranks for each in of_rank), key=lambda each: each.number)
 
-    def _start(self, number: int, rank: int, task: ServerTask, content: bytes) -> ServerAddress:
+    def _start(self, number: int, rank: int, task: GradientServerTask, content: bytes) -> ServerAddress:
         process = subprocess.Popen(
             [sys.executable, "-m", "hocket.train.engines.servers.process"],
             stdin=subprocess.PIPE,

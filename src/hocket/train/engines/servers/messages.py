@@ -26,7 +26,7 @@ class BadMessage(Exception):
     """Bytes that no rank and no server of this job sends."""
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """What a message is."""
 
     GRADIENTS = 0
@@ -50,18 +50,18 @@ class Kind(IntEnum):
     """From a server: it has taken them."""
 
     @property
-    def answer(self) -> Kind:
+    def answer(self) -> MessageKind:
         """The kind of the answer to such a call."""
         return {
-            Kind.GRADIENTS: Kind.VALUES,
-            Kind.PULL: Kind.VALUES,
-            Kind.ARRIVED: Kind.VALUES,
-            Kind.WHO_IS_LATE: Kind.LATE,
-        }.get(self, Kind.DONE)
+            MessageKind.GRADIENTS: MessageKind.VALUES,
+            MessageKind.PULL: MessageKind.VALUES,
+            MessageKind.ARRIVED: MessageKind.VALUES,
+            MessageKind.WHO_IS_LATE: MessageKind.LATE,
+        }.get(self, MessageKind.DONE)
 
 
 @dataclass(frozen=True)
-class Head:
+class MessageHead:
     """The head of a message.
 
     Args:
@@ -72,7 +72,7 @@ class Head:
         nbytes: number of bytes that follow.
     """
 
-    kind: Kind
+    kind: MessageKind
     rank: int
     parcel: int
     step: int
@@ -84,7 +84,7 @@ class Head:
         return fields + hmac.digest(key, fields, "sha256")
 
     @classmethod
-    def unpack(cls, message: bytes, key: bytes) -> Head:
+    def unpack(cls, message: bytes, key: bytes) -> MessageHead:
         """Return the head of a received message.
 
         Raises:
@@ -98,9 +98,9 @@ class Head:
         magic, version, kind, rank, parcel, step, nbytes = _FIELDS.unpack(fields)
         if magic != _MAGIC or version != _VERSION:
             raise BadMessage(f"a message has version {version} of the protocol, this process {_VERSION}")
-        if kind not in tuple(Kind) or nbytes != len(message) - HEAD_NBYTES:
+        if kind not in tuple(MessageKind) or nbytes != len(message) - HEAD_NBYTES:
             raise BadMessage(f"a message of kind {kind} says that {nbytes} bytes follow, and {len(message)} came")
-        return cls(Kind(kind), rank, parcel, step, nbytes)
+        return cls(MessageKind(kind), rank, parcel, step, nbytes)
 
 
 def key_for(key: bytes, is_answer: bool) -> bytes:

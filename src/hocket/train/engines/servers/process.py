@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from hocket.train.engines.servers.messages import HEAD_NBYTES, BadMessage, Head, Kind, key_for
+from hocket.train.engines.servers.messages import HEAD_NBYTES, BadMessage, MessageHead, MessageKind, key_for
 from hocket.train.engines.servers.optimizers import ServerUpdate
 from hocket.train.engines.servers.refused import Refused
 from hocket.train.engines.servers.shared_memory import BlockAddress, MemoryBlock
@@ -30,7 +30,7 @@ SERVICE, EXCHANGE = "hocket.ParameterServer", "Exchange"
 
 
 @dataclass(frozen=True)
-class ServerTask:
+class GradientServerTask:
     """What a parameter server has to do.
 
     Args:
@@ -79,7 +79,7 @@ class Updating:
 
 def main() -> None:
     """Serve until the standard input ends."""
-    task = ServerTask(**json.loads(sys.stdin.buffer.readline()))
+    task = GradientServerTask(**json.loads(sys.stdin.buffer.readline()))
     # It comes through the pipe of the rank that started this process.
     updating = pickle.loads(sys.stdin.buffer.read(task.update_nbytes)) if task.update_nbytes else None
     # Ctrl-C goes to all processes of a terminal; ranks may still need this one to end in order.
@@ -95,7 +95,7 @@ def _end_with_rank() -> None:
     os._exit(0)
 
 
-async def _serve(task: ServerTask, updating: Updating | None) -> None:
+async def _serve(task: GradientServerTask, updating: Updating | None) -> None:
     import grpc
 
     torch.set_num_threads(1)
@@ -117,14 +117,14 @@ async def _serve(task: ServerTask, updating: Updating | None) -> None:
 
     async def exchange(message: bytes, context: Any) -> bytes:
         try:
-            head = Head.unpack(message, calls)
+            head = MessageHead.unpack(message, calls)
         except BadMessage as error:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
         try:
             content = await _answer(store, head, memoryview(message)[HEAD_NBYTES:])
         except Refused as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        return Head(head.kind.answer, 0, head.parcel, head.step, len(content)).pack(answers) + content
+        return MessageHead(head.kind.answer, 0, head.parcel, head.step, len(content)).pack(answers) + content
 
     server = grpc.aio.server(options=channel_options(task.most_nbytes))
     handler = grpc.unary_unary_rpc_method_handler(exchange)
@@ -139,20 +139,20 @@ async def _serve(task: ServerTask, updating: Updating | None) -> None:
         await server.wait_for_termination()
 
 
-async def _answer(store: Sums | Updates, head: Head, content: memoryview) -> bytes:
-    if head.kind == Kind.GRADIENTS:
+async def _answer(store: Sums | Updates, head: MessageHead, content: memoryview) -> bytes:
+    if head.kind == MessageKind.GRADIENTS:
         return await store.add(head.rank, head.parcel, head.step, content)
-    if head.kind == Kind.WHO_IS_LATE:
+    if head.kind == MessageKind.WHO_IS_LATE:
         return b"".join(rank.to_bytes(4, "little") for rank in store.late(head.parcel))
     if isinstance(store, Sums):
-        if head.kind == Kind.ARRIVED:
+        if head.kind == MessageKind.ARRIVED:
             return await store.arrive(head.rank, head.parcel, head.step)
         raise Refused(f"this server takes no calls of kind {head.kind.name}")
-    if head.kind == Kind.SETTINGS:
+    if head.kind == MessageKind.SETTINGS:
         store.set(content)
-    elif head.kind == Kind.PULL:
+    elif head.kind == MessageKind.PULL:
         return store.values(head.parcel)
-    elif head.kind == Kind.LEAVE:
+    elif head.kind == MessageKind.LEAVE:
         store.leave(head.rank)
     else:
         raise Refused(f"a server takes no calls of kind {head.kind.name}")

@@ -17,7 +17,7 @@ MOST_NBYTES = 1 << 30
 
 
 @dataclass(frozen=True)
-class Piece:
+class TensorPiece:
     """Consecutive elements of a tensor.
 
     Args:
@@ -31,7 +31,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Parcel:
+class ServerParcel:
     """What travels in one message: pieces of tensors of one data type that one server has.
 
     Args:
@@ -40,7 +40,7 @@ class Parcel:
     """
 
     server: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TensorPiece, ...]
 
 
 def check_server_options(num_servers: Any, message_nbytes: Any, ports: Any) -> None:
@@ -62,16 +62,14 @@ def check_server_options(num_servers: Any, message_nbytes: Any, ports: Any) -> N
 def assign(tensors: Sequence[TensorSpec], num_servers: int) -> list[int]:
     """Return the server of each tensor: the largest tensors first, each to the server with the fewest bytes.
 
-        Raises:
-            InvalidArgument: there are more servers than tensors.
+    Raises:
+        InvalidArgument: there are more servers than tensors.
 
-        Examples:
-            >>> import torch
-            >>> from hocket.train.checks import check_count
-    from hocket.train.engines.engine import TensorSpec
-            >>> sizes = [100, 60, 50]
-            >>> assign([TensorSpec(str(size), (size,), torch.float32) for size in sizes], 2)
-            [0, 1, 1]
+    Examples:
+        >>> import torch
+        >>> from hocket.train.engines.engine import TensorSpec
+        >>> assign([TensorSpec(str(size), (size,), torch.float32) for size in (100, 60, 50)], 2)
+        [0, 1, 1]
     """
     if num_servers > len(tensors):
         raise InvalidArgument(
@@ -112,13 +110,13 @@ class ParcelPlan:
         self._tensors = tensors
         self._limit = message_nbytes
         self._cuts = cuts
-        self.parcels: list[Parcel] = []
-        self._filling: dict[tuple[int, torch.dtype], list[Piece]] = {}
+        self.parcels: list[ServerParcel] = []
+        self._filling: dict[tuple[int, torch.dtype], list[TensorPiece]] = {}
         servers = assign(tensors, num_servers)
         for number in reversed(range(len(tensors))):
             self._place(number, servers[number])
         for (server, _), pieces in self._filling.items():
-            self.parcels.append(Parcel(server, tuple(pieces)))
+            self.parcels.append(ServerParcel(server, tuple(pieces)))
         self._filling.clear()
         self.of_tensor: list[list[int]] = [[] for _ in tensors]
         for place, parcel in enumerate(self.parcels):
@@ -164,12 +162,12 @@ class ParcelPlan:
             left = tensor.numel - begin
             free = max(self._limit // tensor.dtype.itemsize, 1) - sum(each.end - each.begin for each in pieces)
             if not self._cuts and left > free and pieces:
-                self.parcels.append(Parcel(server, tuple(pieces)))
+                self.parcels.append(ServerParcel(server, tuple(pieces)))
                 continue
             size = min(left, free) if self._cuts else left
-            pieces.append(Piece(number, begin, begin + size))
+            pieces.append(TensorPiece(number, begin, begin + size))
             begin += size
             if size >= free:
-                self.parcels.append(Parcel(server, tuple(pieces)))
+                self.parcels.append(ServerParcel(server, tuple(pieces)))
             else:
                 self._filling[key] = pieces
