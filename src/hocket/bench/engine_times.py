@@ -15,6 +15,7 @@ from hocket.versioned_json import Head
 
 HEAD = Head("hocket gradient engines, version ", 1, InvalidArgument)
 _MOST_ROWS = 10_000
+_MOST_LINK = 200
 
 
 @dataclass(frozen=True)
@@ -24,16 +25,23 @@ class EngineTime:
     Args:
         model: name of the model.
         engine: name of the engine, and its options, such as "fused cycle_ms=5".
+        batch: samples of each rank in a step.
         num_ranks, num_hosts: of the job.
         nbytes: bytes of the gradients.
         compute_ms: milliseconds of computation in a step beside the exchange.
         ms: milliseconds of a step, the median.
         low_ms, high_ms: its 95 % interval; equal to `ms` in a simulation.
         is_simulated: whether it is the time of virtual ranks.
+
+    Examples:
+        >>> row = EngineTime("gpt", "ring", 8, 4, 1, 1 << 20, 0.0, 2.0, 1.9, 2.1, False)
+        >>> row.samples_per_s
+        16000.0
     """
 
     model: str
     engine: str
+    batch: int
     num_ranks: int
     num_hosts: int
     nbytes: int
@@ -48,6 +56,11 @@ class EngineTime:
         """Nanoseconds of a step for each byte of gradients."""
         return self.ms * 1e6 / self.nbytes
 
+    @property
+    def samples_per_s(self) -> float:
+        """Samples of all ranks in a second."""
+        return 1e3 * self.batch * self.num_ranks / self.ms
+
 
 @dataclass(frozen=True)
 class EngineTimes:
@@ -57,11 +70,13 @@ class EngineTimes:
         rows: times, in the order of models and engines.
         core_factor: how much more two independent processes computed at once.
         foreign_busy: share of the processors' time that other programs took.
+        link: what connects the virtual ranks of simulated rows; empty if there are none.
     """
 
     rows: tuple[EngineTime, ...]
     core_factor: float
     foreign_busy: float
+    link: str = ""
 
     def dump(self) -> dict[str, Any]:
         """Return what JSON can represent."""
@@ -69,6 +84,7 @@ class EngineTimes:
             HEAD.key: HEAD.text,
             "core_factor": self.core_factor,
             "foreign_busy": self.foreign_busy,
+            "link": self.link,
             "rows": [asdict(each) for each in self.rows],
         }
 
@@ -100,12 +116,19 @@ class EngineTimes:
             raise InvalidArgument(f"{place}: {error}") from None
         for each in read:
             if not (
-                0 < each.ms < 1e12 and 0 <= each.low_ms <= each.ms <= each.high_ms < 1e12 and 0 < each.nbytes < 1 << 60
+                0 < each.ms < 1e12
+                and 0 <= each.low_ms <= each.ms <= each.high_ms < 1e12
+                and 0 < each.nbytes < 1 << 60
+                and 0 <= each.compute_ms < 1e12
+                and all(0 < count < 1 << 31 for count in (each.batch, each.num_ranks, each.num_hosts))
             ):
                 raise InvalidArgument(
                     f"{place}: a row of {each.model:.80} and {each.engine:.80} has impossible numbers"
                 )
-        return cls(read, float(shares[0]), float(shares[1]))
+        link: Any = content.get("link")
+        if not isinstance(link, str) or len(link) > _MOST_LINK:
+            raise InvalidArgument(f"{place}: link must be a text of at most {_MOST_LINK} characters")
+        return cls(read, float(shares[0]), float(shares[1]), link)
 
 
 def draw_engines(times: EngineTimes, path: str | Path) -> None:

@@ -62,7 +62,7 @@ def _rows(
             low, high = median_interval(times) if len(times) >= _LEAST_ROUNDS else (min(times), max(times))
             rows.append(
                 EngineTime(
-                    model, text, num_ranks, num_hosts, nbytes, options["compute_ms"], median(times), low, high, False
+                    model, text, 1, num_ranks, num_hosts, nbytes, options["compute_ms"], median(times), low, high, False
                 )
             )
     return tuple(rows)
