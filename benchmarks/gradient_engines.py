@@ -26,7 +26,7 @@ from hocket.bench.gradient_shapes import MODELS, Shapes
 from hocket.cli._engine_names import read_engine
 from hocket.measure import Comparison, Contender, Measurement, Row, computed, judge, pin, serve
 from hocket.measure.loops import looped
-from hocket.train.engines.timing import make_step
+from hocket.train.engines.timing import EngineStep
 from hocket.tune.policy import TablePolicy
 from hocket.tune.sweep import Sweep, measure_table
 
@@ -84,8 +84,8 @@ def serve_rank(_: str, models: str) -> None:
     contenders, steps = [], []
     for case in models.split(","):
         for name in ENGINES:
-            steps.append(make_step(read_engine(name), comm, MODELS[case]()))
-            contenders.append(Contender(case, name, looped(steps[-1].run)))
+            steps.append(EngineStep(read_engine(name), comm, MODELS[case]()))
+            contenders.append(Contender(case, name, looped(steps[-1].runner())))
         contenders.append(Contender(case, TORCH, looped(torch_step(MODELS[case]()))))
     serve(contenders, comm.rank, comm.barrier)
     for step in reversed(steps):

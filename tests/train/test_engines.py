@@ -16,6 +16,7 @@ import hocket as hk
 from hocket.comm import Communicator
 from hocket.errors import BackendUnavailable, InvalidArgument, InvalidModel, InvalidState, InvalidType
 from hocket.train import EngineChoice, GradientExchange, TensorSpec, fit, gradient_engines
+from hocket.train.engines.background import wait_in_turn
 from hocket.train.engines.buckets import plan_buckets
 from hocket.train.engines.pipelined_ring import PipelinedAllReduce, arrivals
 from hocket.train.engines.servers.shards import ParcelPlan, assign
@@ -113,7 +114,7 @@ def _by_late_adder(comm: Communicator) -> list[tuple[bool, int]]:
         ring = PipelinedAllReduce(comm.dup(), adder, chunk_nbytes, depth, None, 60.0)
         for _ in range(3):
             array = torch.arange(numel, dtype=torch.float32) + comm.rank
-            ring(array)
+            wait_in_turn(ring.steps(array), 60.0, lambda _: None)
             right = comm.size * torch.arange(numel, dtype=torch.float32) + comm.size * (comm.size - 1) / 2
             found.append((torch.equal(array, right), adder.most_in_flight))
     return found

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hocket.cli._bench_options import DEFAULT_SEED, Budget, NumRanks, Seed, jobs_of
+from hocket.cli._links import (
+    Bandwidth,
+    HostBandwidth,
+    HostLatency,
+    Latency,
+    RanksPerHost,
+    Reduce,
+    describe_fabric,
+    read_fabric,
+)
 from hocket.cli._output import AsJson
+from hocket.cli._sizes import check_once, read_counts
 from hocket.cli._tables import console_of, table_of
 from hocket.cli._verbs import optional
 from hocket.errors import InvalidArgument
@@ -19,6 +31,7 @@ from hocket.whole_file import check_output, write_text
 if TYPE_CHECKING:
     from hocket.bench.engine_times import EngineTimes
 
+_MOST_SAMPLES, _MOST_VIRTUAL = 1 << 20, 1024
 _ENGINES = "mix;ddp;fused;ring;pipelined-ring;parameter-server;parameter-server payload=shm"
 
 
@@ -34,8 +47,20 @@ def engines(
         str | None, optional("--library", "--backend", metavar="A,B", help="Libraries of the communicator.")
     ] = None,
     compute: Annotated[
-        float, typer.Option(metavar="MS", help="Milliseconds of computation in a step, as in a backward pass.")
+        float, typer.Option(metavar="MS", help="Milliseconds of computation for each sample, as in a backward pass.")
     ] = 0.0,
+    batch: Annotated[
+        str, typer.Option(metavar="A,B", help="Samples of each rank in a step; each batch size is measured.")
+    ] = "1",
+    scale: Annotated[
+        str | None, optional(metavar="A,B", help="Simulate the engines between so many ranks, too.")
+    ] = None,
+    latency: Latency = 5.0,
+    bandwidth: Bandwidth = 1.25,
+    reduce: Reduce = float("inf"),
+    ranks_per_host: RanksPerHost = None,
+    host_latency: HostLatency = 30.0,
+    host_bandwidth: HostBandwidth = 1.25,
     budget: Budget = 60.0,
     seed: Seed = DEFAULT_SEED,
     output: Annotated[Path | None, optional("-o", "--output", metavar="FILE", help="JSON file to write.")] = None,
@@ -44,17 +69,21 @@ def engines(
 ) -> int:
     """Measure how long gradient engines take to sum all gradients of a model, in the same rounds.
 
-    The sums are checked first. The engine that is the fastest of its row, and whose interval overlaps no other, is
-    bold.
+    The sums are checked first. The fastest engine for a model and batch size is bold if its interval overlaps no other.
+    With --scale, the engines run on virtual ranks, too, over links of the given latency and bandwidth; a server then
+    works as long for each byte as was measured here.
 
     Examples:
       hocket bench engines
       hocket bench engines --model mobilenet --engine 'mix;ring;parameter-server num_servers=2' --budget 20
+      hocket bench engines --engine 'ddp backend=shm;ddp backend=gloo' --library shm,gloo
+      hocket bench engines --compute 2 --batch 8,32 --scale 4,8,16,32 --latency 5 --bandwidth 1.25
       hocket bench engines --compute 50 -o engines.json --picture engines.png
     """
-    from hocket.bench.engine_times import EngineTimes, draw_engines
+    from hocket.bench.engine_times import EngineTimes, draw_engines, to_text
     from hocket.bench.gradient_shapes import MODELS
     from hocket.cli._engine_names import read_engine
+    from hocket.cli._engines_simulated import simulate_rows
     from hocket.cli._rank_job import result_of_ranks
     from hocket.measure.pictures import check_picture_path
 
@@ -65,23 +94,32 @@ def engines(
     for each in names:
         if not each or read_engine(each).updates:
             raise InvalidArgument(f"--engine must have engines that sum, not {each!r}")
-    for name, given in (("--model", models), ("--engine", names)):
-        if len(set(given)) < len(given):
-            raise InvalidArgument(f"{name} has something twice: {', '.join(given)}")
+    batches = read_counts(batch, "--batch", _MOST_SAMPLES)
+    numbers = [] if scale is None else read_counts(scale, "--scale", _MOST_VIRTUAL)
+    for name, given in (
+        ("--model", models), ("--engine", names), ("--batch", batch.split(",")), ("--scale", (scale or "").split(","))
+    ):  # fmt: skip
+        check_once(given, name)
     if not 0 <= compute <= 10_000:
         raise InvalidArgument(f"--compute must be from 0 to 10000 milliseconds, not {compute:g}")
+    if len(batches) > 1 and not compute:
+        raise InvalidArgument("--batch has several sizes, and without --compute they do not differ: give both")
+    fabric = read_fabric(latency, bandwidth, reduce, ranks_per_host, host_latency, host_bandwidth)
     for path, check in ((output, check_output), (picture, check_picture_path)):
         if path is not None:
             check(path)
     options = {
         "models": models, "engines": names, "backends": library.split(",") if library else None,
-        "compute_ms": compute, "budget_s": budget, "seed": seed,
+        "compute_ms": compute, "batches": batches, "budget_s": budget, "seed": seed,
     }  # fmt: skip
     exit_code, found = result_of_ranks("_engines_rank", options, jobs_of(num_ranks, "engines"))
     if exit_code:
         return exit_code
-    text = json.dumps(found)
-    times = EngineTimes.from_json(text, "the ranks' results")
+    times = EngineTimes.from_json(json.dumps(found), "the ranks' results")
+    if numbers:
+        rows = (*times.rows, *simulate_rows(times.rows, numbers, fabric))
+        times = replace(times, rows=rows, link=describe_fabric(fabric))
+    text = to_text(times)
     if output is not None:
         write_text(output, text + "\n")
     if picture is not None:
@@ -96,20 +134,34 @@ def engines(
 def _print(times: EngineTimes) -> None:
     from hocket.bench.result import format_value
 
-    first = times.rows[0]
-    title = f"exchange of all gradients, {first.num_ranks} ranks on {first.num_hosts} host{'s' * (first.num_hosts > 1)}"
-    headings = ("model", "engine", "ms", "interval", "x the fastest", "ns a byte")
-    table = table_of(title, headings, left=headings[:2])
-    for model in dict.fromkeys(each.model for each in times.rows):
-        rows = [each for each in times.rows if each.model == model]
-        best = min(rows, key=lambda each: each.ms)
-        is_clear = all(best.high_ms < each.low_ms for each in rows if each is not best)
-        for each in rows:
-            name = f"[bold]{each.engine}[/bold]" if each is best and is_clear else each.engine
-            table.add_row(
-                model, name, format_value(each.ms), f"{format_value(each.low_ms)} to {format_value(each.high_ms)}",
-                f"{each.ms / best.ms:.2f}", f"{each.ns_per_byte:.2f}",
-            )  # fmt: skip
+    rows = times.rows
+    first = rows[0]
+    hosts = f"{first.num_hosts} host{'s' * (first.num_hosts > 1)}"
+    headings = ["model", "batch", "ranks", "engine", "ms", "interval", "x the fastest", "ns a byte", "samples/s"]
+    left_out = {heading for heading, is_told in (("batch", first.compute_ms), ("ranks", times.link)) if not is_told}
+    if not first.compute_ms:
+        left_out.add("samples/s")
+    headings = [each for each in headings if each not in left_out]
+    title = f"exchange of all gradients, {first.num_ranks} ranks on {hosts}"
+    table = table_of(title, headings, left=("model", "engine"))
+    for case in dict.fromkeys((each.model, each.batch, each.num_ranks) for each in rows):
+        same = [each for each in rows if (each.model, each.batch, each.num_ranks) == case]
+        best = min(same, key=lambda each: each.ms)
+        is_clear = all(best.high_ms < each.low_ms for each in same if each is not best)
+        for each in same:
+            cells = {
+                "model": each.model, "batch": str(each.batch), "ranks": str(each.num_ranks),
+                "engine": f"[bold]{each.engine}[/bold]" if each is best and is_clear else each.engine,
+                "ms": format_value(each.ms),
+                "interval": "simulated"
+                if each.is_simulated
+                else f"{format_value(each.low_ms)} to {format_value(each.high_ms)}",
+                "x the fastest": f"{each.ms / best.ms:.2f}", "ns a byte": f"{each.ns_per_byte:.2f}",
+                "samples/s": format_value(each.samples_per_s),
+            }  # fmt: skip
+            table.add_row(*(cells[heading] for heading in headings))
     console_of(120).print(table)
     busy = f"core factor {times.core_factor:.2f}, foreign work {times.foreign_busy:.0%}"
     print(f"medians with their 95 % intervals; {busy}")
+    if times.link:
+        print(f"simulated over {times.link}: links and servers take time, copies within a rank take none")

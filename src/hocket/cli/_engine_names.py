@@ -18,6 +18,8 @@ def read_engine(text: str) -> EngineChoice:
     """
     from hocket.train import EngineChoice
 
+    if not text.strip():
+        raise InvalidArgument("an engine needs a name, such as mix or ring")
     name, *parts = text.split()
     options: dict[str, Any] = {}
     for part in parts:

@@ -23,7 +23,7 @@ _LEAST_ROUNDS = 6
 
 def main(options: Mapping[str, Any]) -> None:
     """Measure the engines; rank 0 writes the results."""
-    from hocket.train.engines.timing import EngineStep, make_step
+    from hocket.train.engines.timing import EngineStep
 
     comm = init(backends=options["backends"], timeout=300.0)
     steps: list[EngineStep] = []
@@ -31,9 +31,10 @@ def main(options: Mapping[str, Any]) -> None:
     try:
         for model in options["models"]:
             for text in options["engines"]:
-                step = make_step(read_engine(text), comm, MODELS[model](), options["compute_ms"] / 1000)
-                steps.append(step)
-                contenders.append(Contender(model, text, looped(step.run)))
+                steps.append(EngineStep(read_engine(text), comm, MODELS[model]()))
+                for batch in options["batches"]:
+                    run = steps[-1].runner(batch * options["compute_ms"] / 1000)
+                    contenders.append(Contender(_case(model, batch), text, looped(run)))
         team = Team(contenders, comm.rank, comm.barrier, gather_over(comm.all_gather, comm.size))
         settings = Settings(
             min_rounds=9, core_rounds=0, time_limit_s=options["budget_s"], again=False, seed=options["seed"]
@@ -50,21 +51,27 @@ def main(options: Mapping[str, Any]) -> None:
     comm.finalize()
 
 
+def _case(model: str, batch: int) -> str:
+    return f"{model}, {batch} samples"
+
+
 def _rows(
     measurement: Measurement, options: Mapping[str, Any], num_ranks: int, num_hosts: int
 ) -> tuple[EngineTime, ...]:
     rows = []
     for model in options["models"]:
         nbytes = 4 * sum(prod(shape) for shape in MODELS[model]().values())
-        for text in options["engines"]:
-            times = [1e3 * each for each in measurement.times(model, text)]
-            # Fewer rounds, where the budget was too small, have no interval of 95 %.
-            low, high = median_interval(times) if len(times) >= _LEAST_ROUNDS else (min(times), max(times))
-            rows.append(
-                EngineTime(
-                    model, text, 1, num_ranks, num_hosts, nbytes, options["compute_ms"], median(times), low, high, False
-                )
-            )
+        for batch in options["batches"]:
+            for text in options["engines"]:
+                times = [1e3 * each for each in measurement.times(_case(model, batch), text)]
+                # Fewer rounds, where the budget was too small, have no interval of 95 %.
+                low, high = median_interval(times) if len(times) >= _LEAST_ROUNDS else (min(times), max(times))
+                rows.append(
+                    EngineTime(
+                        model, text, batch, num_ranks, num_hosts, nbytes, batch * options["compute_ms"], median(times),
+                        low, high, False,
+                    )
+                )  # fmt: skip
     return tuple(rows)
 
 

@@ -23,6 +23,7 @@ def main(options: dict[str, Any]) -> None:
         "max_steps": options["steps"],
         "validation_data": validation,
         "engine": options["engine"],
+        "engine_options": options["engine_options"],
         "exact": options["exact"],
         "seed": options["seed"],
         "picture": options["picture"],

@@ -10,6 +10,7 @@ import typer
 
 from hocket.cli._output import AsJson, json_text
 from hocket.cli._rank_job import result_of_ranks
+from hocket.cli._sizes import read_counts
 from hocket.cli._verbs import add_verb, optional
 from hocket.errors import InvalidArgument
 from hocket.measure.pictures import check_picture_path
@@ -65,7 +66,9 @@ def train(
     ] = _DEFAULTS_IF_NOT_COMPILED["learning_rate"],
     engine: Annotated[
         str,
-        typer.Option(metavar="NAME", help="How copies sum gradients: mix, ddp, fused, ring or parameter-server."),
+        typer.Option(
+            metavar="NAME", help="How copies sum gradients: mix, ring, 'fused cycle_ms=5', ... (see Engines)."
+        ),
     ] = "mix",
     exact: Annotated[
         bool, typer.Option("--exact", help="Make gradients bit-identical to those of one process.")
@@ -96,9 +99,10 @@ def train(
     for name, value in (("--lr", learning_rate), ("--timeout", timeout)):
         if not 0 < value < float("inf"):
             raise InvalidArgument(f"{name} must be a number above zero, not {value}")
+    layers = None if layers_per_partition is None else read_counts(layers_per_partition, "--layers-per-partition")
     options: dict[str, Any] = {
         "model": model, "data": data, "strategy": strategy, "partitions": partitions, "replicas": replicas,
-        "schedule": schedule, "micro_batches": micro_batches, "layers": _read_counts(layers_per_partition),
+        "schedule": schedule, "micro_batches": micro_batches, "layers": layers,
         "balance": balance, "batch_size": batch_size, "epochs": epochs, "steps": steps, "loss": loss,
         "optimizer": optimizer, "learning_rate": learning_rate, "engine": engine, "exact": exact,
         "recompute": recompute, "seed": seed, "timeout": timeout, "save": str(save.absolute()) if save else None,
@@ -117,14 +121,17 @@ def train(
 
 def _check(options: dict[str, Any], num_ranks: int, save: Path | None) -> None:
     """Load the model and the data and check the set-up, so that bad input is found before ranks start."""
+    from hocket.cli._engine_names import read_engine
     from hocket.cli._train_inputs import check_save_path, is_keras, load_data, load_loss, load_model
-    from hocket.train import EngineChoice, SetupRequest, check_request, graph_of
+    from hocket.train import SetupRequest, check_request, graph_of
     from hocket.train.checks import check_seed
     from hocket.train.data.batches import samples_of
     from hocket.train.loop.by_name import optimizer_by_name
 
     check_seed(options["seed"])
-    EngineChoice(options["engine"]).check(exact=options["exact"])
+    choice = read_engine(options["engine"])
+    choice.check(exact=options["exact"])
+    options["engine"], options["engine_options"] = choice.name, dict(choice.options)
     model = load_model(options["model"])
     if save is not None:
         check_save_path(model, save)
@@ -164,15 +171,6 @@ def setup_options_of(options: dict[str, Any]) -> dict[str, Any]:
         "layers_per_partition": options["layers"],
         "balance": options["balance"],
     }
-
-
-def _read_counts(text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    try:
-        return [int(each) for each in text.split(",")]
-    except ValueError:
-        raise InvalidArgument(f"--layers-per-partition must be numbers separated by commas, not {text!r}") from None
 
 
 def _summary(outcome: dict[str, Any]) -> str:

@@ -125,7 +125,7 @@ class Communicator(_native.Communicator, ForeignNames):
         self._object_transport = ObjectTransport(
             ObjectSeals(fabric.object_key, key),
             shares_memory="shm" in self._backends,
-            moves_data=fabric.virtual is None or fabric.virtual.moves_data,
+            moves_data=self.moves_data,
             leaves_process=fabric.virtual is None,
         )
         self._num_splits = 0
@@ -207,6 +207,11 @@ class Communicator(_native.Communicator, ForeignNames):
     def is_virtual(self) -> bool:
         """Whether its ranks are virtual, made by `hocket.simulate`; then all its times are simulated."""
         return self._fabric.virtual is not None
+
+    @property
+    def moves_data(self) -> bool:
+        """Whether its operations change arrays: not on virtual ranks of a simulation with ``moves_data=False``."""
+        return self._fabric.virtual is None or self._fabric.virtual.moves_data
 
     def dump_flight_record(self, folder: str | Path) -> Path:
         """Write a file with the latest operations of this communicator and of those made from it.

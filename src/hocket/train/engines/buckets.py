@@ -22,23 +22,26 @@ class _Bucket:
     Args:
         tensors: numbers of its tensors.
         places: first element of each.
-        buffer: all elements.
+        buffer: all elements; None: it has one tensor, which is summed where it is.
         num_missing: number of tensors that are not there yet in this step.
     """
 
     tensors: list[int]
     places: list[int]
-    buffer: torch.Tensor
+    buffer: torch.Tensor | None
     num_missing: int = 0
     work: Any = field(default=None, repr=False)
 
 
-def plan_buckets(tensors: Sequence[TensorSpec], limits: Sequence[int]) -> list[list[int]]:
+def plan_buckets(
+    tensors: Sequence[TensorSpec], limits: Sequence[int], alone_nbytes: int | None = None
+) -> list[list[int]]:
     """Return the tensors of each bucket: the last ones first, since the backward pass computes them first.
 
     Args:
         tensors: all tensors.
         limits: number of bytes at which a bucket is full, for the first ones; the last limit holds for all others.
+        alone_nbytes: a tensor of so many bytes or more is a bucket of its own; None: none is.
 
     Examples:
         >>> import torch
@@ -50,6 +53,9 @@ def plan_buckets(tensors: Sequence[TensorSpec], limits: Sequence[int]) -> list[l
     filling: dict[torch.dtype, tuple[list[int], int]] = {}
     for number in reversed(range(len(tensors))):
         dtype = tensors[number].dtype
+        if alone_nbytes is not None and tensors[number].nbytes >= alone_nbytes:
+            buckets.append([number])
+            continue
         members, nbytes = filling.pop(dtype, ([], 0))
         members.append(number)
         nbytes += tensors[number].nbytes
@@ -66,7 +72,7 @@ class BucketEngine(SummingEngine):
 
     Args:
         comm, tensors, exact, timeout_s: see `GradientEngine`.
-        limits: see `plan_buckets`.
+        limits, alone_nbytes: see `plan_buckets`; a tensor that is alone is not copied.
         backend, algorithm: as for `Communicator.all_reduce`.
     """
 
@@ -78,6 +84,7 @@ class BucketEngine(SummingEngine):
         exact: bool,
         timeout_s: float,
         limits: Sequence[int],
+        alone_nbytes: int | None = None,
         backend: str | None = None,
         algorithm: str | None = None,
     ) -> None:
@@ -88,12 +95,14 @@ class BucketEngine(SummingEngine):
         self._algorithm = algorithm
         self._buckets: list[_Bucket] = []
         self._place: dict[int, tuple[_Bucket, int]] = {}
-        for number, members in enumerate(plan_buckets(self.tensors, limits)):
+        for number, members in enumerate(plan_buckets(self.tensors, limits, alone_nbytes)):
             places, size = [], 0
             for each in members:
                 places.append(size)
                 size += self.tensors[each].numel
-            bucket = _Bucket(members, places, self._make(size, self.tensors[members[0]].dtype), len(members))
+            is_alone = len(members) == 1 and alone_nbytes is not None
+            buffer = None if is_alone else self._make(size, self.tensors[members[0]].dtype)
+            bucket = _Bucket(members, places, buffer, len(members))
             self._buckets.append(bucket)
             for each in members:
                 self._place[each] = bucket, number
@@ -112,7 +121,9 @@ class BucketEngine(SummingEngine):
         """See `SummingEngine.finish`."""
         for bucket in self._buckets:
             bucket.work.wait(timeout=self.timeout_s)
-            torch._foreach_copy_([self._given[each].view(-1) for each in bucket.tensors], self._parts(bucket))
+            if bucket.buffer is not None and self._comm.moves_data:
+                flats = [self._given[each].view(-1) for each in bucket.tensors]
+                torch._foreach_copy_(flats, self._parts(bucket, bucket.buffer))
             bucket.work = None
             bucket.num_missing = len(bucket.tensors)
         self._given.clear()
@@ -124,8 +135,10 @@ class BucketEngine(SummingEngine):
 
     def _issue(self, number: int) -> None:
         bucket = self._buckets[number]
-        torch._foreach_copy_(self._parts(bucket), [self._given[each].view(-1) for each in bucket.tensors])
-        bucket.work = self._sum(bucket.buffer)
+        flats = [self._given[each].view(-1) for each in bucket.tensors]
+        if bucket.buffer is not None and self._comm.moves_data:
+            torch._foreach_copy_(self._parts(bucket, bucket.buffer), flats)
+        bucket.work = self._sum(flats[0] if bucket.buffer is None else bucket.buffer)
 
     def _sum(self, bucket: torch.Tensor) -> PendingSum:
         """Start to sum a bucket over all ranks, in place."""
@@ -138,9 +151,9 @@ class BucketEngine(SummingEngine):
             algorithm=self._algorithm,
         )
 
-    def _parts(self, bucket: _Bucket) -> list[torch.Tensor]:
+    def _parts(self, bucket: _Bucket, buffer: torch.Tensor) -> list[torch.Tensor]:
         return [
-            bucket.buffer[place : place + self.tensors[each].numel]
+            buffer[place : place + self.tensors[each].numel]
             for each, place in zip(bucket.tensors, bucket.places, strict=True)
         ]
 

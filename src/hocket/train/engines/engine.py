@@ -93,6 +93,9 @@ class SummingEngine(GradientEngine):
             tensor: contiguous, with the shape and type of its spec.
         """
 
+    def poll(self) -> None:
+        """Go on with the sums without waiting: for virtual ranks, which have no threads that do."""
+
     @abstractmethod
     def finish(self) -> None:
         """Wait until all tensors hold their sums over all ranks.

@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 import torch
 
 from hocket.comm import Communicator
 from hocket.errors import Aborted, CollectiveMismatch, CommTimeout, InvalidArgument
+from hocket.train.engines.background import Pause, Steps, VirtualBackground, wait_in_turn
 from hocket.train.engines.engine import SummingEngine, TensorSpec
-from hocket.train.engines.ordered_sums import check_backend, start_sum
+from hocket.train.engines.ordered_sums import PendingSum, check_backend, start_sum
 
 _ALL_KNOWN, _STAYS, _NUM_FLAGS = 0, 1, 2
 """The first bits of a cycle: all names of this rank's ready tensors are known; it does not close."""
@@ -80,7 +82,13 @@ class FusedAllReduce(SummingEngine):
         self._error: BaseException | None = None
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="hocket fused engine", daemon=True)
-        self._thread.start()
+        self._virtual = VirtualBackground(comm, timeout_s) if comm.is_virtual else None
+        if self._virtual is None:
+            self._thread.start()
+        else:
+            # Objects cannot travel between virtual ranks that move no data: the first step is as all others.
+            self._cached = {number: number for number in range(len(self.tensors))}
+            self._virtual.start(self._cycles())
 
     def start(self, number: int, tensor: torch.Tensor) -> None:
         """See `SummingEngine.start`."""
@@ -89,9 +97,18 @@ class FusedAllReduce(SummingEngine):
                 raise self._error
             self._ready[number] = tensor
             self._changed.notify_all()
+        if self._virtual is not None:
+            self._virtual.wake()
+
+    def poll(self) -> None:
+        """See `SummingEngine.poll`."""
+        if self._virtual is not None:
+            self._virtual.poll()
 
     def finish(self) -> None:
         """See `SummingEngine.finish`."""
+        while self._virtual is not None and self._num_done < len(self.tensors):
+            self._virtual.advance()
         deadline = time.monotonic() + self.timeout_s
         with self._changed:
             while self._num_done < len(self.tensors):
@@ -104,6 +121,10 @@ class FusedAllReduce(SummingEngine):
 
     def close(self) -> None:
         """Stop the thread, and leave the engine's communicator. Idempotent."""
+        if self._virtual is not None:
+            self._virtual.close()
+            self._comm._leave(0.0)
+            return
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
@@ -113,19 +134,37 @@ class FusedAllReduce(SummingEngine):
 
     def _run(self) -> None:
         try:
-            while self._cycle():
-                pass
+            wait_in_turn(self._cycles(), self.timeout_s, self._pause)
         except Exception as error:
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
 
-    def _cycle(self) -> bool:
-        """Sum what all ranks have ready; return whether there is a further cycle."""
-        begin_s = time.monotonic()
+    def _pause(self, pause: Pause) -> None:
+        if not pause.is_idle:
+            time.sleep(pause.seconds)
+            return
         with self._changed:
-            ready = dict(self._ready)
-            is_closing = self._is_closing
+            if not self._ready and not self._is_closing:
+                self._changed.wait(pause.seconds)
+
+    def _cycles(self) -> Steps:
+        """Sum what all ranks have ready, in one cycle after the other, until all ranks close."""
+        while True:
+            begin_s = self._comm.wtime()
+            with self._changed:
+                ready = dict(self._ready)
+                is_closing = self._is_closing
+            if not (yield from self._cycle(ready, is_closing)):
+                return
+            now_s = self._comm.wtime()
+            if now_s - self._last_used_s > _IDLE_AFTER_S:
+                yield Pause(_IDLE_CYCLE_S, is_idle=True)
+            elif (left_s := begin_s + self._cycle_s - now_s) > 0:
+                yield Pause(left_s)  # meanwhile more gradients become ready
+
+    def _cycle(self, ready: dict[int, torch.Tensor], is_closing: bool) -> Generator[Any, None, bool]:
+        """Sum what all ranks have ready; return whether there is a further cycle."""
         bits = np.zeros(_NUM_FLAGS + len(self.tensors), np.uint8)
         bits[_ALL_KNOWN] = all(number in self._cached or number in self._has_told for number in ready)
         bits[_STAYS] = not is_closing
@@ -133,7 +172,7 @@ class FusedAllReduce(SummingEngine):
             if number in self._cached:
                 bits[_NUM_FLAGS + self._cached[number]] = 1
         words = np.packbits(bits)
-        self._comm.all_reduce(words, "band", timeout=self.timeout_s)
+        yield self._comm.all_reduce(words, "band", async_op=True, timeout=self.timeout_s)
         bits = np.unpackbits(words, count=len(bits))
         self.num_cycles += 1
         if not bits[_STAYS]:
@@ -144,21 +183,14 @@ class FusedAllReduce(SummingEngine):
         if not bits[_ALL_KNOWN]:
             chosen += self._negotiate(ready)
         for numbers in self._packed(chosen):
-            self._sum([ready[number] for number in numbers])
+            yield from self._sum([ready[number] for number in numbers])
             with self._changed:
                 for number in numbers:
                     del self._ready[number]
                 self._num_done += len(numbers)
                 self._changed.notify_all()
-        now_s = time.monotonic()
         if bits[_NUM_FLAGS:].any() or not bits[_ALL_KNOWN]:
-            self._last_used_s = now_s
-        if now_s - self._last_used_s > _IDLE_AFTER_S:
-            with self._changed:
-                if not self._ready and not self._is_closing:
-                    self._changed.wait(_IDLE_CYCLE_S)
-        elif (left_s := begin_s + self._cycle_s - now_s) > 0:
-            time.sleep(left_s)  # meanwhile more gradients become ready
+            self._last_used_s = self._comm.wtime()
         return True
 
     def _negotiate(self, ready: dict[int, torch.Tensor]) -> list[int]:
@@ -207,22 +239,23 @@ class FusedAllReduce(SummingEngine):
     def _by_dtype(self, number: int) -> tuple[str, int]:
         return str(self.tensors[number].dtype), self._cached[number]
 
-    def _sum(self, tensors: list[torch.Tensor]) -> None:
+    def _sum(self, tensors: list[torch.Tensor]) -> Steps:
         self.num_sums += 1
         if len(tensors) == 1:
-            self._reduce(tensors[0])
+            yield self._start(tensors[0])
             return
         size = sum(each.numel() for each in tensors)
         buffer = self._buffer(tensors[0].dtype)[:size]
         parts = torch.split(buffer, [each.numel() for each in tensors])
         flats = [each.view(-1) for each in tensors]
-        torch._foreach_copy_(list(parts), flats)
-        self._reduce(buffer)
-        torch._foreach_copy_(flats, list(parts))
+        if self._comm.moves_data:
+            torch._foreach_copy_(list(parts), flats)
+        yield self._start(buffer)
+        if self._comm.moves_data:
+            torch._foreach_copy_(flats, list(parts))
 
-    def _reduce(self, tensor: torch.Tensor) -> None:
-        work = start_sum(self._comm, tensor, self.timeout_s, exact=self.exact, backend=self._backend)
-        work.wait(timeout=self.timeout_s)
+    def _start(self, tensor: torch.Tensor) -> PendingSum:
+        return start_sum(self._comm, tensor, self.timeout_s, exact=self.exact, backend=self._backend)
 
     def _buffer(self, dtype: torch.dtype) -> torch.Tensor:
         if dtype not in self._buffers:

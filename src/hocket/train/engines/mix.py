@@ -18,6 +18,7 @@ class Mix(BucketEngine):
     Args:
         comm, tensors, exact, timeout_s: see `GradientEngine`.
         bucket_nbytes: number of bytes at which a bucket is full, but for the first one.
+        alone_nbytes: a tensor of so many bytes or more is summed by itself, where it is: no bucket is worth two copies.
     """
 
     def __init__(
@@ -27,11 +28,13 @@ class Mix(BucketEngine):
         *,
         exact: bool,
         timeout_s: float,
-        bucket_nbytes: int = 8 << 20,
+        bucket_nbytes: int = 2 << 20,
+        alone_nbytes: int = 512 << 10,
     ) -> None:
         check_count("bucket_nbytes", bucket_nbytes)
+        check_count("alone_nbytes", alone_nbytes)
         limits = [min(_FIRST_NBYTES, bucket_nbytes), bucket_nbytes]
-        super().__init__(comm, tensors, exact=exact, timeout_s=timeout_s, limits=limits)
+        super().__init__(comm, tensors, exact=exact, timeout_s=timeout_s, limits=limits, alone_nbytes=alone_nbytes)
 
 
 ENGINE = Mix

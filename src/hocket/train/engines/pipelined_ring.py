@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from hocket.comm import Communicator
-from hocket.errors import CommTimeout
 from hocket.train.checks import check_count
 from hocket.train.engines.adding import Adder, adder_for
+from hocket.train.engines.background import Steps, background_of
 from hocket.train.engines.buckets import BucketEngine
 from hocket.train.engines.engine import TensorSpec
+from hocket.train.engines.ordered_sums import PendingSum
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,11 @@ class PipelinedAllReduce:
         self._how: dict[str, Any] = {"timeout": timeout_s, **({} if backend is None else {"backend": backend})}
         self._next, self._last = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
 
-    def __call__(self, array: torch.Tensor) -> None:
+    def steps(self, array: torch.Tensor) -> Steps:
         """Sum a flat array over all ranks, in place.
+
+        Yields:
+            What it waits for; to wait is the caller's part.
 
         Raises:
             CommTimeout, PeerFailure: a rank hangs or died.
@@ -128,7 +131,7 @@ class PipelinedAllReduce:
             # Others wait for what is added: without a further arrival, nothing is held back.
             if flying and (not added or flying[0][2].test()):
                 each, target, work = flying.popleft()
-                work.wait(timeout=self._how["timeout"])
+                yield work
                 if each.is_added:
                     added.append((each, (self._adder.add(array[each.begin : each.end], target), target)))
                 elif each.is_sent_on:
@@ -138,23 +141,7 @@ class PipelinedAllReduce:
             else:
                 finish_oldest()
             receive()
-        for work in sent:
-            work.wait(timeout=self._how["timeout"])
-
-
-class _InThread:
-    """A sum that a thread computes."""
-
-    def __init__(self, future: Future[None]) -> None:
-        self._future = future
-
-    def wait(self, timeout: float | None = None) -> None:
-        try:
-            self._future.result(timeout)
-        except TimeoutError as error:
-            if isinstance(error, CommTimeout):
-                raise
-            raise CommTimeout(f"a ring all-reduce did not complete within {timeout:g} s") from None
+        yield from sent
 
 
 class PipelinedRing(BucketEngine):
@@ -187,19 +174,23 @@ class PipelinedRing(BucketEngine):
         super().__init__(comm, tensors, exact=exact, timeout_s=timeout_s, limits=[bucket_nbytes], backend=backend)
         self._chunk_nbytes, self._depth = chunk_nbytes, depth
         self._rings: dict[torch.device, PipelinedAllReduce] = {}
-        self._thread = ThreadPoolExecutor(1, "hocket pipelined ring")
+        self._background = background_of(comm, "hocket pipelined ring", timeout_s)
+
+    def poll(self) -> None:
+        """See `SummingEngine.poll`."""
+        self._background.poll()
 
     def close(self) -> None:
         """Stop the thread, and leave the engine's communicator. Idempotent."""
         super().close()
-        self._thread.shutdown()
+        self._background.close()
 
-    def _sum(self, bucket: torch.Tensor) -> _InThread:
+    def _sum(self, bucket: torch.Tensor) -> PendingSum:
         if bucket.device not in self._rings:
             self._rings[bucket.device] = PipelinedAllReduce(
                 self._comm, adder_for(bucket.device), self._chunk_nbytes, self._depth, self._backend, self.timeout_s
             )
-        return _InThread(self._thread.submit(self._rings[bucket.device], bucket))
+        return self._background.start(self._rings[bucket.device].steps(bucket))
 
 
 ENGINE = PipelinedRing

@@ -20,6 +20,7 @@ from hocket.train.engines.servers.optimizers import ServedOptimizer
 
 _HELPERS = (
     "adding",
+    "background",
     "buckets",
     "engine",
     "exchange",
@@ -29,6 +30,7 @@ _HELPERS = (
     "servers",
     "timing",
     "updating_servers",
+    "virtual_step",
     "watch",
 )
 DEFAULT = "mix"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import torch
 
@@ -16,60 +15,59 @@ from hocket.train.engines.registry import EngineChoice
 _TIMEOUT_S = 300.0
 
 
-@dataclass(frozen=True)
 class EngineStep:
-    """The exchange of all gradients of a model by an engine.
+    """The exchange of all gradients of a model by an engine, whose sums are checked first; made by all ranks.
 
-    Args:
-        run: does it once.
-        close: closes the engine.
-    """
-
-    run: Callable[[], None]
-    close: Callable[[], None]
-
-
-def make_step(
-    choice: EngineChoice, comm: Communicator, shapes: Mapping[str, tuple[int, ...]], compute_s: float = 0.0
-) -> EngineStep:
-    """Return a step of an engine, after a check of its sums; called by all ranks. Torch then has one thread.
+    Torch then has one thread.
 
     Args:
         choice: an engine that sums.
         comm: a communicator of all ranks.
         shapes: of the gradients, by name, in the order of the parameters; they are ready from the last to the first.
-        compute_s: seconds of computation beside the exchange: products of matrices, spread over the gradients by size,
-            as in a backward pass.
 
     Raises:
         InvalidArgument: the engine changes the parameters itself.
         WrongResult: a sum is wrong.
     """
-    if choice.updates:
-        raise InvalidArgument(f"engine {choice.name!r} changes the parameters itself, and has no sums to measure")
-    torch.set_num_threads(1)  # ranks that share cores would wait for each other's threads
-    tensors = [TensorSpec(name, shape, torch.float32) for name, shape in shapes.items()]
-    engine = choice.make(comm, tensors, exact=False, timeout_s=_TIMEOUT_S)
-    gradients = [torch.full(spec.shape, comm.rank + 1.0) for spec in tensors]
-    work = _Work(compute_s, [spec.numel for spec in tensors])
 
-    def run() -> None:
-        for number in reversed(range(len(gradients))):
-            work.before(number)
-            engine.start(number, gradients[number])
-        engine.finish()
+    def __init__(self, choice: EngineChoice, comm: Communicator, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        if choice.updates:
+            raise InvalidArgument(f"engine {choice.name!r} changes the parameters itself, and has no sums to measure")
+        torch.set_num_threads(1)  # ranks that share cores would wait for each other's threads
+        tensors = [TensorSpec(name, shape, torch.float32) for name, shape in shapes.items()]
+        self._engine = choice.make(comm, tensors, exact=False, timeout_s=_TIMEOUT_S)
+        self._gradients = [torch.full(spec.shape, comm.rank + 1.0) for spec in tensors]
+        try:
+            self.runner()()
+            total = comm.size * (comm.size + 1) / 2
+            for spec, each in zip(tensors, self._gradients, strict=True):
+                if not bool((each == total).all()):
+                    raise WrongResult(f"engine {choice.name!r}: the sum of {spec.name} is not {total}")
+                each.zero_()  # later sums stay finite
+        except BaseException:
+            self.close()
+            raise
 
-    try:
-        run()
-        total = comm.size * (comm.size + 1) / 2
-        for spec, each in zip(tensors, gradients, strict=True):
-            if not bool((each == total).all()):
-                raise WrongResult(f"engine {choice.name!r}: the sum of {spec.name} is not {total}")
-            each.zero_()  # later sums stay finite
-    except BaseException:
-        engine.close()
-        raise
-    return EngineStep(run, engine.close)
+    def runner(self, compute_s: float = 0.0) -> Callable[[], None]:
+        """Return a function that does a step.
+
+        Args:
+            compute_s: seconds of computation beside the exchange: products of matrices, spread over the gradients by
+                size, as in a backward pass.
+        """
+        work = _Work(compute_s, [each.numel() for each in self._gradients])
+
+        def run() -> None:
+            for number in reversed(range(len(self._gradients))):
+                work.before(number)
+                self._engine.start(number, self._gradients[number])
+            self._engine.finish()
+
+        return run
+
+    def close(self) -> None:
+        """Close the engine. Idempotent."""
+        self._engine.close()
 
 
 class _Work:

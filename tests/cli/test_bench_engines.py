@@ -1,0 +1,74 @@
+"""`hocket bench engines`: measured and simulated rows, its file and picture; bad input is found before ranks start."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hocket.bench.engine_times import EngineTimes
+from hocket.cli._application import run_command_line
+from hocket.train import gradient_engines
+from hocket.train.engines.engine import SummingEngine
+
+from ..naming import assert_names
+from .command import hocket
+
+pytestmark = pytest.mark.timeout(150)
+
+SUMMING = [name for name, engine in gradient_engines().items() if issubclass(engine, SummingEngine)]
+
+
+def test_all_engines_are_measured_and_simulated(tmp_path: Path) -> None:
+    written, picture = tmp_path / "engines.json", tmp_path / "engines.png"
+    done = hocket(
+        tmp_path, "bench", "engines", "--model", "mobilenet", "--engine", ";".join(SUMMING), "--compute", "0.1",
+        "--batch", "1,2", "--scale", "4", "--ranks-per-host", "2", "--budget", "1", "-o", str(written), "--picture",
+        str(picture), "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == json.loads(written.read_text())
+    times = EngineTimes.from_json(written.read_text(), str(written))
+    measured = {(each.engine, each.batch) for each in times.rows if not each.is_simulated}
+    simulated = {(each.engine, each.batch, each.num_ranks, each.num_hosts) for each in times.rows if each.is_simulated}
+    assert measured == {(name, batch) for name in SUMMING for batch in (1, 2)}
+    assert simulated == {(name, batch, 4, 2) for name in SUMMING for batch in (1, 2)}
+    assert {each.compute_ms for each in times.rows} == {0.1, 0.2}
+    assert "1.25 GB/s" in times.link
+    assert picture.stat().st_size > 5_000
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        (["--model", "resnet51"], ("resnet51", "resnet50", "mobilenet", "gpt")),
+        (["--model", "gpt,gpt"], ("--model", "gpt")),
+        (["--engine", "rings"], ("'rings'", "'ring'")),
+        (["--engine", "mix; ;ring"], ("--engine", "''")),
+        (["--engine", "mix;mix"], ("--engine", "mix")),
+        (["--engine", "ring cycle_ms=5"], ("'ring'", "'cycle_ms'", "backend")),
+        (["--engine", "fused cycle_ms"], ("NAME=VALUE", "'cycle_ms'")),
+        (["--engine", "parameter-server-async"], ("--engine", "'parameter-server-async'")),
+        (["--compute", "-1"], ("--compute", "0", "10000", "-1")),
+        (["--compute", "nan"], ("--compute", "nan")),
+        (["--batch", "0"], ("--batch", "1", "'0'")),
+        (["--batch", "8,x"], ("--batch", "'8,x'")),
+        (["--batch", "8,16"], ("--batch", "--compute")),
+        (["--scale", "4,4"], ("--scale", "4, 4")),
+        (["--scale", "100000"], ("--scale", "1024", "'100000'")),
+        (["--scale", "4", "--bandwidth", "0"], ("--bandwidth", "0")),
+        (["--scale", "4", "--latency", "-1"], ("--latency", "0", "-1.0")),
+        (["--scale", "4", "--ranks-per-host", "0"], ("--ranks-per-host", "1", "0")),
+        (["-n", "0"], ("-n", "1", "0")),
+        (["-o", "absent/engines.json"], "absent"),
+        (["--picture", "engines.xyz"], "xyz"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line(
+    options: list[str], names: str | tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command_line(["bench", "engines", *options]) == 2
+    told = capsys.readouterr().err
+    assert_names(told, "hocket bench", *((names,) if isinstance(names, str) else names))
+    assert len(told.strip().splitlines()) == 1
