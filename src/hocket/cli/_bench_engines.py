@@ -52,7 +52,8 @@ def engines(
       hocket bench engines --model mobilenet --engine 'mix;ring;parameter-server num_servers=2' --budget 20
       hocket bench engines --compute 50 -o engines.json --picture engines.png
     """
-    from hocket.bench.engine_times import EngineTimes, draw_engines
+    from hocket.bench.engine_pictures import draw_engines
+    from hocket.bench.engine_times import EngineTimes
     from hocket.bench.gradient_shapes import MODELS
     from hocket.cli._engine_names import read_engine
     from hocket.cli._rank_job import result_of_ranks
