@@ -165,7 +165,7 @@ def _problem_of(row: EngineTime) -> str:
         if not least <= (number := getattr(row, name)) <= longest:
             return f"{name} must be from {least:g} to {longest:g}, not {number:g}"
     if row.is_simulated and not row.low_ms == row.ms == row.high_ms:
-        return f"low_ms and high_ms of a simulated row must be its ms, not {row.low_ms:g} and {row.high_ms:g}"
+        return f"with is_simulated, low_ms and high_ms must be its ms, not {row.low_ms:g} and {row.high_ms:g}"
     return ""
 
 
