@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hocket.bench.engine_times import to_text
+from hocket.bench.engine_times import EngineTimes, to_text
 from hocket.cli._output import json_text
 from hocket.observe.serve.opened_results import open_results
 
@@ -153,13 +153,14 @@ def test_times_of_engines(browser: Any, tmp_path: Path, scheme: str, width: int)
     """A chart for each model and batch: bars of what was measured, lines of what was simulated; at most so many."""
     path, page = tmp_path / "engines.json", tmp_path / "page.html"
     size = {"width": width, "height": 700}
-    for times, num_charts in ((engine_times(), 6), (engine_times(["gpt"], range(1, 51)), 24)):
+    for batches, num_charts in (((1, 32), 6), (range(1, 51), 24)):
+        times = engine_times(batches=batches) if num_charts == 6 else engine_times(["gpt"], batches)
         path.write_text(to_text(replace(times, foreign_busy=0.5)))
         assert program.hocket("open", str(path), "--html", str(page)).returncode == 0
         with BrowserPage(browser, page.as_uri(), ready="main table", color_scheme=scheme, viewport=size) as shown:
             shown.until(f"document.querySelectorAll('main canvas').length == {2 * num_charts}")
             labels = shown.page.eval_on_selector_all(
-                "main section [role=img]", "found => found.map(each => each.getAttribute('aria-label'))"
+                "main section [role=img]", "all => all.map(each => each.ariaLabel)"
             )
             bars, lines = labels[:num_charts], labels[num_charts:]
             assert all(engine in label for label in labels for engine in ENGINES)
@@ -167,16 +168,28 @@ def test_times_of_engines(browser: Any, tmp_path: Path, scheme: str, width: int)
             assert LINK in shown.page.inner_text("main") and shown.page.query_selector("main [role=note]")
             assert shown.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
             assert shown.accessibility() == []
-            shown.page.click("main table:last-of-type th button:text-is('time') >> nth=-1")
-            cells = "found => found.map(each => Number(each.dataset.value))"
-            place = shown.page.eval_on_selector_all(
-                "main .scroll:last-of-type th", "found => found.findIndex(each => each.ariaSort == 'descending')"
-            )
-            shown_ms = shown.page.eval_on_selector_all(
-                f"main .scroll:last-of-type tbody td:nth-child({place + 1})", cells
-            )
+            table = shown.page.query_selector_all("main table:not(.u-legend)")[-1]
+            (heading,) = (each for each in table.query_selector_all("th button") if each.inner_text() == "time")
+            heading.click()
+            place = table.eval_on_selector_all("th", "all => all.findIndex(each => each.ariaSort == 'descending')")
+            cells = f"tbody td:nth-child({place + 1})"
+            shown_ms = table.eval_on_selector_all(cells, "all => all.map(each => Number(each.dataset.value))")
             assert shown_ms == sorted((each.ms for each in times.rows), reverse=True)[:50]
             assert shown.problems == []
+
+
+def test_as_many_engines_as_a_file_may_have(browser: Any, tmp_path: Path) -> None:
+    """Some of them are drawn, and the table has all."""
+    (row,) = engine_times(["gpt"], [8], []).rows[:1]
+    rows = tuple(replace(row, engine=f"fused fusion_nbytes={each}") for each in range(10_000))
+    path, page = tmp_path / "engines.json", tmp_path / "page.html"
+    path.write_text(to_text(EngineTimes(rows, 1.0, 0.0)))
+    assert program.hocket("open", str(path), "--html", str(page)).returncode == 0
+    with BrowserPage(browser, page.as_uri(), ready="main canvas") as shown:
+        assert shown.page.evaluate("document.querySelector('main canvas').getBoundingClientRect().height < 3000")
+        shown.page.click("button:text-is('Show all 10000 rows')")
+        assert shown.page.evaluate("document.querySelectorAll('main tbody tr').length") == 10_001
+        assert shown.problems == []
 
 
 def test_a_name_may_have_any_characters(browser: Any, files: dict[str, Path], tmp_path: Path) -> None:
