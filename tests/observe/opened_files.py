@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hocket.bench import Point, Result, Run
+from hocket.bench.engine_times import to_text
 from hocket.bench.layout import ResultLayout
 from hocket.bench.writers import find_writer
 from hocket.cli._output import json_text
@@ -23,6 +24,7 @@ from hocket.session.simulation_file import SimulationFile
 from hocket.trace.traffic import Traffic, TrafficStep
 from hocket.tune import Machine, Observation, Observations, Row, Table, save_observations, save_table
 
+from ..bench.engine_rows import engine_times
 from .fabricated_fabric import fabric_file
 
 _CARRIERS = {"shm": 2e-6, "mpi": 5e-6}
@@ -73,6 +75,7 @@ def write_files(folder: Path) -> dict[str, Path]:
     training = {"format": "hocket training, version 1", "plan": "2 partitions", "epochs": [0, 1, 2], "history": curves}
     (folder / "training.json").write_text(json.dumps(training))
     (folder / "fabric.json").write_text(json_text(fabric_file().content()))
+    (folder / "engines.json").write_text(to_text(engine_times()))
     return {path.stem: path for path in sorted(folder.iterdir()) if path.stem != "before"}
 
 

@@ -16,12 +16,14 @@ from typing import Any
 
 import pytest
 
+from hocket.bench.engine_times import to_text
 from hocket.errors import HocketError, InvalidArgument, InvalidSchedule, InvalidState, MissingPackage, TableError
 from hocket.observe import StoreClient, serve_store
 from hocket.pipeline import build, load_schedule, save_schedule
 from hocket.tune import Observations, save_observations
 
 from .. import program
+from ..bench.engine_rows import ENGINES, engine_times
 from ..naming import NO_SUCH_FILE, assert_names, raises
 from .opened_files import answers_of, bench_run, observations, opened, tuning_table, write_files
 
@@ -103,6 +105,39 @@ def test_schedules_and_steps(files: dict[str, Path]) -> None:
     assert answers["traffic"]["compute_s"] == 0.25
     assert answers["simulation"]["waits_s"] == 0.125
     assert answers["simulation"]["operations"][0]["total_s"] == 0.1875
+
+
+def test_times_of_engines(files: dict[str, Path]) -> None:
+    found = answers_of(files["engines"])["engines"]
+    times = engine_times()
+    assert (found["core_factor"], found["foreign_busy"], found["link"]) == (1.75, 0.03125, times.link)
+    assert found["is_judged"] and found["engines"] == [*ENGINES]
+    expected = {
+        (each.model, each.batch, each.num_ranks, each.is_simulated, each.engine): (
+            each.ms, each.low_ms, each.high_ms, each.ns_per_byte, each.samples_per_s
+        )
+        for each in times.rows
+    }  # fmt: skip
+    shown = {
+        (group["model"], group["batch"], group["num_ranks"], group["is_simulated"], row["engine"]): tuple(
+            row[name] for name in ("ms", "low_ms", "high_ms", "ns_per_byte", "samples_per_s")
+        )
+        for group in found["groups"]
+        for row in group["rows"]
+    }
+    assert shown == expected
+    for group in found["groups"]:
+        assert group["fastest"] == "mix"
+        is_close = not group["is_simulated"] and group["model"] != "gpt"
+        assert group["rivals"] == ["ddp"] * is_close
+        assert [row["is_fastest"] for row in group["rows"]] == [not is_close, False, False, False]
+        assert group["rows"][0]["times_fastest"] == 1.0
+    busy = replace(times, rows=times.rows[:1], foreign_busy=0.26, link="")
+    files["engines"].write_text(to_text(busy))
+    found = answers_of(files["engines"])["engines"]
+    assert not found["is_judged"]
+    (group,) = found["groups"]
+    assert not group["rivals"] and not group["rows"][0]["is_fastest"]  # nothing to compare it with
 
 
 def test_passes_that_overlap_share_a_row(files: dict[str, Path]) -> None:
@@ -289,6 +324,7 @@ def test_a_file_of_no_kind_is_told_in_a_short_line_and_what_can_be_opened_in_ano
         ({"format": "hocket-traffic-8"}, InvalidArgument, ("8", "1")),
         ({"format": "hocket simulated step, version 5"}, InvalidArgument, ("5", "1")),
         ({"format": "hocket training, version 2"}, InvalidArgument, ("2", "1")),
+        ({"format": "hocket gradient engines, version 3"}, InvalidArgument, ("3", "1")),
     ],
 )
 def test_another_version_names_both(

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hocket.bench.engine_times import EngineTimes, to_text
 from hocket.cli._output import json_text
 from hocket.observe.serve.opened_results import open_results
 
 from .. import program
+from ..bench.engine_rows import ENGINES, LINK, engine_times
 from ..observe.fabricated_fabric import fabric_file
 from ..observe.opened_files import opened, write_files
 from .browser import BrowserPage
@@ -62,6 +65,10 @@ def _expected(files: dict[str, Path]) -> dict[str, list[float]]:
         "collective": [row["seconds"] for row in answers["collective"]["times"]],
         "traffic": [row["compute_s"] for row in answers["traffic"]["steps"]],
         "training": [each for curve in answers["training"]["curves"] for each in curve["values"] if each is not None],
+        "engines": [
+            answers["engines"]["core_factor"],
+            *(row["ms"] for group in answers["engines"]["groups"] for row in group["rows"][:1]),
+        ],
         "simulation": [answers["simulation"][name] for name in ("seconds", "compute_s", "waits_s")],
     }
 
@@ -138,6 +145,50 @@ def test_a_fabric_of_a_thousand_hosts(browser: Any, tmp_path: Path, scheme: str,
         shown.page.focus(cells)
         shown.page.keyboard.press("ArrowDown")
         shown.until("[...document.querySelectorAll('[aria-live]')].some(each => each.textContent.includes('leaf0'))")
+        assert shown.problems == []
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 400)])
+def test_times_of_engines(browser: Any, tmp_path: Path, scheme: str, width: int) -> None:
+    """A chart for each model and batch: bars of what was measured, lines of what was simulated; at most so many."""
+    path, page = tmp_path / "engines.json", tmp_path / "page.html"
+    size = {"width": width, "height": 700}
+    for batches, num_charts in (((1, 32), 6), (range(1, 51), 24)):
+        times = engine_times(batches=batches) if num_charts == 6 else engine_times(["gpt"], batches)
+        path.write_text(to_text(replace(times, foreign_busy=0.5)))
+        assert program.hocket("open", str(path), "--html", str(page)).returncode == 0
+        with BrowserPage(browser, page.as_uri(), ready="main table", color_scheme=scheme, viewport=size) as shown:
+            shown.until(f"document.querySelectorAll('main canvas').length == {2 * num_charts}")
+            labels = shown.page.eval_on_selector_all(
+                "main section [role=img]", "all => all.map(each => each.ariaLabel)"
+            )
+            bars, lines = labels[:num_charts], labels[num_charts:]
+            assert all(engine in label for label in labels for engine in ENGINES)
+            assert all("simulated" in label for label in lines) and not any("simulated" in label for label in bars)
+            assert LINK in shown.page.inner_text("main") and shown.page.query_selector("main [role=note]")
+            assert shown.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            assert shown.accessibility() == []
+            table = shown.page.query_selector_all("main table:not(.u-legend)")[-1]
+            (heading,) = (each for each in table.query_selector_all("th button") if each.inner_text() == "time")
+            heading.click()
+            place = table.eval_on_selector_all("th", "all => all.findIndex(each => each.ariaSort == 'descending')")
+            cells = f"tbody td:nth-child({place + 1})"
+            shown_ms = table.eval_on_selector_all(cells, "all => all.map(each => Number(each.dataset.value))")
+            assert shown_ms == sorted((each.ms for each in times.rows), reverse=True)[:50]
+            assert shown.problems == []
+
+
+def test_as_many_engines_as_a_file_may_have(browser: Any, tmp_path: Path) -> None:
+    """Some of them are drawn, and the table has all."""
+    (row,) = engine_times(["gpt"], [8], []).rows[:1]
+    rows = tuple(replace(row, engine=f"fused fusion_nbytes={each}") for each in range(10_000))
+    path, page = tmp_path / "engines.json", tmp_path / "page.html"
+    path.write_text(to_text(EngineTimes(rows, 1.0, 0.0)))
+    assert program.hocket("open", str(path), "--html", str(page)).returncode == 0
+    with BrowserPage(browser, page.as_uri(), ready="main canvas") as shown:
+        assert shown.page.evaluate("document.querySelector('main canvas').getBoundingClientRect().height < 3000")
+        shown.page.click("button:text-is('Show all 10000 rows')")
+        assert shown.page.evaluate("document.querySelectorAll('main tbody tr').length") == 10_001
         assert shown.problems == []
 
 

@@ -1,21 +1,23 @@
-"""Times of gradient engines: what `hocket bench engines` writes, how it is read again, and drawn."""
+"""Times of gradient engines: what `hocket bench engines` writes, how it is read again, and which is the fastest."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from hocket.errors import InvalidArgument
-from hocket.measure.pictures import COLORS, load_pyplot
 from hocket.typed_json import record_from
 from hocket.versioned_json import Head
 
 HEAD = Head("hocket gradient engines, version ", 1, InvalidArgument)
 _MOST_ROWS = 10_000
-_MOST_LINK = 200
+_MOST_TEXT = 200
+_LEAST_MS, _MOST_MS = 1e-12, 1e12
+_MOST_COUNT = 1 << 31
+_MOST_NBYTES = 1 << 60
 
 
 @dataclass(frozen=True)
@@ -101,86 +103,87 @@ class EngineTimes:
         """
         _, content = HEAD.parse(text, place)
         rows: Any = content.get("rows")
-        shares: list[Any] = [content.get("core_factor"), content.get("foreign_busy")]
-        if not isinstance(rows, list) or len(rows) > _MOST_ROWS:
-            raise InvalidArgument(f"{place}: rows must be a list of at most {_MOST_ROWS}")
-        if not all(type(each) in (int, float) and 0 <= each < 1e6 for each in shares):
-            raise InvalidArgument(
-                f"{place}: core_factor and foreign_busy must be numbers of 0 or more, not {shares!r:.80}"
-            )
-        try:
-            read = tuple(record_from(EngineTime, each) for each in rows)
-        except KeyError as error:
-            raise InvalidArgument(f"{place}: a row has no {error}") from None
-        except TypeError as error:
-            raise InvalidArgument(f"{place}: {error}") from None
-        for each in read:
-            if not (
-                0 < each.ms < 1e12
-                and 0 <= each.low_ms <= each.ms <= each.high_ms < 1e12
-                and 0 < each.nbytes < 1 << 60
-                and 0 <= each.compute_ms < 1e12
-                and all(0 < count < 1 << 31 for count in (each.batch, each.num_ranks, each.num_hosts))
-            ):
-                raise InvalidArgument(
-                    f"{place}: a row of {each.model:.80} and {each.engine:.80} has impossible numbers"
-                )
+        if not isinstance(rows, list) or not 0 < len(rows) <= _MOST_ROWS:
+            raise InvalidArgument(f"{place}: rows must be a list of 1 to {_MOST_ROWS} rows")
+        core_factor = _number_in(content, "core_factor", 1e6, place)
+        foreign_busy = _number_in(content, "foreign_busy", 1.0, place)
         link: Any = content.get("link")
-        if not isinstance(link, str) or len(link) > _MOST_LINK:
-            raise InvalidArgument(f"{place}: link must be a text of at most {_MOST_LINK} characters")
-        return cls(read, float(shares[0]), float(shares[1]), link)
+        if not isinstance(link, str) or len(link) > _MOST_TEXT:
+            raise InvalidArgument(f"{place}: link must be a text of at most {_MOST_TEXT} characters, not {link!r:.80}")
+        read = []
+        for number, each in enumerate(rows):
+            try:
+                row = record_from(EngineTime, each)
+            except KeyError as error:
+                raise InvalidArgument(f"{place}: row {number} has no {error}") from None
+            except TypeError as error:
+                raise InvalidArgument(f"{place}, row {number}: {error}") from None
+            if problem := _problem_of(row):
+                raise InvalidArgument(f"{place}: row {number}, {row.model!r:.80} by {row.engine!r:.80}: {problem}")
+            read.append(row)
+        for key, count in Counter(map(_key_of, read)).items():
+            if count > 1:
+                raise InvalidArgument(f"{place}: {count} rows have the same {_KEY_TEXT}: {key!r:.300}")
+        if not link and any(each.is_simulated for each in read):
+            raise InvalidArgument(f"{place}: link must name the link of the simulated rows")
+        return cls(tuple(read), core_factor, foreign_busy, link)
 
 
-def draw_engines(times: EngineTimes, path: str | Path) -> None:
-    """Draw a bar for each engine and model: the time of a step, with its interval.
+_KEY = ("model", "engine", "batch", "compute_ms", "num_ranks", "is_simulated")
+_KEY_TEXT = f"{', '.join(_KEY[:-1])} and {_KEY[-1]}"
+
+
+def _key_of(row: EngineTime) -> tuple[object, ...]:
+    """What tells a row from all others of a file."""
+    return tuple(getattr(row, name) for name in _KEY)
+
+
+def _number_in(content: Mapping[str, Any], name: str, most: float, place: str) -> float:
+    value: Any = content.get(name)
+    if type(value) not in (int, float) or not 0 <= value <= most:  # NaN is not, either
+        raise InvalidArgument(f"{place}: {name} must be a number from 0 to {most:g}, not {value!r:.80}")
+    return float(value)
+
+
+def _problem_of(row: EngineTime) -> str:
+    """Return which field of a row has an impossible value, and what would be right; "" if all are possible."""
+    for name in ("model", "engine"):
+        if not 0 < len(getattr(row, name)) <= _MOST_TEXT:
+            return f"{name} must have 1 to {_MOST_TEXT} characters"
+    for name, most in (
+        ("batch", _MOST_COUNT), ("num_ranks", _MOST_COUNT), ("num_hosts", row.num_ranks), ("nbytes", _MOST_NBYTES)
+    ):  # fmt: skip
+        if not 0 < (value := getattr(row, name)) <= most:
+            return f"{name} must be from 1 to {most}, not {value!r:.80}"
+    # Shorter times than a femtosecond would make rates that JSON cannot represent.
+    for name, least, longest in (
+        ("compute_ms", 0.0, _MOST_MS),
+        ("ms", _LEAST_MS, _MOST_MS),
+        ("low_ms", 0.0, row.ms),
+        ("high_ms", row.ms, _MOST_MS),
+    ):
+        if not least <= (number := getattr(row, name)) <= longest:
+            return f"{name} must be from {least:g} to {longest:g}, not {number:g}"
+    if row.is_simulated and not row.low_ms == row.ms == row.high_ms:
+        return f"with is_simulated, low_ms and high_ms must be its ms, not {row.low_ms:g} and {row.high_ms:g}"
+    return ""
+
+
+def rivals_of(rows: Sequence[EngineTime]) -> tuple[EngineTime, list[EngineTime]]:
+    """Return the fastest row, and those of the others whose intervals overlap its own.
 
     Args:
-        times: results.
-        path: file of the picture; its suffix determines the format.
+        rows: one or more of the same model, batch, computation and number of ranks.
 
-    Raises:
-        BackendUnavailable: matplotlib is not installed.
+    Examples:
+        >>> ring = EngineTime("gpt", "ring", 8, 4, 1, 1 << 20, 0.0, 2.0, 1.9, 2.1, False)
+        >>> mix = EngineTime("gpt", "mix", 8, 4, 1, 1 << 20, 0.0, 1.5, 1.4, 1.95, False)
+        >>> fastest, rivals = rivals_of([ring, mix])
+        >>> fastest.engine, [each.engine for each in rivals]
+        ('mix', ['ring'])
     """
-    plt = load_pyplot()
-    models = list(dict.fromkeys(each.model for each in times.rows))
-    engines = list(dict.fromkeys(each.engine for each in times.rows))
-    figure, every_axes = plt.subplots(
-        1,
-        len(models),
-        figsize=(3.2 * len(models) + 1.6, 1.2 + 0.36 * len(engines)),
-        layout="constrained",
-        squeeze=False,
-    )
-    for axes, model in zip(every_axes[0], models, strict=True):
-        _draw_model(axes, [each for each in times.rows if each.model == model], engines)
-    first = times.rows[0]
-    where = f"{first.num_ranks} ranks on {first.num_hosts} host{'s' * (first.num_hosts > 1)}"
-    figure.suptitle(
-        f"Exchange of all gradients, milliseconds ({where}; hatched: simulated)", fontsize=11, x=0.01, ha="left"
-    )
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-
-
-def _draw_model(axes: Any, rows: Sequence[EngineTime], engines: Sequence[str]) -> None:
-    places: Mapping[str, int] = {name: place for place, name in enumerate(engines)}
     fastest = min(rows, key=lambda each: each.ms)
-    for row in rows:
-        axes.barh(
-            places[row.engine],
-            row.ms,
-            height=0.62,
-            color=COLORS[2] if row is fastest else COLORS[0],
-            xerr=[[row.ms - row.low_ms], [row.high_ms - row.ms]],
-            ecolor="#444444",
-            hatch="//" if row.is_simulated else None,
-        )
-        axes.text(row.high_ms, places[row.engine], f" {row.ms:.3g}", va="center", fontsize=8)
-    axes.set_yticks(range(len(engines)), engines, fontsize=8)
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1.18 * max(each.high_ms for each in rows))
-    axes.set_title(f"{rows[0].model}, {rows[0].nbytes / 1e6:.3g} MB", fontsize=9, loc="left")
-    axes.spines[["top", "right"]].set_visible(False)
+    return fastest, [each for each in rows if each is not fastest and each.low_ms <= fastest.high_ms]
 
 
 def to_text(times: EngineTimes) -> str:

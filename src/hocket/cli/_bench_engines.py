@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -80,7 +81,8 @@ def engines(
       hocket bench engines --compute 2 --batch 8,32 --scale 4,8,16,32 --latency 5 --bandwidth 1.25
       hocket bench engines --compute 50 -o engines.json --picture engines.png
     """
-    from hocket.bench.engine_times import EngineTimes, draw_engines, to_text
+    from hocket.bench.engine_pictures import draw_engines
+    from hocket.bench.engine_times import EngineTimes, to_text
     from hocket.bench.gradient_shapes import MODELS
     from hocket.cli._engine_names import read_engine
     from hocket.cli._engines_simulated import simulate_rows
@@ -132,6 +134,7 @@ def engines(
 
 
 def _print(times: EngineTimes) -> None:
+    from hocket.bench.engine_times import rivals_of
     from hocket.bench.result import format_value
 
     rows = times.rows
@@ -144,10 +147,10 @@ def _print(times: EngineTimes) -> None:
     headings = [each for each in headings if each not in left_out]
     title = f"exchange of all gradients, {first.num_ranks} ranks on {hosts}"
     table = table_of(title, headings, left=("model", "engine"))
-    for case in dict.fromkeys((each.model, each.batch, each.num_ranks) for each in rows):
-        same = [each for each in rows if (each.model, each.batch, each.num_ranks) == case]
-        best = min(same, key=lambda each: each.ms)
-        is_clear = all(best.high_ms < each.low_ms for each in same if each is not best)
+    for _, group in groupby(rows, key=lambda each: (each.model, each.batch, each.num_ranks, each.is_simulated)):
+        same = list(group)
+        best, rivals = rivals_of(same)
+        is_clear = len(same) > 1 and not rivals
         for each in same:
             cells = {
                 "model": each.model, "batch": str(each.batch), "ranks": str(each.num_ranks),

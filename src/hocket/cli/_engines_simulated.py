@@ -31,10 +31,17 @@ def simulate_rows(rows: Sequence[EngineTime], numbers: Sequence[int], fabric: Un
     from hocket.train import TensorSpec
     from hocket.train.engines.virtual_step import servers_of, virtual_step
 
+    by_numbers = [
+        (row, num_ranks)
+        for case in dict.fromkeys((row.model, row.batch) for row in rows)
+        for num_ranks in numbers
+        for row in rows
+        if (row.model, row.batch) == case
+    ]
     simulated = []
     with progress("simulate", "steps") as show:
-        for number, (row, num_ranks) in enumerate((row, num_ranks) for row in rows for num_ranks in numbers):
-            show(number, len(rows) * len(numbers), f"{row.model}, {row.engine}, {num_ranks} ranks")
+        for number, (row, num_ranks) in enumerate(by_numbers):
+            show(number, len(by_numbers), f"{row.model}, {row.engine}, {num_ranks} ranks")
             choice = read_engine(row.engine)
             num_servers = servers_of(choice)
             tensors = [TensorSpec(name, shape, torch.float32) for name, shape in MODELS[row.model]().items()]

@@ -1,0 +1,181 @@
+"""Pictures of the times of gradient engines: bars of measured times, lines over numbers of ranks of simulated ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+from hocket.bench.engine_times import EngineTime, EngineTimes, rivals_of
+from hocket.bench.result import format_value
+from hocket.measure.pictures import COLORS, load_pyplot
+
+_MODEL_WIDTH, _LABEL_WIDTH, _LEAST_WIDTH = 3.3, 1.7, 7.0  # inches
+_BAR_HEIGHT, _LINES_HEIGHT = 0.25, 3.0
+_LETTERS_PER_INCH = 14
+_OTHER, _FASTEST = COLORS[:2]
+_DASHES = ((5, 2), (2, 1.5), (6, 2, 1, 2), (9, 3))
+_MARKERS = "os^Dv*"
+_MOST_TICKS = 8
+
+
+def draw_engines(times: EngineTimes, path: str | Path) -> None:
+    """Draw the time of a step: a column for each model, with bars of measured times above lines of simulated ones.
+
+    Bars of an engine are grouped if it was measured with several batches. A bar is red if it is the fastest of its
+    model and batch, and its 95 % interval overlaps no other. Simulated times are dashed lines over the number of ranks.
+
+    Args:
+        times: results.
+        path: file of the picture; its suffix determines the format.
+
+    Raises:
+        BackendUnavailable: matplotlib is not installed.
+    """
+    plt = load_pyplot()
+    models = list(dict.fromkeys(each.model for each in times.rows))
+    engines = list(dict.fromkeys(each.engine for each in times.rows))
+    measured = [each for each in times.rows if not each.is_simulated]
+    simulated = [each for each in times.rows if each.is_simulated]
+    num_bars = len({(each.engine, *_setup_of(each)) for each in measured})
+    heights = [0.5 + _BAR_HEIGHT * max(num_bars, 3)] * bool(measured) + [_LINES_HEIGHT] * bool(simulated)
+    width = max(_LEAST_WIDTH, _LABEL_WIDTH + _MODEL_WIDTH * len(models))
+    title = fill(_title_of(times, measured, simulated), int(width * _LETTERS_PER_INCH))
+    num_columns = max(1, int(width / 2.3))
+    num_lines = len({(each.engine, *_setup_of(each)) for each in simulated})
+    figure, every_axes = plt.subplots(
+        len(heights),
+        len(models),
+        figsize=(width, sum(heights) + 0.3 + 0.17 * (title.count("\n") + 1 + math.ceil(num_lines / num_columns))),
+        height_ratios=heights,
+        layout="constrained",
+        squeeze=False,
+    )
+    for column, model in enumerate(models):
+        if measured:
+            rows = [each for each in measured if each.model == model]
+            _draw_bars(every_axes[0][column], rows, engines, _differing(measured), has_names=column == 0)
+        if simulated:
+            rows = [each for each in simulated if each.model == model]
+            _draw_lines(every_axes[-1][column], rows, engines, _differing(simulated))
+    if simulated:
+        lines = {line.get_label(): line for axes in every_axes[-1] for line in axes.get_lines()}
+        style = {"frameon": False, "fontsize": 8, "handlelength": 4}
+        figure.legend(lines.values(), lines, loc="outside lower left", ncols=num_columns, **style)
+    figure.suptitle(title, fontsize=9, x=0.01, ha="left")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def _setup_of(row: EngineTime) -> tuple[str, ...]:
+    """Under what a row was measured beside its model, in words; ranks of simulated rows are their axis."""
+    ranks = f"{row.num_ranks} rank{'s' * (row.num_ranks > 1)}"
+    hosts = f"{row.num_hosts} host{'s' * (row.num_hosts > 1)}"
+    return (
+        f"batch {row.batch}",
+        f"{row.compute_ms:g} ms of computation" if row.compute_ms else "",
+        "" if row.is_simulated else f"{ranks} on {hosts}",
+    )
+
+
+def _differing(rows: Sequence[EngineTime]) -> list[int]:
+    """The places of `_setup_of` in which rows differ."""
+    return [place for place, texts in enumerate(zip(*map(_setup_of, rows), strict=True)) if len(set(texts)) > 1]
+
+
+def _label_of(row: EngineTime, differing: Sequence[int]) -> str:
+    return ", ".join(text for place in differing if (text := _setup_of(row)[place]))
+
+
+def _title_of(times: EngineTimes, measured: Sequence[EngineTime], simulated: Sequence[EngineTime]) -> str:
+    """What all axes have in common."""
+    found = "Milliseconds of a step with the exchange of all gradients"
+    if measured:
+        differing = _differing(measured)
+        common = [text for place, text in enumerate(_setup_of(measured[0])) if text and place not in differing]
+        found += f"; {', '.join(['measured', *common])}, medians with 95 % intervals, red: clearly the fastest"
+    return f"{found}; dashed: simulated over {times.link}" if simulated else found
+
+
+def _draw_bars(
+    axes: Any, rows: Sequence[EngineTime], engines: Sequence[str], differing: Sequence[int], *, has_names: bool
+) -> None:
+    setups = list(dict.fromkeys(map(_setup_of, rows)))
+    fastest = set()
+    for setup in setups:
+        best, rivals = rivals_of(own := [each for each in rows if _setup_of(each) == setup])
+        if len(own) > 1 and not rivals:
+            fastest.add(best)
+    height = 0.8 / max(len(setups), 1)
+    for row in rows:
+        number = setups.index(_setup_of(row))
+        place = engines.index(row.engine) + (number - (len(setups) - 1) / 2) * height
+        axes.barh(
+            place,
+            row.ms,
+            height=0.85 * height,
+            color=_FASTEST if row in fastest else _OTHER,
+            alpha=1 - 0.6 * number / max(len(setups), 2),
+            xerr=[[row.ms - row.low_ms], [row.high_ms - row.ms]],
+            ecolor="#444444",
+        )
+        label = _label_of(row, differing)
+        axes.text(
+            row.high_ms, place, f" {format_value(row.ms)}{f' ({label})' if label else ''}", va="center", fontsize=7
+        )  # fmt: skip
+    axes.set_yticks(range(len(engines)), engines if has_names else [""] * len(engines), fontsize=8)
+    axes.set_ylim(len(engines) - 0.4, -0.6)
+    longest = max((len(_label_of(each, differing)) for each in rows), default=0)
+    axes.set_xlim(0, (1.25 + 0.035 * longest) * max((each.high_ms for each in rows), default=1.0))
+    axes.tick_params(axis="x", labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    if rows:
+        axes.set_title(f"{rows[0].model}, {rows[0].nbytes / 1e6:.3g} MB", fontsize=9, loc="left")
+
+
+def _draw_lines(axes: Any, rows: Sequence[EngineTime], engines: Sequence[str], differing: Sequence[int]) -> None:
+    setups = list(dict.fromkeys(map(_setup_of, rows)))
+    for place, engine in enumerate(engines):
+        for number, setup in enumerate(setups):
+            own = [each for each in rows if (each.engine, _setup_of(each)) == (engine, setup)]
+            if not own:
+                continue
+            own.sort(key=lambda each: each.num_ranks)
+            label = _label_of(own[0], differing)
+            axes.plot(
+                [each.num_ranks for each in own],
+                [each.ms for each in own],
+                label=f"{engine} ({label})" if label else engine,
+                color=COLORS[place % len(COLORS)],
+                dashes=_DASHES[place // len(COLORS) % len(_DASHES)],
+                marker=_MARKERS[number % len(_MARKERS)],
+                markersize=3.5,
+                linewidth=1.3,
+            )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.minorticks_off()
+    ranks = sorted({each.num_ranks for each in rows})
+    shown = ranks[:: math.ceil(len(ranks) / _MOST_TICKS) or 1]
+    axes.set_xticks(shown, [str(each) for each in shown], fontsize=8)
+    if rows:
+        ticks = _ticks_between(min(each.ms for each in rows), max(each.ms for each in rows))
+        axes.set_yticks(ticks, [f"{each:g}" for each in ticks], fontsize=8)
+        axes.set_title(f"{rows[0].model}, simulated", fontsize=9, loc="left")
+    axes.set_xlabel("ranks", fontsize=8)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _ticks_between(low: float, high: float) -> list[float]:
+    """Places of a logarithmic axis that people can read: from below the lowest value to above the highest one."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    if last - first > _MOST_TICKS // 2:
+        step = math.ceil((last - first) / _MOST_TICKS)
+        return [10.0**power for power in range(first, last + 1, step)]
+    every = [digit * 10.0**power for power in range(first, last + 1) for digit in (1, 2, 5)]
+    below = max((each for each in every if each <= low), default=every[0])
+    above = min((each for each in every if each >= high), default=every[-1])
+    return [each for each in every if below <= each <= above]
