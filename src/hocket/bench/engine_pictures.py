@@ -19,6 +19,8 @@ _OTHER, _FASTEST = COLORS[:2]
 _DASHES = ((5, 2), (2, 1.5), (6, 2, 1, 2), (9, 3))
 _MARKERS = "os^Dv*"
 _MOST_TICKS = 8
+_MOST_OF_MEDIAN = 1.5
+"""Intervals are drawn up to so many times the median: one of a busy machine would leave no room for the others."""
 
 
 def draw_engines(times: EngineTimes, path: str | Path) -> None:
@@ -43,7 +45,8 @@ def draw_engines(times: EngineTimes, path: str | Path) -> None:
     heights = [0.5 + _BAR_HEIGHT * max(num_bars, 3)] * bool(measured) + [_LINES_HEIGHT] * bool(simulated)
     width = max(_LEAST_WIDTH, _LABEL_WIDTH + _MODEL_WIDTH * len(models))
     title = fill(_title_of(times, measured, simulated), int(width * _LETTERS_PER_INCH))
-    num_columns = max(1, int(width / 2.3))
+    letters = max((len(each.engine) + len(_label_of(each, _differing(simulated))) for each in simulated), default=0)
+    num_columns = max(1, int(width / (0.07 * letters + 0.8)))
     num_lines = len({(each.engine, *_setup_of(each)) for each in simulated})
     figure, every_axes = plt.subplots(
         len(heights),
@@ -86,7 +89,9 @@ def _differing(rows: Sequence[EngineTime]) -> list[int]:
 
 
 def _label_of(row: EngineTime, differing: Sequence[int]) -> str:
-    return ", ".join(text for place in differing if (text := _setup_of(row)[place]))
+    # A larger batch has more computation: it is said once.
+    told = [place for place in differing if place != 1 or 0 not in differing]
+    return ", ".join(text for place in told if (text := _setup_of(row)[place]))
 
 
 def _title_of(times: EngineTimes, measured: Sequence[EngineTime], simulated: Sequence[EngineTime]) -> str:
@@ -118,17 +123,18 @@ def _draw_bars(
             height=0.85 * height,
             color=_FASTEST if row in fastest else _OTHER,
             alpha=1 - 0.6 * number / max(len(setups), 2),
-            xerr=[[row.ms - row.low_ms], [row.high_ms - row.ms]],
+            xerr=[[row.ms - row.low_ms], [min(row.high_ms, _MOST_OF_MEDIAN * row.ms) - row.ms]],
             ecolor="#444444",
         )
         label = _label_of(row, differing)
         axes.text(
-            row.high_ms, place, f" {format_value(row.ms)}{f' ({label})' if label else ''}", va="center", fontsize=7
+            min(row.high_ms, _MOST_OF_MEDIAN * row.ms), place, f" {format_value(row.ms)}{f' ({label})' if label else ''}", va="center", fontsize=7
         )  # fmt: skip
     axes.set_yticks(range(len(engines)), engines if has_names else [""] * len(engines), fontsize=8)
     axes.set_ylim(len(engines) - 0.4, -0.6)
     longest = max((len(_label_of(each, differing)) for each in rows), default=0)
-    axes.set_xlim(0, (1.25 + 0.035 * longest) * max((each.high_ms for each in rows), default=1.0))
+    end = max((min(each.high_ms, _MOST_OF_MEDIAN * each.ms) for each in rows), default=1.0)
+    axes.set_xlim(0, (1.25 + 0.035 * longest) * end)
     axes.tick_params(axis="x", labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     if rows:
