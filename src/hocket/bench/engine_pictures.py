@@ -127,9 +127,8 @@ def _draw_bars(
             ecolor="#444444",
         )
         label = _label_of(row, differing)
-        axes.text(
-            min(row.high_ms, _MOST_OF_MEDIAN * row.ms), place, f" {format_value(row.ms)}{f' ({label})' if label else ''}", va="center", fontsize=7
-        )  # fmt: skip
+        text = f" {format_value(row.ms)}{f' ({label})' if label else ''}"
+        axes.text(min(row.high_ms, _MOST_OF_MEDIAN * row.ms), place, text, va="center", fontsize=7)
     axes.set_yticks(range(len(engines)), engines if has_names else [""] * len(engines), fontsize=8)
     axes.set_ylim(len(engines) - 0.4, -0.6)
     longest = max((len(_label_of(each, differing)) for each in rows), default=0)
