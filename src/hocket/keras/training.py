@@ -15,11 +15,13 @@ from hocket.errors import InvalidArgument, InvalidType
 from hocket.keras.callbacks import KerasCallbacks
 from hocket.keras.compiled import check_compiled, check_what_is_written
 from hocket.keras.counters import Counters
+from hocket.keras.engine_update import KerasEngineUpdate
 from hocket.keras.feeding import Reading, batch_size_of, data_of, feed, portions_of, split_off, with_class_weight
 from hocket.keras.first_batch import checker_of
 from hocket.keras.graph import graph_of_keras
 from hocket.keras.losses import loss_of, weighing_of
 from hocket.keras.meter import KerasMeter
+from hocket.keras.served import check_can_be_served
 from hocket.keras.stage import KerasStage
 from hocket.keras.update import KerasUpdate
 from hocket.pipeline.schedule import PipelineSchedule
@@ -155,8 +157,6 @@ def fit(
     check_seed(seed)
     choice = EngineChoice(engine, dict(engine_options or {}))
     choice.check(exact=exact)
-    if choice.updates:
-        raise InvalidArgument(f"engine {engine!r} needs a torch optimizer: use an engine that sums")
     validates = _when(validation_freq)
     data = data_of(x, y, sample_weight)
     validation = None if validation_data is None else data_of(validation_data)
@@ -167,6 +167,8 @@ def fit(
     batch_size = batch_size_of(data, batch_size, steps_per_epoch)
     _build_for(model, x)
     graph = graph_of_keras(model)
+    if choice.updates:
+        check_can_be_served(model.optimizer, model.trainable_variables)
     if not model.trainable_variables:  # in Keras, too, this is not an error
         warnings.warn(f"model {model.name!r} has no trainable weights: nothing is trained", stacklevel=2)
     reading = Reading(batch_size, shuffle, seed, drop_last, steps_per_epoch, class_weight)
@@ -182,9 +184,16 @@ def fit(
             check_what_is_written(model, setup.schedule.num_micro_batches)
             weighing_of(model, weigh, setup.arrangement.num_replicas * setup.schedule.num_micro_batches)
 
+        def update_for(executor: PipelineExecutor) -> KerasUpdate:
+            if not choice.updates:
+                return KerasUpdate(model.optimizer, model.trainable_variables, executor)
+            update = KerasEngineUpdate(model.optimizer, model.trainable_variables, executor, choice)
+            stack.callback(update.close)  # after an error; else `KerasCallbacks` has ended it
+            return update
+
         def make_trainer(executor: PipelineExecutor) -> Trainer:
             counters.append(Counters(model))  # after the executor has sent rank 0's variables to all ranks
-            update = KerasUpdate(model.optimizer, model.trainable_variables, executor)
+            update = update_for(executor)
             meter = KerasMeter(model, executor)
             parameters = {"epochs": epochs, "verbose": 0, "steps": steps_per_epoch or source.num_batches}
             trainer = Trainer(
