@@ -28,7 +28,10 @@ def slots_of(optimizer: Any) -> dict[str, list[Any]]:
 
 
 def step_without_gradients(optimizer: Any) -> None:
-    """Do the part of an optimizer's step that needs no gradients: count it, and update moving averages."""
+    """Do the part of an optimizer's step that needs no gradients: count it, clear accumulated gradients when they are
+    due, and update moving averages."""
+    if _updates_now(optimizer) and optimizer.gradient_accumulation_steps:
+        optimizer._backend_reset_gradient_accumulators()
     if optimizer.use_ema:
         variables = optimizer._trainable_variables
         optimizer._update_model_variables_moving_average(variables)
@@ -40,12 +43,15 @@ def step_without_gradients(optimizer: Any) -> None:
 
 def count_step(optimizer: Any) -> None:
     """Count a step, for schedules of the learning rate and for Nadam."""
-    every = optimizer.gradient_accumulation_steps
-    if isinstance(optimizer, keras.optimizers.Nadam) and (
-        not every or (int(optimizer._iterations.value) + 1) % every == 0
-    ):
+    if isinstance(optimizer, keras.optimizers.Nadam) and _updates_now(optimizer):
         product = optimizer._u_product
         step = keras.ops.cast(optimizer.iterations + 1, product.dtype)
         decay, beta_1 = (keras.ops.cast(each, product.dtype) for each in (0.96, optimizer.beta_1))
         product.assign(product.value * (beta_1 * (1.0 - 0.5 * keras.ops.power(decay, step))))
     optimizer._iterations.assign_add(1)
+
+
+def _updates_now(optimizer: Any) -> bool:
+    """Return whether the present step changes variables: the last one of those whose gradients are accumulated."""
+    every = optimizer.gradient_accumulation_steps
+    return not every or (int(optimizer._iterations.value) + 1) % every == 0
