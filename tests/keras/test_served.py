@@ -276,9 +276,10 @@ def test_a_change_to_what_is_refused_is_refused() -> None:
         lambda good: {**good, "optimizer": {"_iterations": 3}},
         lambda good: {**good, "optimizer": {"unknown": 3}},
         lambda good: {**good, "optimizer": {"beta_1": [3]}},
-        lambda good: {**good, "constraints": {"0": {"module": "os", "class_name": "system", "config": {}}}},
-        lambda good: {**good, "constraints": {"0": 3}},
-        lambda good: {**good, "constraints": {"zero": "MaxNorm"}},
+        lambda good: {**good, "constraints": {'{"module": "os", "class_name": "system", "config": {}}': [0]}},
+        lambda good: {**good, "constraints": {"3": [0]}},
+        lambda good: {**good, "constraints": {"{": [0]}},
+        lambda good: {**good, "constraints": {'"max_norm"': 0}},
     ],
 )
 def test_settings_that_do_not_fit_are_refused_and_change_nothing(change: Callable[[Any], Any]) -> None:

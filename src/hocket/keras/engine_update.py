@@ -68,10 +68,6 @@ class KerasEngineUpdate(KerasUpdate):
     def end(self) -> None:
         """See `KerasUpdate.end`."""
         self.collect()
-        self.close()
-
-    def close(self) -> None:
-        """Close the engine. Idempotent."""
         if self._engine is not None:
             self._engine.engine.close()
             self._engine = None

@@ -143,11 +143,11 @@ class KerasServedOptimizer:
             for name, value in vars(self._optimizer).items()
             if name[0] != "_" and name not in _NOT_SETTINGS and type(value) in _PLAIN
         }
-        constraints = {
-            number: keras.constraints.serialize(each.constraint)
-            for number, each in self._variables.items()
-            if each.constraint is not None
-        }
+        constraints: dict[str, list[int]] = {}
+        for number, each in self._variables.items():
+            if each.constraint is not None:
+                config = json.dumps(keras.constraints.serialize(each.constraint), sort_keys=True)
+                constraints.setdefault(config, []).append(number)
         content = {
             "learning_rate": float(self._optimizer.learning_rate),
             "optimizer": own,

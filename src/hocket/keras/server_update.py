@@ -109,10 +109,11 @@ class KerasServerUpdate:
                 if name[:1] == "_" or name not in vars(optimizer) or isinstance(value, (list, dict)):
                     raise ValueError(f"{self._part.kind} has no setting {name!r} that is a number or a word")
         made = {}
-        for number, config in constraints.items():
-            made[int(number)] = keras.constraints.deserialize(config)
-            if not isinstance(made[int(number)], keras.constraints.Constraint):
-                raise ValueError(f"{config!r} is no constraint of Keras")
+        for config, numbers in constraints.items():
+            constraint = keras.constraints.deserialize(json.loads(config))
+            if not isinstance(constraint, keras.constraints.Constraint) or not isinstance(numbers, list):
+                raise ValueError(f"{config} must be a constraint of Keras, and of a list of variables")
+            made.update(dict.fromkeys(numbers, constraint))
         for optimizer in optimizers.values():
             optimizer.learning_rate = float(rate)
             for name, value in own.items():

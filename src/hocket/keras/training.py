@@ -187,9 +187,7 @@ def fit(
         def update_for(executor: PipelineExecutor) -> KerasUpdate:
             if not choice.updates:
                 return KerasUpdate(model.optimizer, model.trainable_variables, executor)
-            update = KerasEngineUpdate(model.optimizer, model.trainable_variables, executor, choice)
-            stack.callback(update.close)  # after an error; else `KerasCallbacks` has ended it
-            return update
+            return KerasEngineUpdate(model.optimizer, model.trainable_variables, executor, choice)
 
         def make_trainer(executor: PipelineExecutor) -> Trainer:
             counters.append(Counters(model))  # after the executor has sent rank 0's variables to all ranks

@@ -127,3 +127,7 @@ class UpdatingEngine(GradientEngine):
 
         No rank may exchange gradients meanwhile. Raises the errors of `SummingEngine.finish`.
         """
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Close the engine without the other ranks, after an error; does nothing after `close`."""

@@ -123,6 +123,11 @@ class UpdatingServers(UpdatingEngine):
         self._is_closed = True
         self._client.close()
 
+    def abandon(self) -> None:
+        """See `UpdatingEngine.abandon`."""
+        self._client.is_whole = False
+        self.close()
+
     def _pull_values(self) -> None:
         for place in range(len(self._plan.parcels)):
             self._client.call(MessageKind.PULL, place, self._step, [])
