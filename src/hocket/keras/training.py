@@ -112,7 +112,9 @@ def fit(
             if these are not samples or their weights: for masked outputs.
         shuffle: take the samples in a new order in every epoch.
         drop_last: leave out the last batch of an epoch if it is smaller.
-        engine, engine_options, exact, recompute, seed, timeout, picture: see `hocket.train.fit`.
+        engine, engine_options, exact, recompute, seed, timeout, picture: see `hocket.train.fit`. Servers of an engine
+            that updates have copies of the model's optimizer; callbacks may then change settings, such as the learning
+            rate, but write to trained variables only before the first step and after the last one.
         comm: a communicator of all ranks; None: join the job, and leave it at the end.
         verbose: show progress on rank 0; 0 or False: do not.
 
@@ -124,7 +126,8 @@ def fit(
         InvalidModel: the model has no graph, is not compiled, or has its own training step; or its loss cannot be
             computed from the losses of micro-batches, which is checked with the first batch. Raised on every rank,
             before anything is changed.
-        InvalidArgument: another argument cannot be used; raised on every rank, before anything is changed.
+        InvalidArgument: another argument cannot be used, or servers cannot have copies of the optimizer; raised on every
+            rank, before anything is changed.
         CommTimeout, PeerFailure: a rank hangs, or has died; the message names the rank, and what was waited for.
 
     Examples:
