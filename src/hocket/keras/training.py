@@ -126,8 +126,8 @@ def fit(
         InvalidModel: the model has no graph, is not compiled, or has its own training step; or its loss cannot be
             computed from the losses of micro-batches, which is checked with the first batch. Raised on every rank,
             before anything is changed.
-        InvalidArgument: another argument cannot be used, or servers cannot have copies of the optimizer; raised on every
-            rank, before anything is changed.
+        InvalidArgument: another argument cannot be used, or servers cannot have copies of the optimizer; raised on
+            every rank, before anything is changed.
         CommTimeout, PeerFailure: a rank hangs, or has died; the message names the rank, and what was waited for.
 
     Examples:
