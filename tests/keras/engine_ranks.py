@@ -84,10 +84,17 @@ def updated(comm: Communicator) -> dict[str, Any]:
     """Return the results of engines that update; without backups, these are those of one process."""
     found = {}
     for name in UPDATING:
-        options = {"num_servers": 2, "message_nbytes": 100} | ({"num_backups": 0} if "backup" in name else {})
+        options = {"num_backups": 0} if "backup" in name else {"num_servers": 2, "message_nbytes": 100}
         optimizer = keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(0.02, 2, 0.9))
         found[name] = trained(comm, name, optimizer, engine_options=options)
     return found
+
+
+class Halving(keras.callbacks.Callback):
+    """Writes to all weights before the first step."""
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.model.set_weights([each / 2 for each in self.model.get_weights()])
 
 
 class Looking(keras.callbacks.Callback):
@@ -109,6 +116,7 @@ def called_back(comm: Communicator | None, folder: Path) -> dict[str, Any]:
     looking = Looking()
     callbacks = [
         looking,
+        Halving(),
         keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.04 if epoch == 0 else rate / 2),
         keras.callbacks.ModelCheckpoint(folder / "{epoch}.keras"),
         keras.callbacks.EarlyStopping("loss", patience=5, start_from_epoch=0, restore_best_weights=True, mode="max"),

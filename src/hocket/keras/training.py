@@ -188,7 +188,7 @@ def fit(
             weighing_of(model, weigh, setup.arrangement.num_replicas * setup.schedule.num_micro_batches)
 
         def update_for(executor: PipelineExecutor) -> KerasUpdate:
-            if not choice.updates:
+            if not choice.updates or not model.trainable_variables:
                 return KerasUpdate(model.optimizer, model.trainable_variables, executor)
             return KerasEngineUpdate(model.optimizer, model.trainable_variables, executor, choice)
 
