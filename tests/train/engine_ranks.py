@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from hocket.comm import Communicator
 from hocket.errors import HocketError
-from hocket.train import EngineChoice, GradientExchange, TensorSpec, fit, gradient_engines
+from hocket.train import Callback, EngineChoice, GradientExchange, TensorSpec, fit, gradient_engines
 from hocket.train.engines.parameter_server import ParameterServer
 
 TENSORS = [
@@ -206,6 +206,36 @@ def updated(comm: Communicator) -> dict[str, Any]:
         total = sum(each.detach().double().sum().item() for each in model.parameters())
         found[f"{name} {options}"] = before, F.cross_entropy(model(x), y).item(), total
     return found
+
+
+class Stumbles(Callback):
+    """Fails after the second step."""
+
+    def on_batch_end(self, trainer: Any, step: int, logs: Any) -> None:
+        if step == 2:
+            raise ArithmeticError("stumbled")
+
+
+def broken_off(comm: Communicator, name: str) -> tuple[str, float]:
+    """Return the error of a training whose callback fails on all ranks, and the seconds after which it was raised."""
+    model = network()
+    began_s = time.monotonic()
+    try:
+        fit(
+            model,
+            samples(),
+            loss=F.cross_entropy,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            batch_size=32,
+            strategy="data",
+            engine=name,
+            callbacks=[Stumbles()],
+            comm=comm,
+            show_progress=False,
+        )
+    except ArithmeticError as error:
+        return str(error), time.monotonic() - began_s
+    return "no error", 0.0
 
 
 def one_by_one() -> float:

@@ -21,12 +21,14 @@ from hocket.train.engines.buckets import plan_buckets
 from hocket.train.engines.pipelined_ring import PipelinedAllReduce, arrivals
 from hocket.train.engines.servers.shards import ParcelPlan, assign
 
+from ..load import scaled
 from ..naming import assert_names, raises
 from .engine_ranks import (
     SUMMING,
     TENSORS,
     UPDATING,
     all_sums,
+    broken_off,
     exchanged,
     fitted,
     network,
@@ -85,6 +87,13 @@ def test_servers_that_update() -> None:
         assert of_ranks[1][name][2] == total, name  # at the end all ranks have the same parameters
     without_backup = of_ranks[0]["parameter-server-backup {'num_backups': 0}"]
     assert without_backup[2] == pytest.approx(one_by_one(), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", UPDATING)
+def test_an_error_ends_a_training_with_servers_at_once(name: str) -> None:
+    for text, seconds in hk.spawn(broken_off, 2, name, timeout=150):
+        assert text == "stumbled"
+        assert seconds < scaled(30)
 
 
 class LateAdder:

@@ -133,7 +133,8 @@ class KerasCallbacks(Callback):
 
     def on_train_end(self, trainer: Trainer) -> None:
         """Call the callbacks, with the final whole model."""
-        self._collect(trainer)
+        self._update.end()
+        trainer.collect()
         if trainer.num_steps > self._first_step:  # without a step the optimizer has no averages yet
             self._update.finalize()
         self._call_all(trainer, "on_train_end", dict(self._logs), has_whole=True)
@@ -148,8 +149,8 @@ class KerasCallbacks(Callback):
         )
 
     def _collect(self, trainer: Trainer) -> None:
-        trainer.collect()
         self._update.collect()
+        trainer.collect()
 
     def _call_all(self, trainer: Trainer, name: str, *arguments: Any, has_whole: bool = False) -> dict[str, Any]:
         """Call a method of all callbacks on rank 0, and send their changes, or their error, to the other ranks.
@@ -182,6 +183,8 @@ class KerasCallbacks(Callback):
                 getattr(self._list, name)(*arguments)
             of_model = {key: getattr(self._model, key, False) for key in _OF_MODEL}
             settings, written = self._settings.changed(), self._written(versions)
+            variables = self._variables()
+            self._update.check_written(variables[place] for place in written)
             return of_model, settings, written, self._last.added_to(*arguments)
 
         of_model, settings, changed, added = on_rank_0_with_calls(trainer.comm, call, lambda: self._collect(trainer))
@@ -209,7 +212,9 @@ class KerasCallbacks(Callback):
         everywhere = self._update.known_everywhere()
         of_model = [each for each in self._model.variables if id(each) not in own]
         of_optimizer = (
-            [each for each in self._update.optimizer.variables if id(each) not in everywhere] if of_model else []
+            [each for each in self._update.optimizer.variables if id(each) not in everywhere]
+            if of_model or self._update.is_elsewhere
+            else []
         )
         return [each.value for each in (*of_model, *of_optimizer)]
 

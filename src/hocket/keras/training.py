@@ -15,11 +15,13 @@ from hocket.errors import InvalidArgument, InvalidType
 from hocket.keras.callbacks import KerasCallbacks
 from hocket.keras.compiled import check_compiled, check_what_is_written
 from hocket.keras.counters import Counters
+from hocket.keras.engine_update import KerasEngineUpdate
 from hocket.keras.feeding import Reading, batch_size_of, data_of, feed, portions_of, split_off, with_class_weight
 from hocket.keras.first_batch import checker_of
 from hocket.keras.graph import graph_of_keras
 from hocket.keras.losses import loss_of, weighing_of
 from hocket.keras.meter import KerasMeter
+from hocket.keras.served import check_can_be_served
 from hocket.keras.stage import KerasStage
 from hocket.keras.update import KerasUpdate
 from hocket.pipeline.schedule import PipelineSchedule
@@ -110,7 +112,9 @@ def fit(
             if these are not samples or their weights: for masked outputs.
         shuffle: take the samples in a new order in every epoch.
         drop_last: leave out the last batch of an epoch if it is smaller.
-        engine, engine_options, exact, recompute, seed, timeout, picture: see `hocket.train.fit`.
+        engine, engine_options, exact, recompute, seed, timeout, picture: see `hocket.train.fit`. Servers of an engine
+            that updates have copies of the model's optimizer; callbacks may then change settings, such as the learning
+            rate, but write to trained variables only before the first step and after the last one.
         comm: a communicator of all ranks; None: join the job, and leave it at the end.
         verbose: show progress on rank 0; 0 or False: do not.
 
@@ -122,7 +126,8 @@ def fit(
         InvalidModel: the model has no graph, is not compiled, or has its own training step; or its loss cannot be
             computed from the losses of micro-batches, which is checked with the first batch. Raised on every rank,
             before anything is changed.
-        InvalidArgument: another argument cannot be used; raised on every rank, before anything is changed.
+        InvalidArgument: another argument cannot be used, or servers cannot have copies of the optimizer; raised on
+            every rank, before anything is changed.
         CommTimeout, PeerFailure: a rank hangs, or has died; the message names the rank, and what was waited for.
 
     Examples:
@@ -155,8 +160,6 @@ def fit(
     check_seed(seed)
     choice = EngineChoice(engine, dict(engine_options or {}))
     choice.check(exact=exact)
-    if choice.updates:
-        raise InvalidArgument(f"engine {engine!r} needs a torch optimizer: use an engine that sums")
     validates = _when(validation_freq)
     data = data_of(x, y, sample_weight)
     validation = None if validation_data is None else data_of(validation_data)
@@ -167,6 +170,8 @@ def fit(
     batch_size = batch_size_of(data, batch_size, steps_per_epoch)
     _build_for(model, x)
     graph = graph_of_keras(model)
+    if choice.updates:
+        check_can_be_served(model.optimizer, model.trainable_variables)
     if not model.trainable_variables:  # in Keras, too, this is not an error
         warnings.warn(f"model {model.name!r} has no trainable weights: nothing is trained", stacklevel=2)
     reading = Reading(batch_size, shuffle, seed, drop_last, steps_per_epoch, class_weight)
@@ -182,9 +187,14 @@ def fit(
             check_what_is_written(model, setup.schedule.num_micro_batches)
             weighing_of(model, weigh, setup.arrangement.num_replicas * setup.schedule.num_micro_batches)
 
+        def update_for(executor: PipelineExecutor) -> KerasUpdate:
+            if not choice.updates or not model.trainable_variables:
+                return KerasUpdate(model.optimizer, model.trainable_variables, executor)
+            return KerasEngineUpdate(model.optimizer, model.trainable_variables, executor, choice)
+
         def make_trainer(executor: PipelineExecutor) -> Trainer:
             counters.append(Counters(model))  # after the executor has sent rank 0's variables to all ranks
-            update = KerasUpdate(model.optimizer, model.trainable_variables, executor)
+            update = update_for(executor)
             meter = KerasMeter(model, executor)
             parameters = {"epochs": epochs, "verbose": 0, "steps": steps_per_epoch or source.num_batches}
             trainer = Trainer(

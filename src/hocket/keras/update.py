@@ -9,6 +9,7 @@ import keras
 import torch
 
 from hocket.errors import InvalidModel
+from hocket.keras.slots import slots_of, step_without_gradients
 from hocket.train import PipelineExecutor
 
 
@@ -63,6 +64,9 @@ class KerasUpdate:
         own = {id(each) for stage in held for each in executor.split.stages[stage].parameters().values()}
         self._own = [each for each in self._variables if id(each.value) in own]
 
+    is_elsewhere = False
+    """Whether the optimizer's variables change elsewhere, and have come from there only after `collect`."""
+
     def step(self, *, has_weight: bool = True) -> None:
         """Change the variables of this rank. If no item of the batch has a weight, use gradients of 0, as Keras does.
         If losses are scaled, and a gradient on some rank overflows, change no variable."""
@@ -91,7 +95,7 @@ class KerasUpdate:
                 if pairs:
                     optimizer.apply([gradient for gradient, _ in pairs], [each for _, each in pairs])
                 else:
-                    self._step_without_gradients()
+                    step_without_gradients(optimizer)
         finally:
             optimizer.global_clipnorm = limit
         if self._scaler is not None:
@@ -122,6 +126,17 @@ class KerasUpdate:
         """Set the executor's scale of losses to the optimizer's present scale, if it has one."""
         if self._scaler is not None:
             self._executor.loss_scale = float(self._scaler.dynamic_scale.value)
+
+    def end(self) -> None:
+        """Make all variables those after the last step; called by all ranks."""
+        self.collect()
+
+    def check_written(self, variables: Iterable[Any]) -> None:
+        """Check that a callback may write to variables now.
+
+        Raises:
+            InvalidModel: it may not.
+        """
 
     def finalize(self) -> None:
         """Set all variables to their moving averages, if the optimizer keeps them; on every rank, after `collect`."""
@@ -168,34 +183,8 @@ class KerasUpdate:
             variable.assign(value)
         self.read_scale()
 
-    def _step_without_gradients(self) -> None:
-        """Do the part of a step that needs no gradients: count the step, for schedules of the learning rate and for
-        Nadam, and update moving averages."""
-        optimizer = self._applied
-        every = optimizer.gradient_accumulation_steps
-        if isinstance(optimizer, keras.optimizers.Nadam) and (not every or (self.num_steps + 1) % every == 0):
-            product = optimizer._u_product
-            step = keras.ops.cast(optimizer.iterations + 1, product.dtype)
-            decay, beta_1 = (keras.ops.cast(each, product.dtype) for each in (0.96, optimizer.beta_1))
-            product.assign(product.value * (beta_1 * (1.0 - 0.5 * keras.ops.power(decay, step))))
-        if optimizer.use_ema:
-            variables = optimizer._trainable_variables
-            optimizer._update_model_variables_moving_average(variables)
-            every = optimizer.ema_overwrite_frequency
-            if every and (int(optimizer.iterations) + 1) % every == 0:
-                optimizer._overwrite_model_variables_with_average_value(variables)
-        optimizer._iterations.assign_add(1)
-
     def _slots(self) -> list[list[Any]]:
-        """Return the optimizer's lists of variables that have one item, or None, for each trainable variable."""
-        return [
-            value
-            for value in vars(self._applied).values()
-            if isinstance(value, list)
-            and value is not self._applied._trainable_variables
-            and len(value) == len(self._stages)
-            and all(each is None or isinstance(each, keras.Variable) for each in value)
-        ]
+        return list(slots_of(self._applied).values())
 
     def _norm(self) -> float:
         """Return the norm of all gradients of the model; called by all ranks."""

@@ -123,3 +123,14 @@ class UpdatingEngine(GradientEngine):
 
         Raises the errors of `SummingEngine.finish`.
         """
+
+    @abstractmethod
+    def pull(self) -> None:
+        """Set this rank's parameters, and the state of its optimizer as far as that comes back, to the present ones.
+
+        No rank may exchange gradients meanwhile. Raises the errors of `SummingEngine.finish`.
+        """
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Close the engine without the other ranks, after an error; does nothing after `close`."""

@@ -8,9 +8,10 @@ import cloudpickle
 import torch
 
 from hocket.comm import Communicator
+from hocket.errors import AuthenticationError
 from hocket.train.engines.engine import TensorSpec, UpdatingEngine
 from hocket.train.engines.servers.client import ServerClient
-from hocket.train.engines.servers.messages import HEAD_NBYTES, MessageKind
+from hocket.train.engines.servers.messages import HEAD_NBYTES, MessageKind, part_nbytes
 from hocket.train.engines.servers.optimizers import ServedOptimizer, TorchServedOptimizer
 from hocket.train.engines.servers.process import GradientServerTask, Updating
 from hocket.train.engines.servers.shards import ParcelPlan, check_server_options
@@ -88,17 +89,49 @@ class UpdatingServers(UpdatingEngine):
         self._step += 1
         self._take_answers()
 
+    def pull(self) -> None:
+        """See `UpdatingEngine.pull`."""
+        self._pull_values()
+        tensors = [[piece.tensor for piece in parcel.pieces] for parcel in self._plan.parcels]
+        sizes = [self._optimizer.state_nbytes(each) for each in tensors]
+        states: list[list[bytes]] = [[] for _ in sizes]
+        nbytes = [
+            part_nbytes(self._plan.numel(place) * self._plan.dtype(place).itemsize) for place in range(len(sizes))
+        ]
+        for part in range(max((-(-size // each) for size, each in zip(sizes, nbytes, strict=True)), default=0)):
+            for place, size in enumerate(sizes):
+                if part * nbytes[place] < size:
+                    self._client.call(MessageKind.STATE, place, part, [])
+            for place, answer in self._client.answers():
+                states[place].append(answer[HEAD_NBYTES:])
+        for place, size in enumerate(sizes):
+            state = b"".join(states[place])
+            if len(state) != size:
+                raise AuthenticationError(
+                    f"the state of {self._plan.names(place)} has {len(state)} bytes on its server, and {size} here"
+                )
+            if size:
+                self._optimizer.take(tensors[place], state)
+
     def close(self) -> None:
         """End the training: tell the servers that no more gradients come, wait until all ranks have done so, get the
         last parameters, which are equal on all ranks, and end the servers. Idempotent."""
         if self._client.is_whole and not self._is_closed:
             self._client.tell(MessageKind.LEAVE)
             self._client.wait_for_others()
-            for place in range(len(self._plan.parcels)):
-                self._client.call(MessageKind.PULL, place, self._step, [])
-            self._take_answers()
+            self._pull_values()
         self._is_closed = True
         self._client.close()
+
+    def abandon(self) -> None:
+        """See `UpdatingEngine.abandon`."""
+        self._client.is_whole = False
+        self.close()
+
+    def _pull_values(self) -> None:
+        for place in range(len(self._plan.parcels)):
+            self._client.call(MessageKind.PULL, place, self._step, [])
+        self._take_answers()
 
     def _take_answers(self) -> None:
         for place, answer in self._client.answers():

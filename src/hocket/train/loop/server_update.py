@@ -36,6 +36,7 @@ class EngineUpdate:
             optimizer,
             timeout_s=executor.timeout_s,
         )
+        executor.before_close(self.engine.abandon)
 
     def step(self, *, has_weight: bool = True) -> None:
         """Give the gradients away, and set the parameters to their new values."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,6 +153,7 @@ class PipelineExecutor:
         self._probe = Probe(split, layout.wiring, self.schedule.placement, self._comms[-1])
         self._copies = Copies(layout, comm, exact, self.timeout_s, engine)
         self._times: deque[NDArray[np.float64]] = deque(maxlen=_STEPS_REMEMBERED)
+        self._before_close: list[Callable[[], None]] = []
 
     def step(self, micro_batches: Sequence[MicroBatch], *, keeps_outputs: bool = False) -> StepResult:
         """Run forward and backward passes of a batch, and sum the gradients into every parameter's ``.grad``.
@@ -219,8 +220,14 @@ class PipelineExecutor:
             raise InvalidState("no step has run yet, so there is no timeline")
         return measured_timeline(self.comm, self.schedule, self._times, costs or CostModel())
 
+    def before_close(self, call: Callable[[], None]) -> None:
+        """Let `close` first call a function, such as one that closes communicators made from `comm`."""
+        self._before_close.append(call)
+
     def close(self) -> None:
         """Close the executor's communicators. The model keeps its values, and is in training mode."""
+        while self._before_close:
+            self._before_close.pop()()
         for stage in self.split.stages:
             stage.train()
         self._failure = self._failure or "the executor was closed"

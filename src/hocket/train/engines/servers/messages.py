@@ -20,6 +20,8 @@ _FIELDS = struct.Struct("<4sHBxIIQQ")
 _PROOF_NBYTES = 32
 HEAD_NBYTES = _FIELDS.size + _PROOF_NBYTES
 KEY_NBYTES = 32
+_STATE_NBYTES = 1 << 16
+"""Most bytes of state in a message that has more of them than its parcel; `ServerClient` lets messages be so long."""
 
 
 class BadMessage(Exception):
@@ -48,6 +50,10 @@ class MessageKind(IntEnum):
     that rank."""
     DONE = 8
     """From a server: it has taken them."""
+    STATE = 9
+    """To a server: it asks for a part of the optimizer's state of a parcel; the head's step is the part's number."""
+    STATE_PART = 10
+    """From a server: that part."""
 
     @property
     def answer(self) -> MessageKind:
@@ -57,6 +63,7 @@ class MessageKind(IntEnum):
             MessageKind.PULL: MessageKind.VALUES,
             MessageKind.ARRIVED: MessageKind.VALUES,
             MessageKind.WHO_IS_LATE: MessageKind.LATE,
+            MessageKind.STATE: MessageKind.STATE_PART,
         }.get(self, MessageKind.DONE)
 
 
@@ -101,6 +108,11 @@ class MessageHead:
         if kind not in tuple(MessageKind) or nbytes != len(message) - HEAD_NBYTES:
             raise BadMessage(f"a message of kind {kind} says that {nbytes} bytes follow, and {len(message)} came")
         return cls(MessageKind(kind), rank, parcel, step, nbytes)
+
+
+def part_nbytes(parcel_nbytes: int) -> int:
+    """Return how many bytes of state a message has, for a parcel of so many bytes."""
+    return max(parcel_nbytes, _STATE_NBYTES)
 
 
 def key_for(key: bytes, is_answer: bool) -> bytes:

@@ -20,8 +20,16 @@ class ServerUpdate(Protocol):
     def values(self) -> dict[int, torch.Tensor]:
         """The parameters that it changes, by the tensors' numbers."""
 
-    def apply(self, gradients: Mapping[int, torch.Tensor]) -> None:
-        """Change the parameters of a parcel that have a gradient."""
+    def apply(self, gradients: Mapping[int, torch.Tensor], tensors: Sequence[int]) -> None:
+        """Change the parameters of a parcel that have a gradient.
+
+        Args:
+            gradients: flat, by the tensors' numbers.
+            tensors: numbers of all tensors of the parcel.
+        """
+
+    def state(self, tensors: Sequence[int]) -> bytes:
+        """Return the optimizer's state of a parcel's tensors, as `ServedOptimizer.take` reads it."""
 
     def set(self, settings: Any) -> None:
         """Take over what `ServedOptimizer.settings` has returned on a rank."""
@@ -44,9 +52,15 @@ class ServedOptimizer(Protocol):
     def settings(self) -> str:
         """Return what may change during a training, as JSON."""
 
+    def state_nbytes(self, tensors: Sequence[int]) -> int:
+        """Return the number of bytes of `ServerUpdate.state`; 0: the state stays on the servers."""
+
+    def take(self, tensors: Sequence[int], state: bytes) -> None:
+        """Take over a server's state of a parcel's tensors, of `state_nbytes` bytes."""
+
 
 class TorchServedOptimizer:
-    """A torch optimizer.
+    """A torch optimizer. The servers' state does not come back to it.
 
     Args:
         optimizer: with its state, which servers get too.
@@ -85,6 +99,13 @@ class TorchServedOptimizer:
             settings.append({name: value for name, value in group.items() if name != "params" and _is_plain(value)})
         return json.dumps(settings, sort_keys=True)
 
+    def state_nbytes(self, tensors: Sequence[int]) -> int:
+        """See `ServedOptimizer`."""
+        return 0
+
+    def take(self, tensors: Sequence[int], state: bytes) -> None:
+        """See `ServedOptimizer`."""
+
 
 class TorchServerUpdate:
     """A torch optimizer of some of its parameters.
@@ -114,7 +135,7 @@ class TorchServerUpdate:
         parameters = [each for group in self._optimizer.param_groups for each in group["params"]]
         return dict(zip(self._numbers, parameters, strict=True))
 
-    def apply(self, gradients: Mapping[int, torch.Tensor]) -> None:
+    def apply(self, gradients: Mapping[int, torch.Tensor], tensors: Sequence[int]) -> None:
         """See `ServerUpdate`."""
         values = self.values
         for number, gradient in gradients.items():
@@ -122,6 +143,10 @@ class TorchServerUpdate:
         self._optimizer.step()
         for number in gradients:
             values[number].grad = None
+
+    def state(self, tensors: Sequence[int]) -> bytes:
+        """See `ServerUpdate`."""
+        return b""
 
     def set(self, settings: Any) -> None:
         """See `ServerUpdate`."""

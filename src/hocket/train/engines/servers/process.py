@@ -152,6 +152,8 @@ async def _answer(store: Sums | Updates, head: MessageHead, content: memoryview)
         store.set(content)
     elif head.kind == MessageKind.PULL:
         return store.values(head.parcel)
+    elif head.kind == MessageKind.STATE:
+        return store.state(head.parcel, head.step)
     elif head.kind == MessageKind.LEAVE:
         store.leave(head.rank)
     else:

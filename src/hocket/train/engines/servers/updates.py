@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from hocket.train.engines.servers.messages import part_nbytes
 from hocket.train.engines.servers.optimizers import ServerUpdate
 from hocket.train.engines.servers.refused import Refused
 
@@ -89,7 +90,7 @@ class Updates:
         parts = torch.split(elements, state.numel)
         given = {number: part for number, part, has in zip(state.tensors, parts, content[:count], strict=True) if has}
         if self._num_required is None:
-            self._update.apply({number: part.clone() for number, part in given.items()})
+            self._update.apply({number: part.clone() for number, part in given.items()}, state.tensors)
             return self._values(state)
         if state.seen.get(rank, 0) != state.version:
             self.num_stale += 1
@@ -122,6 +123,21 @@ class Updates:
             raise Refused(f"this server has no parcel {parcel}")
         return self._values(self._parcels[parcel])
 
+    def state(self, parcel: int, part: int) -> bytes:
+        """Return a part of the optimizer's state of a parcel: `part_nbytes` bytes, or what is left.
+
+        Raises:
+            Refused: there is no such parcel or part.
+        """
+        if parcel not in self._parcels:
+            raise Refused(f"this server has no parcel {parcel}")
+        of_parcel = self._parcels[parcel]
+        whole = self._update.state(of_parcel.tensors)
+        nbytes = part_nbytes(sum(of_parcel.numel) * of_parcel.dtype.itemsize)
+        if part * nbytes >= len(whole):
+            raise Refused(f"the state of parcel {parcel} has {len(whole)} bytes, and no part {part}")
+        return whole[part * nbytes : (part + 1) * nbytes]
+
     def set(self, content: memoryview) -> None:
         """Take over the settings of a rank's optimizer.
 
@@ -143,7 +159,8 @@ class Updates:
             return
         if len(state.ranks) < min(self._num_required, self._num_ranks - len(self._left)):
             return
-        self._update.apply({number: total / len(state.ranks) for number, total in state.taken.items()})
+        means = {number: total / len(state.ranks) for number, total in state.taken.items()}
+        self._update.apply(means, state.tensors)
         state.version += 1
         for each in state.ranks:
             state.seen[each] = state.version
