@@ -74,7 +74,11 @@ class GradientEngine(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what it holds. Idempotent."""
+        """Give back what it holds, as soon as the other ranks do so too. Idempotent."""
+
+    def abandon(self) -> None:
+        """Give back what it holds after an error of this rank, and wait for no other rank. Idempotent."""
+        self.close()
 
 
 class SummingEngine(GradientEngine):

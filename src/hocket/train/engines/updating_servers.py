@@ -100,6 +100,11 @@ class UpdatingServers(UpdatingEngine):
         self._is_closed = True
         self._client.close()
 
+    def abandon(self) -> None:
+        """See `GradientEngine.abandon`."""
+        self._client.abandon()
+        self.close()
+
     def _take_answers(self) -> None:
         for place, answer in self._client.answers():
             values = torch.frombuffer(bytearray(answer), dtype=self._plan.dtype(place), offset=HEAD_NBYTES)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import mmap
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -43,6 +42,7 @@ class MemoryBlock:
     """
 
     def __init__(self, nbytes: int, address: BlockAddress | None = None) -> None:
+        self._fd = -1
         try:
             if address is None:
                 self._fd = os.memfd_create("hocket gradients", os.MFD_CLOEXEC)
@@ -52,7 +52,8 @@ class MemoryBlock:
                 if os.fstat(self._fd).st_size < nbytes:
                     raise OSError(f"it has only {os.fstat(self._fd).st_size} bytes")
             self._map = mmap.mmap(self._fd, max(nbytes, 1))
-        except OSError as error:
+        except (OSError, OverflowError, ValueError) as error:
+            self.close()
             whose = "" if address is None else f" of process {address.pid}"
             raise ResourceExhausted(f"{nbytes} bytes of shared memory{whose} cannot be had: {error}") from None
         self._nbytes = nbytes
@@ -88,8 +89,3 @@ def places_of(sizes: list[int]) -> list[int]:
         places.append(end)
         end += -(-size // 64) * 64
     return [*places, end]
-
-
-def can_share(pid: int) -> bool:
-    """Return whether this process can open the files of another one."""
-    return os.access(Path(f"/proc/{pid}/fd"), os.R_OK | os.X_OK)
