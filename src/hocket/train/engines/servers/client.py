@@ -179,6 +179,7 @@ class ServerClient:
             PeerFailure: a server or a rank died.
             AuthenticationError: what answers is not a server of this job.
         """
+        self._watch.check()  # servers that never let this rank wait do not hide a dead one
         deadline = time.monotonic() + self._timeout_s
         for parcel, (kind, step, call) in self._calls.items():
             server = self.addresses[self._plan.parcels[parcel].server]
