@@ -28,6 +28,7 @@ _HELPERS = (
     "registry",
     "servers",
     "timing",
+    "trained",
     "updating_servers",
     "watch",
 )

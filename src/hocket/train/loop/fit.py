@@ -170,7 +170,12 @@ def fit(
             if choice.updates:
                 update = EngineUpdate(executor, choice, optimizers[0])
                 ends.append(update.engine.close)
-                stack.callback(update.engine.close)  # also after an error
+
+                def end(kind: type[BaseException] | None, *_: object) -> None:
+                    if kind is not None:  # the other ranks may be anywhere
+                        update.engine.abandon()
+
+                stack.push(end)
                 return update
             stages = [executor.split.stages[number] for number in executor.trained_stages()]
             return update_of(optimizers, [each for stage in stages for each in stage.parameters().values()])

@@ -69,11 +69,15 @@ class ServerClient:
         except ImportError:
             grpc = None
         # A rank without gRPC must not leave the others waiting.
-        of_ranks = comm.all_gather_object((grpc is not None, secrets.token_bytes(KEY_NBYTES) if comm.rank == 0 else b""))
+        of_ranks = comm.all_gather_object(
+            (grpc is not None, secrets.token_bytes(KEY_NBYTES) if comm.rank == 0 else b"")
+        )
         lacking = [rank for rank, (has_grpc, _) in enumerate(of_ranks) if not has_grpc]
         if lacking:
             where = f"rank{'s' * (len(lacking) > 1)} {', '.join(map(str, lacking))}"
-            raise MissingPackage(f"parameter servers need gRPC, which is missing on {where}: pip install 'hocket[grpc]'")
+            raise MissingPackage(
+                f"parameter servers need gRPC, which is missing on {where}: pip install 'hocket[grpc]'"
+            )
         _tell_of_proxies()
         self._grpc, self.RpcError = grpc, grpc.RpcError
         self._rank = comm.rank

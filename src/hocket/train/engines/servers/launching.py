@@ -149,7 +149,7 @@ class Servers:
         for each in self._processes.values():
             pipe = cast(IO[bytes], each.stdin)
             with suppress(OSError):
-                # A byte, since forked processes of this rank, such as those of a DataLoader, may have the pipe open too.
+                # A byte, since processes that this rank has forked, as a DataLoader does, may have the pipe open too.
                 os.set_blocking(pipe.fileno(), False)
                 os.write(pipe.fileno(), b"!")
             with suppress(OSError):
