@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import secrets
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -113,6 +115,9 @@ class ServerClient:
             self._servers.close()
             raise
         self._exchanges = [channel.unary_unary(f"/{SERVICE}/{EXCHANGE}") for channel in self._channels]
+        # A program may end without closing; then the watch's receive must not count as forgotten.
+        this = weakref.ref(self)
+        self._at_exit = atexit.register(lambda: _close_at_exit(this))
 
     @property
     def addresses(self) -> list[ServerAddress]:
@@ -213,6 +218,7 @@ class ServerClient:
         self._watch.close()
         self._comm._leave(0.0)
         self._servers.close()
+        atexit.unregister(self._at_exit)
 
     def _wait(
         self, kind: MessageKind, parcel: int, step: int, call: Any, deadline: float, server: ServerAddress
@@ -274,6 +280,12 @@ class ServerClient:
             how = "" if exit_code is None else f" with exit code {exit_code}"
             return PeerFailure(f"{server} ended{how}, or cannot be reached: {text}")
         return PeerFailure(f"{server}: {code.name}: {text}")
+
+
+def _close_at_exit(this: weakref.ref[ServerClient]) -> None:
+    client = this()
+    if client is not None:
+        client.close()
 
 
 def _tell_of_proxies() -> None:

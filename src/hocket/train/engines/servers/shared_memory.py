@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -45,6 +47,8 @@ class MemoryBlock:
         self._fd = -1
         try:
             if address is None:
+                if nbytes > _available_nbytes():  # the kernel would kill a process for it
+                    raise OSError(f"the host has {_available_nbytes()} bytes")
                 self._fd = os.memfd_create("hocket gradients", os.MFD_CLOEXEC)
                 os.posix_fallocate(self._fd, 0, max(nbytes, 1))
             else:
@@ -80,6 +84,13 @@ class MemoryBlock:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _available_nbytes() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return sys.maxsize
 
 
 def places_of(sizes: list[int]) -> list[int]:
