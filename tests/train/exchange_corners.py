@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from hocket.comm import Communicator
 from hocket.train import GradientExchange, gradient_engines
 from hocket.train.engines.engine import SummingEngine
+from hocket.train.engines.registry import DEFAULT
 
 SAMPLES = 8
 FIRST = 2.5
@@ -365,14 +366,22 @@ def batches(rank: int | None, num_ranks: int) -> Batch:
     return of_step
 
 
-def differences(comm: Communicator) -> dict[str, list[str]]:
-    """Return for each engine and corner the parameters and gradients that differ from those of one process."""
+def differences(comm: Communicator, is_full: bool) -> dict[str, list[str]]:
+    """Return for engines and corners the parameters and gradients that differ from those of one process.
+
+    Args:
+        comm: a communicator of all ranks.
+        is_full: whether every corner has every engine; if not, it has the default one and another one in turn.
+    """
     torch.set_num_threads(1)
     found = {}
-    for name, run in CORNERS.items():
+    others = [each for each in summing() if each != DEFAULT and not has_servers(each)]
+    for number, (name, run) in enumerate(CORNERS.items()):
         wanted = run(lambda model: nullcontext(One()), batches(None, comm.size))
         for engine in summing():
             if has_servers(engine) and name not in SERVED:
+                continue
+            if engine in others and engine != others[number % len(others)] and not is_full:
                 continue
 
             @contextmanager
