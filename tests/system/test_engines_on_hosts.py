@@ -52,7 +52,7 @@ class Job:
     def wait_for(self, host: int, word: str) -> None:
         """Wait for a line that begins with a word."""
         while not self.lines[host] or not self.lines[host][-1].startswith(word):
-            self.lines[host].append(self._queues[host].get(timeout=scaled(60)))
+            self.lines[host].append(self._queues[host].get(timeout=scaled(100)))
 
     def wait(self, host: int) -> None:
         """Wait for the end of the job on a host."""
@@ -125,3 +125,43 @@ def test_a_host_that_is_gone_ends_every_engine_in_time(lab: Any, lab_module: Mod
             assert kind in ("PeerFailure", "CommTimeout", "Aborted"), (name, kind)
             if host == 0:  # the other one stood still
                 assert seconds < scaled(TIMEOUT_S + 10), (name, seconds)
+
+
+_SUM = """
+import torch
+import hocket as hk
+from hocket.train import EngineChoice, TensorSpec
+
+tensors = [TensorSpec("weight", (5,), torch.float32), TensorSpec("bias", (3,), torch.float32)]
+with hk.init(backends=["gloo"], timeout=60) as comm:
+    engine = EngineChoice("parameter-server", {"num_servers": 2}).make(comm, tensors, exact=False, timeout_s=30.0)
+    own = [torch.ones(spec.shape) for spec in tensors]
+    for number, each in enumerate(own):
+        engine.start(number, each)
+    engine.finish()
+    engine.close()
+    print("sums", *(each.sum().item() for each in own), *(each.address for each in engine.servers), flush=True)
+"""
+
+
+def test_servers_are_reached_where_a_host_has_its_own_name_on_loopback(lab: Any, tmp_path: Path) -> None:
+    """Debian's installer writes such a line for the host itself."""
+    (tmp_path / "sum.py").write_text(_SUM)
+    for host, address in zip(lab.hosts, ("127.0.1.1", lab.hosts[0].address), strict=True):
+        names = tmp_path / f"hosts{host.number}"
+        names.write_text(f"127.0.0.1 localhost\n{address} lab0\n")
+        host.run("mount", "--bind", str(names), "/etc/hosts")
+    first = lab.hosts[0].address
+    commands = [
+        ["lab0" if each == first else each for each in command]
+        for command in lab.launchers([str(tmp_path / "sum.py")], 1)
+    ]
+    processes = [subprocess.Popen(each, stdout=subprocess.PIPE, text=True) for each in commands]
+    try:
+        for each in processes:
+            output, _ = each.communicate(timeout=scaled(60))
+            assert f"sums 10.0 6.0 {first}:" in output and f" {lab.hosts[1].address}:" in output, output
+    finally:
+        for each in processes:
+            each.kill()
+            each.wait()
