@@ -74,7 +74,11 @@ class GradientEngine(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what it holds. Idempotent."""
+        """Give back what it holds, as soon as the other ranks do so too. Idempotent."""
+
+    def abandon(self) -> None:
+        """Give back what it holds after an error of this rank, and wait for no other rank. Idempotent."""
+        self.close()
 
 
 class SummingEngine(GradientEngine):
@@ -130,7 +134,3 @@ class UpdatingEngine(GradientEngine):
 
         No rank may exchange gradients meanwhile. Raises the errors of `SummingEngine.finish`.
         """
-
-    @abstractmethod
-    def abandon(self) -> None:
-        """Close the engine without the other ranks, after an error; does nothing after `close`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -11,10 +12,12 @@ import torch
 from torch import nn
 
 from hocket.comm import Communicator
-from hocket.errors import InvalidArgument, InvalidModel, InvalidState, InvalidType
+from hocket.errors import InvalidArgument, InvalidState, InvalidType
 from hocket.train.checks import check_alike
 from hocket.train.engines.engine import GradientEngine, SummingEngine, TensorSpec, UpdatingEngine
 from hocket.train.engines.registry import DEFAULT, EngineChoice
+from hocket.train.engines.servers.optimizers import TorchServedOptimizer
+from hocket.train.engines.trained import TrainedParameters, check_gradient, check_step
 
 
 class GradientExchange:
@@ -42,9 +45,12 @@ class GradientExchange:
 
     Raises:
         InvalidType: `model` is not a module, or `optimizer` no optimizer.
-        InvalidModel: no parameter requires a gradient, or an embedding has sparse gradients, which no engine sums.
-        InvalidArgument: there is no such engine or option, or ranks differ in engine, options or parameters; raised
-            before anything is sent but this.
+        InvalidModel: no parameter requires a gradient; an embedding has sparse gradients, which no engine sums; a
+            parameter has no values on this rank, or not all of them; or a part of the model exchanges gradients itself,
+            as DistributedDataParallel does.
+        InvalidState: the model has an exchange that is not closed, or `torch.inference_mode` is on.
+        InvalidArgument: there is no such engine or option; ranks differ in engine, options, parameters, buffers or
+            settings of the optimizer; or the optimizer cannot be on servers. Raised before anything is sent but this.
 
     Examples:
         >>> import torch
@@ -68,17 +74,33 @@ class GradientExchange:
     ) -> None:
         choice = EngineChoice(engine, options)
         choice.check(exact=exact)
-        named = _trained(model)
+        timeout_s = comm.timeout if timeout is None else timeout
+        if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not 0 < timeout_s < float("inf"):
+            raise InvalidArgument(f"timeout must be a number of seconds above zero, not {timeout!r}")
+        trained = TrainedParameters(model)
+        named = trained.named
         if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
             raise InvalidType(f"optimizer must be a torch optimizer, not {type(optimizer).__name__}")
-        if choice.updates and optimizer is None:
-            raise InvalidArgument(f"engine {engine!r} changes the parameters itself: pass optimizer=")
+        settings = ""
+        if choice.updates:
+            if optimizer is None:
+                raise InvalidArgument(f"engine {engine!r} changes the parameters itself: pass optimizer=")
+            settings = _settings(optimizer, list(named.values()))
+        _check_has_no_exchange(named, optimizer if choice.updates else None)
         tensors = [TensorSpec(name, tuple(each.shape), each.dtype) for name, each in named.items()]
-        check_alike(comm, engine=engine, exact=exact, options=options, parameters=tensors)
+        others = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        check_alike(
+            comm,
+            engine=engine,
+            exact=exact,
+            options=options,
+            parameters=tensors,
+            buffers=[(name, tuple(each.shape), each.dtype) for name, each in others.items() if name not in named],
+            optimizer=settings,
+        )
         with torch.no_grad():
             for tensor in [*model.parameters(), *model.buffers()]:
                 comm.broadcast(tensor.detach(), 0)
-        timeout_s = comm.timeout if timeout is None else timeout
         parameters = list(named.values())
         self._form: _Means | _Updates
         if choice.updates:
@@ -89,7 +111,7 @@ class GradientExchange:
         else:
             exist = TensorSpec("whether there are gradients", (len(tensors),), torch.float32)
             summing = choice.make(comm, [*tensors, exist], exact=exact, timeout_s=timeout_s)
-            self._form = _Means(summing, parameters, comm.size)
+            self._form = _Means(summing, trained, comm.size)
             self.engine = summing
 
     @contextmanager
@@ -106,38 +128,59 @@ class GradientExchange:
 
         With an engine that changes the parameters, all ranks then have the servers' last ones.
         """
-        for each in self._form.hooks:
-            each.remove()
-        self._form.hooks.clear()
+        self._remove_hooks()
         self.engine.close()
 
     def __enter__(self) -> GradientExchange:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:  # the other ranks may be anywhere
+            self._remove_hooks()
+            self.engine.abandon()
         self.close()
 
+    def _remove_hooks(self) -> None:
+        for each in self._form.hooks:
+            each.remove()
+        self._form.hooks.clear()
 
-def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
-    if not isinstance(model, nn.Module):
-        raise InvalidType(f"model must be a torch.nn.Module, not {type(model).__name__}")
-    named = {name: each for name, each in model.named_parameters() if each.requires_grad}
-    if not named:
-        raise InvalidModel(f"no parameter of {type(model).__name__} requires a gradient: set requires_grad = True")
-    for name, module in model.named_modules():
-        if getattr(module, "sparse", False) is True:
-            raise InvalidModel(
-                f"{name or type(module).__name__} has sparse gradients, which no engine sums: pass sparse=False"
-            )
-    return named
+
+def _settings(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> str:
+    """Return the kind and the settings of an optimizer that is to be on servers.
+
+    Raises:
+        InvalidArgument: it cannot be there.
+    """
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise InvalidArgument(
+            f"{type(optimizer).__name__} needs a closure that computes the loss again within a step, which servers "
+            "cannot do: use another optimizer, or an engine that sums"
+        )
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        raise InvalidArgument("SparseAdam takes sparse gradients only, which no engine exchanges: use Adam")
+    served = TorchServedOptimizer(optimizer)
+    served.check(parameters)
+    return f"{type(optimizer).__name__} {served.settings()}"
+
+
+def _check_has_no_exchange(named: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer | None) -> None:
+    """Check that no other exchange is under way, which would work on the same gradients at the same time."""
+    hooks: list[Any] = [*getattr(optimizer, "_optimizer_step_pre_hooks", {}).values()]
+    for each in named.values():
+        hooks += (getattr(each, "_post_accumulate_grad_hooks", None) or {}).values()
+    if any(isinstance(getattr(getattr(each, "func", each), "__self__", None), (_Means, _Updates)) for each in hooks):
+        raise InvalidState("the model has an exchange of gradients that is not closed: close it before")
 
 
 class _Means:
     """Hooks of autograd: the engine sums each gradient as soon as the backward pass has computed it."""
 
-    def __init__(self, engine: SummingEngine, parameters: list[nn.Parameter], num_ranks: int) -> None:
-        self._engine, self._parameters, self._num_ranks = engine, parameters, num_ranks
-        self._exist = torch.zeros(len(parameters))
+    def __init__(self, engine: SummingEngine, trained: TrainedParameters, num_ranks: int) -> None:
+        parameters = list(trained.named.values())
+        self._engine, self._trained, self._parameters, self._num_ranks = engine, trained, parameters, num_ranks
+        self._exist = torch.zeros(len(parameters), dtype=torch.float32, device="cpu")  # whatever torch's defaults are
         self._started: dict[int, torch.Tensor] = {}
         self._backward: int | None = None
         """Autograd's number of the backward pass under way."""
@@ -166,15 +209,15 @@ class _Means:
     def _start(self, number: int, gradient: torch.Tensor | None) -> None:
         if gradient is None:
             gradient = torch.zeros_like(self._parameters[number], memory_format=torch.contiguous_format)
-        elif gradient.layout != torch.strided:
-            name = self._engine.tensors[number].name
-            raise InvalidModel(f"the gradient of {name} is sparse, and no engine sums those")
+        else:
+            check_gradient(self._engine.tensors[number].name, self._parameters[number], gradient)
         self._started[number] = gradient.detach().contiguous()
         self._engine.start(number, self._started[number])
 
     def _finish(self) -> None:
         """Wait for the sums, at the end of a backward pass, and set all gradients."""
         self._failure = "a step has failed"
+        self._trained.check_unchanged()
         self._exist.copy_(torch.tensor([float(each.grad is not None) for each in self._parameters]))
         for number, parameter in enumerate(self._parameters):
             if number not in self._started:
@@ -201,13 +244,18 @@ class _Updates:
         self, engine: UpdatingEngine, parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer
     ) -> None:
         self._engine, self._parameters = engine, parameters
+        self._num_groups = len(optimizer.param_groups)
         self._kept: list[torch.Tensor | None] = []
         self.is_on = True
         self.hooks: list[Any] = [
             optimizer.register_step_pre_hook(self._exchange), optimizer.register_step_post_hook(self._put_back)
         ]  # fmt: skip
 
-    def _exchange(self, *_: object) -> None:
+    def _exchange(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: Any) -> None:
+        check_step(optimizer, self._num_groups, args, kwargs)
+        for spec, each in zip(self._engine.tensors, self._parameters, strict=True):
+            if each.grad is not None:
+                check_gradient(spec.name, each, each.grad)
         self._kept = [each.grad for each in self._parameters]
         self._engine.exchange(self._kept)
         for each in self._parameters:

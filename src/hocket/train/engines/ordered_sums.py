@@ -64,7 +64,7 @@ def check_backend(comm: Communicator, backend: str | None) -> None:
 class _GatheredSum:
     def __init__(self, comm: Communicator, tensor: torch.Tensor, timeout_s: float, backend: str | None) -> None:
         self._tensor = tensor
-        self._rows = torch.empty((comm.size, *tensor.shape), dtype=tensor.dtype)
+        self._rows = tensor.new_empty((comm.size, *tensor.shape))
         chosen: dict[str, Any] = {} if backend is None else {"backend": backend}
         self._work: PendingSum = comm.all_gather(self._rows, tensor, async_op=True, timeout=timeout_s, **chosen)
 

@@ -81,7 +81,11 @@ class ParameterServer(SummingEngine):
         except BaseException:
             way.close()
             raise
-        way.open(self._client)
+        try:
+            way.open(self._client)
+        except BaseException:
+            self.abandon()
+            raise
 
     @property
     def servers(self) -> list[ServerAddress]:
@@ -110,6 +114,11 @@ class ParameterServer(SummingEngine):
         self._missing = [len(parcel.pieces) for parcel in self._plan.parcels]
         self._flats = [None] * len(self.tensors)
         self._step += 1
+
+    def abandon(self) -> None:
+        """See `GradientEngine.abandon`."""
+        self._client.abandon()
+        self.close()
 
     def close(self) -> None:
         """Close the connections, and end the servers that this rank has started. Idempotent."""

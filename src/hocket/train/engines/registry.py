@@ -29,6 +29,7 @@ _HELPERS = (
     "registry",
     "servers",
     "timing",
+    "trained",
     "updating_servers",
     "virtual_step",
     "watch",

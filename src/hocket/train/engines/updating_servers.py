@@ -8,7 +8,7 @@ import cloudpickle
 import torch
 
 from hocket.comm import Communicator
-from hocket.errors import AuthenticationError
+from hocket.errors import AuthenticationError, InvalidArgument
 from hocket.train.engines.engine import TensorSpec, UpdatingEngine
 from hocket.train.engines.servers.client import ServerClient
 from hocket.train.engines.servers.messages import HEAD_NBYTES, MessageKind, part_nbytes
@@ -28,7 +28,7 @@ class UpdatingServers(UpdatingEngine):
         num_servers, message_nbytes, ports: see `ParameterServer`; tensors are not cut.
 
     Raises:
-        InvalidArgument: the optimizer has other parameters, or is no optimizer.
+        InvalidArgument: the optimizer has other parameters, or is no optimizer; or a parameter is on another device.
     """
 
     def __init__(
@@ -49,6 +49,12 @@ class UpdatingServers(UpdatingEngine):
         numbers = {id(each): number for number, each in enumerate(parameters)}
         served = TorchServedOptimizer(optimizer) if isinstance(optimizer, torch.optim.Optimizer) else optimizer
         served.check(parameters)
+        for spec, each in zip(self.tensors, parameters, strict=True):
+            if each.device.type != "cpu":
+                raise InvalidArgument(
+                    f"{spec.name} is on device {each.device}, and servers that update have parameters in host memory: "
+                    "use an engine that sums"
+                )
         self._parameters = list(parameters)
         self._optimizer = served
         self._settings = served.settings()
@@ -81,7 +87,9 @@ class UpdatingServers(UpdatingEngine):
         for place, parcel in enumerate(self._plan.parcels):
             own = [gradients[piece.tensor] for piece in parcel.pieces]
             flats = [
-                torch.zeros(piece.end, dtype=self._plan.dtype(place)) if each is None else each.detach().reshape(-1)
+                torch.zeros(piece.end, dtype=self._plan.dtype(place), device="cpu")
+                if each is None
+                else each.detach().reshape(-1)
                 for piece, each in zip(parcel.pieces, own, strict=True)
             ]
             parts = [bytes(each is not None for each in own), *(each.view(torch.uint8).numpy() for each in flats)]
@@ -116,16 +124,20 @@ class UpdatingServers(UpdatingEngine):
     def close(self) -> None:
         """End the training: tell the servers that no more gradients come, wait until all ranks have done so, get the
         last parameters, which are equal on all ranks, and end the servers. Idempotent."""
-        if self._client.is_whole and not self._is_closed:
-            self._client.tell(MessageKind.LEAVE)
-            self._client.wait_for_others()
-            self._pull_values()
+        if self._is_closed:
+            return
         self._is_closed = True
-        self._client.close()
+        try:
+            if self._client.is_whole:
+                self._client.tell(MessageKind.LEAVE)
+                self._client.wait_for_others()
+                self._pull_values()
+        finally:
+            self._client.close()
 
     def abandon(self) -> None:
-        """See `UpdatingEngine.abandon`."""
-        self._client.is_whole = False
+        """See `GradientEngine.abandon`."""
+        self._client.abandon()
         self.close()
 
     def _pull_values(self) -> None:

@@ -96,7 +96,7 @@ class _EngineSum:
         ]
         counts = TensorSpec("numbers of gradients", (len(tensors),), torch.float32)
         self._engine = choice.make(comm, [*tensors, counts], exact=exact, timeout_s=timeout_s)
-        self._counts = torch.zeros(len(tensors))
+        self._counts = torch.zeros(len(tensors), dtype=torch.float32, device="cpu")  # whatever torch's defaults are
         self._places = {number: place for place, number in enumerate(self._numbers)}
         self._totals: dict[int, torch.Tensor] = {}
         """What the engine sums, by place."""

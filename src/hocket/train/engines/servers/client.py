@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import secrets
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -67,7 +69,17 @@ class ServerClient:
         try:
             import grpc
         except ImportError:
-            raise MissingPackage("parameter servers need gRPC: pip install 'hocket[grpc]'") from None
+            grpc = None
+        # A rank without gRPC must not leave the others waiting.
+        of_ranks = comm.all_gather_object(
+            (grpc is not None, secrets.token_bytes(KEY_NBYTES) if comm.rank == 0 else b"")
+        )
+        lacking = [rank for rank, (has_grpc, _) in enumerate(of_ranks) if not has_grpc]
+        if lacking:
+            where = f"rank{'s' * (len(lacking) > 1)} {', '.join(map(str, lacking))}"
+            raise MissingPackage(
+                f"parameter servers need gRPC, which is missing on {where}: pip install 'hocket[grpc]'"
+            )
         _tell_of_proxies()
         self._grpc, self.RpcError = grpc, grpc.RpcError
         self._rank = comm.rank
@@ -75,7 +87,8 @@ class ServerClient:
         self._timeout_s, self._close_s = timeout_s, min(timeout_s, close_s)
         self._calls: dict[int, tuple[MessageKind, int, Any]] = {}
         self._other_error: Exception | None = None
-        key = comm.broadcast_object(secrets.token_bytes(KEY_NBYTES) if comm.rank == 0 else None, 0)
+        self._num_told = 0
+        key = of_ranks[0][1]
         self._to_server, self._to_rank = key_for(key, is_answer=False), key_for(key, is_answer=True)
         # Behind the head may come a byte for each tensor, and settings of an optimizer.
         most_nbytes = HEAD_NBYTES + plan.most_nbytes + max(len(plan.of_tensor), _SETTINGS_NBYTES)
@@ -85,12 +98,26 @@ class ServerClient:
             lambda number, address, port: make_task(number, address, port, key, most_nbytes),
             ports,
         )
-        self._comm = comm.dup()
-        self._watch = Watch(comm.dup())
-        self.is_whole = True
-        options = channel_options(most_nbytes)
-        self._channels = [grpc.insecure_channel(each.address, options) for each in self.addresses]
+        self._channels: list[Any] = []
+        comms: list[Communicator] = []
+        try:
+            comms += [comm.dup(), comm.dup()]
+            self._comm, self._watch = comms[0], Watch(comms[1])
+            self.is_whole = True
+            options = channel_options(most_nbytes)
+            for each in self.addresses:
+                self._channels.append(grpc.insecure_channel(each.address, options))
+        except BaseException:
+            for channel in self._channels:
+                channel.close()
+            for made in comms:
+                made._leave(0.0)
+            self._servers.close()
+            raise
         self._exchanges = [channel.unary_unary(f"/{SERVICE}/{EXCHANGE}") for channel in self._channels]
+        # A program may end without closing; then the watch's receive must not count as forgotten.
+        this = weakref.ref(self)
+        self._at_exit = atexit.register(lambda: _close_at_exit(this))
 
     @property
     def addresses(self) -> list[ServerAddress]:
@@ -118,9 +145,11 @@ class ServerClient:
         """
         self.is_whole = False
         deadline = time.monotonic() + self._timeout_s
-        head = MessageHead(kind, self._rank, 0, 0, len(content)).pack(self._to_server)
+        number = self._num_told
+        self._num_told += 1
+        head = MessageHead(kind, self._rank, 0, number, len(content)).pack(self._to_server, content)
         for server, call in [(each, self._exchanges[each.number].future(head + content)) for each in self.addresses]:
-            self._wait(kind, 0, 0, call, deadline, server)
+            self._wait(kind, 0, number, call, deadline, server)
         self.is_whole = True
 
     def tell_arrival(self, rank: int, parcel: int, step: int) -> Any:
@@ -128,6 +157,15 @@ class ServerClient:
         when the sum is complete."""
         head = MessageHead(MessageKind.ARRIVED, rank, parcel, step, 0).pack(self._to_server)
         return self._exchanges[self._plan.parcels[parcel].server].future(head)
+
+    def check_arrival(self, parcel: int, step: int, call: Any) -> None:
+        """Check the answer of a call of `tell_arrival`, which is done.
+
+        Raises:
+            AuthenticationError: what answers is not a server of this job.
+        """
+        server = self.addresses[self._plan.parcels[parcel].server]
+        self._checked(call.result(), MessageKind.ARRIVED.answer, parcel, step, server)
 
     def fail(self, error: Exception) -> None:
         """Let the next wait raise an error that happened in another thread."""
@@ -150,12 +188,17 @@ class ServerClient:
             PeerFailure: a server or a rank died.
             AuthenticationError: what answers is not a server of this job.
         """
+        self._watch.check()  # servers that never let this rank wait do not hide a dead one
         deadline = time.monotonic() + self._timeout_s
         for parcel, (kind, step, call) in self._calls.items():
             server = self.addresses[self._plan.parcels[parcel].server]
             yield parcel, self._wait(kind, parcel, step, call, deadline, server)
         self._calls.clear()
         self.is_whole = True
+
+    def abandon(self) -> None:
+        """Let `close` wait for nobody, after an error of this rank."""
+        self.is_whole = False
 
     def end_together(self) -> None:
         """Wait for the other ranks, after a step without errors: they may still wait for answers of these servers."""
@@ -175,6 +218,7 @@ class ServerClient:
         self._watch.close()
         self._comm._leave(0.0)
         self._servers.close()
+        atexit.unregister(self._at_exit)
 
     def _wait(
         self, kind: MessageKind, parcel: int, step: int, call: Any, deadline: float, server: ServerAddress
@@ -211,10 +255,12 @@ class ServerClient:
         names = self._plan.names(parcel)
         try:
             answer = self._exchanges[server.number](head, timeout=_ASK_S)
-        except self._grpc.RpcError:
+        except (self._grpc.RpcError, ValueError):  # ValueError: another thread has closed the connections
             return CommTimeout(f"{server} did not answer within {self._timeout_s:g} s; it was asked for {names}")
         body = self._checked(answer, MessageKind.LATE, parcel, step, server)[HEAD_NBYTES:]
         ranks = [int.from_bytes(body[place : place + 4], "little") for place in range(0, len(body), 4)]
+        if not ranks:
+            return CommTimeout(f"{server} did not answer with {names} within {self._timeout_s:g} s: it is too slow")
         who = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
         return CommTimeout(
             f"{who} sent no gradients of {names} to parameter server {server.number} within {self._timeout_s:g} s"
@@ -234,6 +280,12 @@ class ServerClient:
             how = "" if exit_code is None else f" with exit code {exit_code}"
             return PeerFailure(f"{server} ended{how}, or cannot be reached: {text}")
         return PeerFailure(f"{server}: {code.name}: {text}")
+
+
+def _close_at_exit(this: weakref.ref[ServerClient]) -> None:
+    client = this()
+    if client is not None:
+        client.close()
 
 
 def _tell_of_proxies() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import select
 import socket
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from typing import IO, cast
 
 from hocket.comm import Communicator
-from hocket.errors import HocketError, ResourceExhausted
+from hocket.errors import ResourceExhausted
 from hocket.train.engines.servers.process import GradientServerTask
 from hocket.train.engines.servers.shared_memory import BlockAddress
 
@@ -86,8 +87,11 @@ class Servers:
                 started.append(
                     self._start(number, comm.rank, *make_task(number, address, ports[number] if ports else 0))
                 )
-        except (OSError, HocketError) as error:
+        except Exception as error:  # such as an optimizer that cannot be pickled; the other ranks wait for this one
             problem = f"rank {comm.rank} could not start its parameter server: {error}"
+        except BaseException:
+            self.close()
+            raise
         try:
             of_ranks = comm.all_gather_object((started, problem))
             for _, each in of_ranks:
@@ -99,17 +103,29 @@ class Servers:
         self.addresses = sorted((each for of_rank, _ in of_ranks for each in of_rank), key=lambda each: each.number)
 
     def _start(self, number: int, rank: int, task: GradientServerTask, content: bytes) -> ServerAddress:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "hocket.train.engines.servers.process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=_environment(),
-        )
+        told, telling = os.pipe()
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "hocket.train.engines.servers.process", str(telling)],
+                stdin=subprocess.PIPE,
+                stdout=2,  # what an optimizer prints
+                bufsize=0,
+                env=_environment(),
+                pass_fds=[telling],
+            )
+        except BaseException:
+            os.close(told)
+            raise
+        finally:
+            os.close(telling)
         self._processes[number] = process
-        assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(task.dump() + content)
-        process.stdin.flush()
-        port, *block = _read_numbers(process, process.stdout)
+        deadline = time.monotonic() + _START_S
+        try:
+            assert process.stdin is not None
+            _write(process, process.stdin.fileno(), task.dump() + content, deadline)
+            port, *block = _read_numbers(process, told, deadline)
+        finally:
+            os.close(told)
         if not port:
             raise ResourceExhausted(
                 f"port {task.port} of {task.address} is taken: choose another one, or none for any free port"
@@ -119,7 +135,7 @@ class Servers:
             rank,
             socket.gethostname(),
             process.pid,
-            f"{task.address}:{port}",
+            f"[{task.address}]:{port}" if ":" in task.address else f"{task.address}:{port}",
             BlockAddress(process.pid, *block) if block else None,
         )
 
@@ -129,51 +145,107 @@ class Servers:
         return None if process is None else process.poll()
 
     def close(self) -> None:
-        """End the servers that this rank has started."""
+        """End the servers that this rank has started. Idempotent."""
         for each in self._processes.values():
+            pipe = cast(IO[bytes], each.stdin)
             with suppress(OSError):
-                cast(IO[bytes], each.stdin).close()  # it ends then
+                # A byte, since processes that this rank has forked, as a DataLoader does, may have the pipe open too.
+                os.set_blocking(pipe.fileno(), False)
+                os.write(pipe.fileno(), b"!")
+            with suppress(OSError):
+                pipe.close()
         deadline = time.monotonic() + _END_S
         for each in self._processes.values():
             try:
                 each.wait(max(deadline - time.monotonic(), 0.01))
             except subprocess.TimeoutExpired:
                 each.kill()
-                each.wait()
-            cast(IO[bytes], each.stdout).close()
+                with suppress(subprocess.TimeoutExpired):
+                    each.wait(_END_S)
         self._processes.clear()
 
 
-def _read_numbers(process: subprocess.Popen[bytes], stdout: IO[bytes]) -> list[int]:
+def _write(process: subprocess.Popen[bytes], pipe: int, content: bytes, deadline: float) -> None:
+    """Write to a server's standard input, and give up when it does not read."""
+    os.set_blocking(pipe, False)
+    rest = memoryview(content)
+    while rest:
+        if select.select([], [pipe], [], max(deadline - time.monotonic(), 0))[1]:
+            try:
+                rest = rest[os.write(pipe, rest) :]
+            except BrokenPipeError:
+                raise _ended(process) from None
+        elif time.monotonic() > deadline:
+            raise _late(process)
+
+
+def _read_numbers(process: subprocess.Popen[bytes], told: int, deadline: float) -> list[int]:
     """Return the numbers that a server writes when it has started."""
-    deadline = time.monotonic() + _START_S
     line = b""
     while not line.endswith(b"\n"):
         left_s = deadline - time.monotonic()
         if left_s <= 0 or len(line) > _LINE_NBYTES:
-            raise ResourceExhausted(f"process {process.pid} of a parameter server did not start within {_START_S:g} s")
-        if select.select([stdout], [], [], min(left_s, 1.0))[0]:
-            read = os.read(stdout.fileno(), _LINE_NBYTES)
+            raise _late(process)
+        if select.select([told], [], [], min(left_s, 1.0))[0]:
+            read = os.read(told, _LINE_NBYTES)
             if not read:
-                raise ResourceExhausted(f"the process of a parameter server ended at once, with code {process.wait()}")
+                raise _ended(process)
             line += read
     return [int(each) for each in line.split()]
 
 
+def _late(process: subprocess.Popen[bytes]) -> ResourceExhausted:
+    return ResourceExhausted(f"process {process.pid} of a parameter server did not start within {_START_S:g} s")
+
+
+def _ended(process: subprocess.Popen[bytes]) -> ResourceExhausted:
+    try:
+        how = f"ended at once, with code {process.wait(_END_S)}"
+    except subprocess.TimeoutExpired:
+        how = "closed its pipe before it had started"
+    return ResourceExhausted(f"process {process.pid} of a parameter server {how}")
+
+
 def _environment() -> dict[str, str]:
-    """Return the environment of a server: it is no rank, is not recorded as one, and computes with one thread."""
+    """Return the environment of a server: it is no rank, is not recorded as one, computes with one thread, and finds
+    the modules that this rank finds, such as that of an optimizer."""
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith("HOCKET_") and name != "LD_PRELOAD"
     }
-    return {**kept, "OMP_NUM_THREADS": "1"}
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(each or os.getcwd() for each in sys.path)}
 
 
 def _own_address(comm: Communicator) -> str:
-    """Return the address at which the other ranks reach this host."""
+    """Return the address at which the other ranks reach this host; called by all ranks."""
     if comm.num_hosts == 1:
         return "127.0.0.1"
-    host = os.environ["MASTER_ADDR"]
-    family, _, _, _, target = socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(target)  # sends nothing, but chooses the device towards rank 0
-        return str(probe.getsockname()[0])
+    named = os.environ.get("HOCKET_CONTROL", "").rpartition(":")[0].strip("[]") or os.environ.get("MASTER_ADDR", "")
+    here = socket.gethostname()
+    of_ranks = comm.all_gather_object((here, _address_towards(named)))
+    own: str = of_ranks[comm.rank][1]
+    if _is_outside(own):
+        return own
+    # The named host is this one, and its name may stand for an address of its own, such as Debian's 127.0.1.1.
+    others = [address for _, address in of_ranks if _is_outside(address)]
+    others += [name for name, _ in of_ranks if name != here]
+    own = next((found for each in others if _is_outside(found := _address_towards(each))), own)
+    if not own:
+        raise OSError("the other hosts cannot be found by name: set MASTER_ADDR to the host of rank 0")
+    return own
+
+
+def _address_towards(host: str) -> str:
+    """Return the address of the device from which this host sends to another one; empty: it cannot be found."""
+    if not host:
+        return ""
+    try:
+        family, _, _, _, target = socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(target)  # sends nothing, but chooses the device
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
+
+
+def _is_outside(address: str) -> bool:
+    return bool(address) and not ipaddress.ip_address(address.partition("%")[0]).is_loopback

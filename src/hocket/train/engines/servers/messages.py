@@ -1,9 +1,9 @@
 """The messages between a rank and a parameter server: a head of fixed size with a proof, then the elements.
 
 A head proves that its sender has the key of these servers, which only the ranks of the job get: HMAC-SHA256 (RFC 2104)
-of the head's other fields. A server takes the elements of a parcel from a rank once in each step, so that a message
-that somebody recorded is refused when it comes again. Elements are sent as they are, as by the other libraries that
-carry tensors; with HOCKET_TLS_CERT the whole connection is encrypted.
+of the head's other fields, and of what follows, unless that is elements. A server takes the elements of a parcel from a
+rank once in each step, and newer settings only, so that a message that somebody recorded changes nothing when it comes
+again. Elements are sent as they are, as by the other libraries that carry tensors: without encryption or a proof.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 _MAGIC = b"hkps"
-_VERSION = 1
+_VERSION = 2
 _FIELDS = struct.Struct("<4sHBxIIQQ")
 """Magic, version, kind, rank, parcel, step, number of bytes that follow."""
 _PROOF_NBYTES = 32
@@ -85,10 +85,15 @@ class MessageHead:
     step: int
     nbytes: int
 
-    def pack(self, key: bytes) -> bytes:
-        """Return its bytes."""
+    def pack(self, key: bytes, content: bytes = b"") -> bytes:
+        """Return its bytes.
+
+        Args:
+            key: key of the direction.
+            content: what follows; only messages without elements need it.
+        """
         fields = _FIELDS.pack(_MAGIC, _VERSION, self.kind, self.rank, self.parcel, self.step, self.nbytes)
-        return fields + hmac.digest(key, fields, "sha256")
+        return fields + _proof(key, self.kind, fields, content)
 
     @classmethod
     def unpack(cls, message: bytes, key: bytes) -> MessageHead:
@@ -100,9 +105,9 @@ class MessageHead:
         if len(message) < HEAD_NBYTES:
             raise BadMessage(f"a message of {len(message)} bytes has no head")
         fields, proof = message[: _FIELDS.size], message[_FIELDS.size : HEAD_NBYTES]
-        if not hmac.compare_digest(proof, hmac.digest(key, fields, "sha256")):
-            raise BadMessage("the sender of a message does not have the key of this job")
         magic, version, kind, rank, parcel, step, nbytes = _FIELDS.unpack(fields)
+        if not hmac.compare_digest(proof, _proof(key, kind, fields, memoryview(message)[HEAD_NBYTES:])):
+            raise BadMessage("the sender of a message does not have the key of this job")
         if magic != _MAGIC or version != _VERSION:
             raise BadMessage(f"a message has version {version} of the protocol, this process {_VERSION}")
         if kind not in tuple(MessageKind) or nbytes != len(message) - HEAD_NBYTES:
@@ -113,6 +118,11 @@ class MessageHead:
 def part_nbytes(parcel_nbytes: int) -> int:
     """Return how many bytes of state a message has, for a parcel of so many bytes."""
     return max(parcel_nbytes, _STATE_NBYTES)
+
+
+def _proof(key: bytes, kind: int, fields: bytes, content: bytes | memoryview) -> bytes:
+    is_proven = kind not in (MessageKind.GRADIENTS, MessageKind.VALUES)
+    return hmac.digest(key, fields + bytes(content) if is_proven else fields, "sha256")
 
 
 def key_for(key: bytes, is_answer: bool) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from hocket.comm import Communicator
-from hocket.errors import InvalidArgument
+from hocket.errors import InvalidArgument, ResourceExhausted
 from hocket.train.engines.ordered_sums import check_backend
 from hocket.train.engines.servers.client import ServerClient
 from hocket.train.engines.servers.launching import rank_of_server
@@ -76,7 +76,7 @@ class InMessages(Payload):
 
     def put(self, place: int, step: int, pieces: Sequence[torch.Tensor]) -> list[Any]:
         """See `Payload`."""
-        return [piece.view(torch.uint8).numpy() for piece in pieces]
+        return [piece.cpu().view(torch.uint8).numpy() for piece in pieces]
 
     def take(self, place: int, answer: bytes) -> torch.Tensor:
         """See `Payload`."""
@@ -99,7 +99,7 @@ class InSharedMemory(Payload):
             raise InvalidArgument(f"payload='shm' needs all ranks on one host; they are on {comm.num_hosts}")
         self._plan = plan
         self._places = _places(plan)
-        self._own = MemoryBlock(self._places[-1])
+        (self._own,) = _new_blocks(comm, 1, self._places[-1])
         self._of_ranks: list[Block] = [astuple(each) for each in comm.all_gather_object(self._own.address)]
         self._mine = _parts(self._own, plan, self._places)
         self._sums: list[torch.Tensor] = []
@@ -130,6 +130,7 @@ class InSharedMemory(Payload):
     def close(self) -> None:
         """See `Payload`."""
         self._own.close()
+        self._mine, self._sums = [], []
 
 
 class ByLibrary(Payload):
@@ -151,14 +152,13 @@ class ByLibrary(Payload):
         self._how: dict[str, Any] = {"backend": backend, "timeout": timeout_s}
         self._carriers = [rank_of_server(server, num_servers, comm.size) for server in range(num_servers)]
         self.relayed = range(comm.size)
+        mine = [server for server, carrier in enumerate(self._carriers) if carrier == comm.rank]
+        self._own, *blocks = _new_blocks(comm, 1 + len(mine) * (comm.size - 1), self._places[-1])
         self._comms = [comm.dup() for _ in range(num_servers)]  # each is used by one thread of a rank
-        self._own = MemoryBlock(self._places[-1])
         self._mine = _parts(self._own, plan, self._places)
         self._sums = [torch.empty(plan.numel(place), dtype=plan.dtype(place)) for place in range(len(plan.parcels))]
         self._for_others: dict[int, list[MemoryBlock]] = {
-            server: [self._own if rank == comm.rank else MemoryBlock(self._places[-1]) for rank in range(comm.size)]
-            for server, carrier in enumerate(self._carriers)
-            if carrier == comm.rank
+            server: [self._own if rank == comm.rank else blocks.pop() for rank in range(comm.size)] for server in mine
         }
         self._relays: list[Relay] = []
         self._flying: dict[int, Any] = {}
@@ -221,6 +221,7 @@ class ByLibrary(Payload):
             for block in blocks:
                 block.close()
         self._own.close()
+        self._mine, self._sums = [], []
 
 
 def make_payload(name: str, comm: Communicator, plan: ParcelPlan, num_servers: int, timeout_s: float) -> Payload:
@@ -241,6 +242,30 @@ def make_payload(name: str, comm: Communicator, plan: ParcelPlan, num_servers: i
     if name == "shm":
         return InSharedMemory(comm, plan)
     return ByLibrary(comm, plan, num_servers, name, timeout_s)
+
+
+def _new_blocks(comm: Communicator, count: int, nbytes: int) -> list[MemoryBlock]:
+    """Return new blocks of memory; called by all ranks.
+
+    Raises:
+        ResourceExhausted: a rank could not get them; raised on all ranks.
+    """
+    blocks: list[MemoryBlock] = []
+    problem = None
+    try:
+        for _ in range(count):
+            blocks.append(MemoryBlock(nbytes))
+    except ResourceExhausted as error:
+        problem = f"rank {comm.rank}: {error}"
+    try:
+        for each in comm.all_gather_object(problem):
+            if each is not None:
+                raise ResourceExhausted(each)
+    except BaseException:
+        for block in blocks:
+            block.close()
+        raise
+    return blocks
 
 
 def _places(plan: ParcelPlan) -> list[int]:

@@ -1,6 +1,7 @@
 """The process of a parameter server: a gRPC server that ends with the rank that started it.
 
-Its task comes as JSON in the standard input, in which it also sees that the rank has ended.
+Its task comes as JSON in the standard input. It ends when something else comes there, when that ends, or when the rank
+that started it is no longer its parent: processes that the rank has forked may keep its pipe open.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ import asyncio
 import json
 import os
 import pickle
+import select
 import signal
+import struct
 import sys
 import threading
 import warnings
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -26,6 +29,8 @@ from hocket.train.engines.servers.sums import ByMemory, ByMessage, Carrier, Sums
 from hocket.train.engines.servers.updates import Updates
 
 _MOST_CALLS = 1 << 30
+_LOOK_S = 1.0
+_LENGTH = struct.Struct("<Q")
 SERVICE, EXCHANGE = "hocket.ParameterServer", "Exchange"
 
 
@@ -44,11 +49,12 @@ class GradientServerTask:
         places: for each of all parcels, its first byte in every block, and the end of the last one.
         relayed: ranks whose elements a library brings into those blocks.
         update_nbytes: number of bytes that follow the task: a pickled `Updating`; 0: the server only adds.
+        parent: process of the rank that starts it.
     """
 
     address: str
     port: int
-    key: str
+    key: str = field(repr=False)
     num_ranks: int
     parcels: list[tuple[int, int, str]]
     most_nbytes: int
@@ -56,10 +62,12 @@ class GradientServerTask:
     places: list[int] = field(default_factory=list)
     relayed: list[int] = field(default_factory=list)
     update_nbytes: int = 0
+    parent: int = field(default_factory=os.getpid)
 
     def dump(self) -> bytes:
-        """Return it as a line of JSON."""
-        return json.dumps(asdict(self)).encode() + b"\n"
+        """Return it as JSON behind its length."""
+        content = json.dumps(asdict(self)).encode()
+        return _LENGTH.pack(len(content)) + content
 
 
 @dataclass(frozen=True)
@@ -78,24 +86,39 @@ class Updating:
 
 
 def main() -> None:
-    """Serve until the standard input ends."""
-    task = GradientServerTask(**json.loads(sys.stdin.buffer.readline()))
-    # It comes through the pipe of the rank that started this process.
-    updating = pickle.loads(sys.stdin.buffer.read(task.update_nbytes)) if task.update_nbytes else None
+    """Serve until the rank that started this process ends it, or ends."""
+    task = GradientServerTask(**json.loads(_read(_LENGTH.unpack(_read(_LENGTH.size))[0])))
     # Ctrl-C goes to all processes of a terminal; ranks may still need this one to end in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_rank, daemon=True).start()
+    # It comes through the pipe of the rank that started this process.
+    updating = pickle.loads(_read(task.update_nbytes)) if task.update_nbytes else None
+    threading.Thread(target=_end_with_rank, args=(task.parent,), daemon=True).start()
     warnings.filterwarnings("ignore", message="The given buffer is not writable")
-    asyncio.run(_serve(task, updating))
+    if updating is not None:
+        # The first step of any optimizer imports much, which no rank should wait for in the first step of its training.
+        torch.optim.SGD([torch.zeros(1)], lr=0.0).step()
+    with os.fdopen(int(sys.argv[1]), "w") as report:
+        asyncio.run(_serve(task, updating, report))
 
 
-def _end_with_rank() -> None:
-    while sys.stdin.buffer.read(1):
+def _read(nbytes: int) -> bytearray:
+    """Read from the standard input, and no byte more."""
+    content = bytearray()
+    while len(content) < nbytes:
+        read = os.read(0, min(nbytes - len(content), 1 << 20))
+        if not read:
+            sys.exit("the rank that started this parameter server has ended")
+        content += read
+    return content
+
+
+def _end_with_rank(parent: int) -> None:
+    while os.getppid() == parent and not select.select([0], [], [], _LOOK_S)[0]:
         pass
     os._exit(0)
 
 
-async def _serve(task: GradientServerTask, updating: Updating | None) -> None:
+async def _serve(task: GradientServerTask, updating: Updating | None, report: IO[str]) -> None:
     import grpc
 
     torch.set_num_threads(1)
@@ -124,18 +147,22 @@ async def _serve(task: GradientServerTask, updating: Updating | None) -> None:
             content = await _answer(store, head, memoryview(message)[HEAD_NBYTES:])
         except Refused as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        return MessageHead(head.kind.answer, 0, head.parcel, head.step, len(content)).pack(answers) + content
+        answer = MessageHead(head.kind.answer, 0, head.parcel, head.step, len(content))
+        return answer.pack(answers, content) + content
 
     server = grpc.aio.server(options=channel_options(task.most_nbytes))
     handler = grpc.unary_unary_rpc_method_handler(exchange)
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, {EXCHANGE: handler})])
     try:
-        port = server.add_insecure_port(f"{task.address}:{task.port}")
+        host = f"[{task.address}]" if ":" in task.address else task.address
+        port = server.add_insecure_port(f"{host}:{task.port}")
     except RuntimeError:
         port = 0
-    print(port, *(() if own is None else (own.address.fd, own.address.nbytes)), flush=True)
     if port:
         await server.start()
+    print(port, *(() if own is None else (own.address.fd, own.address.nbytes)), file=report, flush=True)
+    report.close()
+    if port:
         await server.wait_for_termination()
 
 
@@ -149,7 +176,7 @@ async def _answer(store: Sums | Updates, head: MessageHead, content: memoryview)
             return await store.arrive(head.rank, head.parcel, head.step)
         raise Refused(f"this server takes no calls of kind {head.kind.name}")
     if head.kind == MessageKind.SETTINGS:
-        store.set(content)
+        store.set(head.rank, head.step, content)
     elif head.kind == MessageKind.PULL:
         return store.values(head.parcel)
     elif head.kind == MessageKind.STATE:

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from hocket.comm import Communicator
-from hocket.errors import HocketError
 from hocket.train.engines.servers.client import ServerClient
 
 _FOREVER_S = 1e9
@@ -69,8 +68,8 @@ class Relay:
                     told[key] = self._client.tell_arrival(rank, place, steps[key])
                 for key in [key for key, call in told.items() if call.done()]:
                     is_idle = False
-                    told.pop(key).result()
                     rank, place = key
+                    self._client.check_arrival(place, steps[key], told.pop(key))
                     if key in sent:
                         sent.pop(key).wait(timeout=self._how["timeout"])
                     sent[key] = self._comm.isend(self._sums[place], rank, tag=2 * place + 1, **self._how)
@@ -78,11 +77,11 @@ class Relay:
                     coming[key] = self._receive(*key)
                 if is_idle:
                     time.sleep(_PAUSE_S)
-        except HocketError as error:
-            if not self._is_stopped:
-                self._client.fail(error)
         except self._client.RpcError:
             pass  # the server is gone, as this rank's own calls see
+        except Exception as error:
+            if not self._is_stopped:
+                self._client.fail(error)
 
     def _receive(self, rank: int, place: int) -> Any:
         # A rank may train for long before its next gradients; whoever waits for them has a timeout.

@@ -103,7 +103,7 @@ class ParcelPlan:
         of_tensor: for each tensor, the numbers of the messages that have pieces of it.
 
     Raises:
-        InvalidArgument: see `assign`.
+        InvalidArgument: see `assign`; or a tensor that is not cut has more bytes than a message may have.
     """
 
     def __init__(self, tensors: Sequence[TensorSpec], num_servers: int, message_nbytes: int, *, cuts: bool) -> None:
@@ -112,6 +112,12 @@ class ParcelPlan:
         self._cuts = cuts
         self.parcels: list[ServerParcel] = []
         self._filling: dict[tuple[int, torch.dtype], list[TensorPiece]] = {}
+        for tensor in tensors:
+            if not cuts and tensor.nbytes > MOST_NBYTES:
+                raise InvalidArgument(
+                    f"{tensor.name} has {tensor.nbytes} bytes, and parameter servers that update take at most "
+                    f"{MOST_NBYTES} of a tensor: use an engine that sums, such as 'parameter-server'"
+                )
         servers = assign(tensors, num_servers)
         for number in reversed(range(len(tensors))):
             self._place(number, servers[number])
@@ -126,7 +132,7 @@ class ParcelPlan:
     @property
     def most_nbytes(self) -> int:
         """Number of bytes of the largest message."""
-        return max(self.numel(number) * self.dtype(number).itemsize for number in range(len(self.parcels)))
+        return max((self.numel(each) * self.dtype(each).itemsize for each in range(len(self.parcels))), default=0)
 
     def dtype(self, number: int) -> torch.dtype:
         """Return the data type of a message."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,8 +44,11 @@ class MemoryBlock:
     """
 
     def __init__(self, nbytes: int, address: BlockAddress | None = None) -> None:
+        self._fd = -1
         try:
             if address is None:
+                if nbytes > _available_nbytes():  # the kernel would kill a process for it
+                    raise OSError(f"the host has {_available_nbytes()} bytes")
                 self._fd = os.memfd_create("hocket gradients", os.MFD_CLOEXEC)
                 os.posix_fallocate(self._fd, 0, max(nbytes, 1))
             else:
@@ -52,7 +56,8 @@ class MemoryBlock:
                 if os.fstat(self._fd).st_size < nbytes:
                     raise OSError(f"it has only {os.fstat(self._fd).st_size} bytes")
             self._map = mmap.mmap(self._fd, max(nbytes, 1))
-        except OSError as error:
+        except (OSError, OverflowError, ValueError) as error:
+            self.close()
             whose = "" if address is None else f" of process {address.pid}"
             raise ResourceExhausted(f"{nbytes} bytes of shared memory{whose} cannot be had: {error}") from None
         self._nbytes = nbytes
@@ -81,6 +86,13 @@ class MemoryBlock:
             self._fd = -1
 
 
+def _available_nbytes() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return sys.maxsize
+
+
 def places_of(sizes: list[int]) -> list[int]:
     """Return the first bytes of parts of these sizes behind each other, each at a multiple of 64 bytes."""
     places, end = [], 0
@@ -88,8 +100,3 @@ def places_of(sizes: list[int]) -> list[int]:
         places.append(end)
         end += -(-size // 64) * 64
     return [*places, end]
-
-
-def can_share(pid: int) -> bool:
-    """Return whether this process can open the files of another one."""
-    return os.access(Path(f"/proc/{pid}/fd"), os.R_OK | os.X_OK)

@@ -65,6 +65,8 @@ class Updates:
         self._num_ranks, self._num_required = num_ranks, num_required
         self._update = update
         self._left: set[int] = set()
+        self._told: dict[int, int] = {}
+        """By rank, the number of its last settings."""
         self._parcels = {
             number: _Parcel(tensors, [update.values[each].numel() for each in tensors], dtype)
             for number, (tensors, dtype) in parcels.items()
@@ -104,14 +106,20 @@ class Updates:
         state.ranks.append(rank)
         state.done = state.done or asyncio.get_running_loop().create_future()
         done = state.done
-        self._update_if_complete(state)
+        self._try_update(state)
         return await asyncio.shield(done)
 
     def leave(self, rank: int) -> None:
-        """Wait no longer for gradients of a rank whose training is over."""
+        """Wait no longer for gradients of a rank whose training is over.
+
+        Raises:
+            Refused: there is no such rank.
+        """
+        if not 0 <= rank < self._num_ranks:
+            raise Refused(f"there is no rank {rank}")
         self._left.add(rank)
         for state in self._parcels.values():
-            self._update_if_complete(state)
+            self._try_update(state)
 
     def values(self, parcel: int) -> bytes:
         """Return the parameters of a parcel.
@@ -138,12 +146,20 @@ class Updates:
             raise Refused(f"the state of parcel {parcel} has {len(whole)} bytes, and no part {part}")
         return whole[part * nbytes : (part + 1) * nbytes]
 
-    def set(self, content: memoryview) -> None:
+    def set(self, rank: int, number: int, content: memoryview) -> None:
         """Take over the settings of a rank's optimizer.
 
+        Args:
+            rank: the rank.
+            number: how often it has told something before.
+            content: the settings, as JSON.
+
         Raises:
-            Refused: they do not fit.
+            Refused: they do not fit, or are older than others of this rank.
         """
+        if not 0 <= rank < self._num_ranks or number <= self._told.get(rank, -1):
+            raise Refused(f"settings {number} of rank {rank} have come before")
+        self._told[rank] = number
         try:
             self._update.set(json.loads(bytes(content)))
         except (ValueError, TypeError) as error:
@@ -151,8 +167,20 @@ class Updates:
 
     def late(self, parcel: int) -> list[int]:
         """Return the ranks whose gradients the next update lacks."""
+        if self._num_required is None:
+            return []  # each rank's gradients are an update of their own
         state = self._parcels.get(parcel)
         return [rank for rank in range(self._num_ranks) if state is None or rank not in state.ranks]
+
+    def _try_update(self, state: _Parcel) -> None:
+        """Update if all gradients are there; an error of the optimizer goes to all ranks that wait."""
+        done, taken = state.done, list(state.ranks)
+        try:
+            self._update_if_complete(state)
+        except Exception as error:
+            assert done is not None
+            done.set_exception(Refused(f"the optimizer failed with gradients of ranks {taken}: {error!r}"))
+            state.taken, state.ranks, state.done = {}, [], None
 
     def _update_if_complete(self, state: _Parcel) -> None:
         if self._num_required is None or state.done is None:
