@@ -13,6 +13,7 @@ from hocket.errors import InvalidArgument
 from hocket.train import gradient_engines
 
 from ..naming import assert_names, raises
+from ..tier import full
 from .engine_ranks import (
     SUMMING,
     UPDATING,
@@ -37,7 +38,7 @@ def assert_close(found: dict[str, Any], wanted: dict[str, Any], what: str, *kind
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6, err_msg=f"{kind} with {what}")
 
 
-@pytest.mark.parametrize("num_ranks", [2, 4])
+@pytest.mark.parametrize("num_ranks", [pytest.param(2, marks=full), 4])
 def test_engines_that_sum_train_as_one_process(num_ranks: int) -> None:
     plain = alone(keras.optimizers.SGD(0.1, momentum=0.9))
     of_ranks = hk.spawn(summed, num_ranks, timeout=200)
@@ -53,6 +54,7 @@ def test_engines_that_sum_train_as_one_process(num_ranks: int) -> None:
                 assert all(map(np.array_equal, found["weights"], one["weights"])), name
 
 
+@full
 def test_servers_of_one_rank_are_keras_alone() -> None:
     def optimizer() -> Any:
         rate = keras.optimizers.schedules.ExponentialDecay(0.05, 2, 0.9)
@@ -97,6 +99,7 @@ def test_callbacks_see_the_servers_variables_and_change_the_learning_rate(tmp_pa
     assert len(found["seen"]) == 6 and all(found["seen"])
 
 
+@full
 def test_variables_that_servers_have_are_not_written_to() -> None:
     for errors in hk.spawn(written, 2, timeout=150):
         for (kind, text), name in zip(errors, ("kernel", "iteration"), strict=True):

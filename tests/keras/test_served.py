@@ -112,11 +112,13 @@ class Served:
         of_parcels = {place: (list(each), torch.float32) for place, each in enumerate(parcels)}
         self.store = Updates(1, None, of_parcels, part)
         self._settings = self.served.settings()
+        self._num_told = 0
 
     def step(self, number: int, given: Sequence[torch.Tensor | None]) -> None:
         if self.served.settings() != self._settings:
             self._settings = self.served.settings()
-            self.store.set(memoryview(self._settings.encode()))
+            self._num_told += 1
+            self.store.set(0, self._num_told, memoryview(self._settings.encode()))
         for place, parcel in enumerate(self.parcels):
             flags = bytes(given[each] is not None for each in parcel)
             flats = [torch.zeros(SHAPES_OF[each]) if given[each] is None else given[each] for each in parcel]
@@ -287,7 +289,7 @@ def test_settings_that_do_not_fit_are_refused_and_change_nothing(change: Callabl
     server = Served(made(keras.optimizers.Adam, {}, own), own)
     good = json.loads(server.served.settings())
     with pytest.raises(Refused):
-        server.store.set(memoryview(json.dumps(change(good)).encode()))
+        server.store.set(0, 0, memoryview(json.dumps(change(good)).encode()))
     assert {name: len(each) for name, each in slots_of(server.optimizer).items()} == {"_momentums": 6, "_velocities": 6}
     server.step(1, gradients(1))
     plain = variables()

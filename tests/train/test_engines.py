@@ -23,6 +23,7 @@ from hocket.train.engines.servers.shards import ParcelPlan, assign
 
 from ..load import scaled
 from ..naming import assert_names, raises
+from ..tier import full
 from .engine_ranks import (
     SUMMING,
     TENSORS,
@@ -68,7 +69,7 @@ def test_gradients_are_those_of_distributed_data_parallel(name: str) -> None:
                 assert found[parameter] == pytest.approx(gradient, rel=1e-4, abs=1e-6), parameter
 
 
-@pytest.mark.parametrize("num_ranks", [2, 4])
+@pytest.mark.parametrize("num_ranks", [pytest.param(2, marks=full), 4])
 def test_losses_of_fit_are_those_of_one_process(num_ranks: int) -> None:
     for of_rank in hk.spawn(fitted, num_ranks, timeout=180):
         wanted = of_rank.pop("one process")
