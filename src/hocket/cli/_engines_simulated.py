@@ -22,13 +22,11 @@ def simulate_rows(rows: Sequence[EngineTime], numbers: Sequence[int], fabric: Un
         numbers: numbers of ranks.
         fabric: what connects them.
     """
-    import torch
-
     from hocket.cli._engine_names import read_engine
     from hocket.measure.progress_bar import progress
     from hocket.session import simulate
     from hocket.sim import Hosts
-    from hocket.train import TensorSpec
+    from hocket.train.engines.timing import float32_specs
     from hocket.train.engines.virtual_step import servers_of, virtual_step
 
     by_numbers = [
@@ -44,7 +42,7 @@ def simulate_rows(rows: Sequence[EngineTime], numbers: Sequence[int], fabric: Un
             show(number, len(by_numbers), f"{row.model}, {row.engine}, {num_ranks} ranks")
             choice = read_engine(row.engine)
             num_servers = servers_of(choice)
-            tensors = [TensorSpec(name, shape, torch.float32) for name, shape in MODELS[row.model]().items()]
+            tensors = float32_specs(MODELS[row.model]())
             ran = simulate(
                 virtual_step, num_ranks + num_servers, choice, tensors, row.compute_ms / 1e3, _server_s(row, rows),
                 fabric=fabric, moves_data=False,

@@ -15,6 +15,15 @@ from hocket.train.engines.registry import EngineChoice
 _TIMEOUT_S = 300.0
 
 
+def float32_specs(shapes: Mapping[str, tuple[int, ...]]) -> list[TensorSpec]:
+    """Return gradients of single precision.
+
+    Args:
+        shapes: of the gradients, by name.
+    """
+    return [TensorSpec(name, shape, torch.float32) for name, shape in shapes.items()]
+
+
 class EngineStep:
     """The exchange of all gradients of a model by an engine, whose sums are checked first; made by all ranks.
 
@@ -34,7 +43,7 @@ class EngineStep:
         if choice.updates:
             raise InvalidArgument(f"engine {choice.name!r} changes the parameters itself, and has no sums to measure")
         torch.set_num_threads(1)  # ranks that share cores would wait for each other's threads
-        tensors = [TensorSpec(name, shape, torch.float32) for name, shape in shapes.items()]
+        tensors = float32_specs(shapes)
         self._engine = choice.make(comm, tensors, exact=False, timeout_s=_TIMEOUT_S)
         self._gradients = [torch.full(spec.shape, comm.rank + 1.0) for spec in tensors]
         try:
