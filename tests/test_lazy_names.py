@@ -17,7 +17,7 @@ from hocket.lazy_names import _EXTRAS, lazy
 from .naming import Given, assert_names, raises
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("bench", "collectives", "pipeline", "sim", "train", "tune")
+ROOMS = ("bench", "collectives", "observe", "pipeline", "sim", "train", "tune")
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@
 #include "shm/agreed_lane.hpp"
 #include "test_lane.hpp"
 #include "thread_job.hpp"
+#include "tier.hpp"
 
 namespace {
 
@@ -226,7 +227,7 @@ void test_dependencies() {
 
 // A member arrives and leaves at once while another one checks: it must never count as gone before its arrival.
 void test_arriving_and_leaving() {
-  constexpr int kRounds = 20'000;
+  const int kRounds = sampled_rounds(20'000);
   ThreadJob job(2);
   RankFlags& flags = job.ranks[1]->region().flags(1);
   std::atomic<int> round{0};

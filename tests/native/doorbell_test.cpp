@@ -22,14 +22,15 @@
 
 #include "check.hpp"
 #include "core/clock.hpp"
+#include "tier.hpp"
 
 namespace {
 
 using namespace hocket;
 
-constexpr uint64_t kRounds = 50'000;
-constexpr uint64_t kFastRounds =
-    200'000;  // more, because without system calls the critical moment and a round are shorter
+const uint64_t kRounds = sampled_rounds<uint64_t>(50'000);
+// More, because without system calls the critical moment and a round are shorter.
+const uint64_t kFastRounds = sampled_rounds<uint64_t>(200'000);
 constexpr int64_t kSleepNs = 20'000'000'000;
 constexpr int64_t kLostNs = 10'000'000'000;
 

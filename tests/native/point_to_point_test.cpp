@@ -5,6 +5,7 @@
 
 #include "oracle.hpp"
 #include "thread_job.hpp"
+#include "tier.hpp"
 
 namespace {
 
@@ -280,7 +281,8 @@ int main() {
   test_peer_leaves();
   test_cancel();
   test_cancel_while_reading();
-  for (unsigned seed = 0; seed < 6; ++seed) test_random_traffic(2 + static_cast<int>(seed % 4), seed);
+  for (unsigned seed = 0; seed < (is_full_tier() ? 6 : 4); ++seed)  // every size from 2 to 5
+    test_random_traffic(2 + static_cast<int>(seed % 4), seed);
   std::puts("point to point: ok");
   return 0;
 }

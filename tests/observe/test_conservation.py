@@ -48,8 +48,13 @@ def _of(rows: tuple[ConservedBytes, ...], edge: str) -> dict[str, ConservedBytes
     return {row.what: row for row in rows if row.edge == edge}
 
 
-def test_gloo_sends_what_its_collectives_need(tmp_path: Path) -> None:
-    found = _of(conservation(_run(tmp_path, _GLOO, 2)), "messages to connections")
+@pytest.fixture(scope="module")
+def over_gloo(tmp_path_factory: pytest.TempPathFactory) -> ObservedRun:
+    return _run(tmp_path_factory.mktemp("gloo"), _GLOO, 2)
+
+
+def test_gloo_sends_what_its_collectives_need(over_gloo: ObservedRun) -> None:
+    found = _of(conservation(over_gloo), "messages to connections")
     assert found.keys() == {"rank 0 to rank 1", "rank 1 to rank 0"}
     reduced = 4 * (250_000 + 10 + 300_001)  # over two ranks, a ring sends the array once in each direction
     assert found["rank 0 to rank 1"].expected_nbytes == pytest.approx(reduced + 400_000)
@@ -67,12 +72,11 @@ def test_schedules_send_what_their_tables_say(tmp_path: Path) -> None:
     assert sum(row.expected_nbytes for row in groups) == sum(row.found_nbytes for row in groups) == 4 * 50_000 * 8
 
 
-def test_bytes_that_are_missing_are_told(tmp_path: Path) -> None:
-    run = _run(tmp_path, _GLOO, 2)
-    (host,) = run.connections
+def test_bytes_that_are_missing_are_told(over_gloo: ObservedRun) -> None:
+    (host,) = over_gloo.connections
     halved = host.rows.copy()
     halved["sent_nbytes"] /= 2
-    rows = conservation(replace(run, connections=(replace(host, rows=halved),)))
+    rows = conservation(replace(over_gloo, connections=(replace(host, rows=halved),)))
     assert _of(rows, "messages to connections") == {} or not any(
         row.is_explained for row in _of(rows, "messages to connections").values()
     )

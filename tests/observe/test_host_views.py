@@ -51,9 +51,9 @@ def test_a_view_comes_back(own: RankView) -> None:
 
 
 def test_a_view_that_would_be_too_long_says_how_many_it_leaves_out(own: RankView) -> None:
-    message = view_message(JobView((own,) * 5000, (), None))
+    message = view_message(JobView((own,) * 1000, (), None))
     assert len(json.dumps(message)) < 1 << 20 and message["ranks"]
-    assert message["num_left_out"] == 5000 - len(message["ranks"])
+    assert 0 < message["num_left_out"] == 1000 - len(message["ranks"])
 
 
 @pytest.mark.parametrize(
