@@ -11,6 +11,7 @@ where gRPC carries only the control; their ratios stand beside ours, which are t
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Iterator
 from math import prod
 from statistics import median
@@ -80,6 +81,8 @@ def serve_rank(_: str, models: str) -> None:
     comm = hk.init(backends=("shm", "gloo", "mpi"), policy=hk.Policy.fixed({}), timeout=300)
     pin(comm.local_rank)
     comm.policy = TablePolicy(measure_table(comm, TUNED))
+    if comm.num_hosts > 1:
+        os.environ["GLOO_SOCKET_IFNAME"] = "eth0"  # by the name of a host gloo would find its loopback device
     dist.init_process_group("gloo")
     contenders, steps = [], []
     for case in models.split(","):
