@@ -79,7 +79,7 @@ def serve_rank(_: str, models: str) -> None:
     """Run one rank: one contender for each engine and model."""
     torch.set_num_threads(1)
     comm = hk.init(backends=("shm", "gloo", "mpi"), policy=hk.Policy.fixed({}), timeout=300)
-    pin(comm.local_rank)
+    pin(comm.rank)  # also with two hosts: each rank has its own processor of this machine
     comm.policy = TablePolicy(measure_table(comm, TUNED))
     if comm.num_hosts > 1:
         os.environ["GLOO_SOCKET_IFNAME"] = "eth0"  # by the name of a host gloo would find its loopback device

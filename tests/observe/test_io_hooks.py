@@ -99,7 +99,7 @@ def test_slots_are_as_before_and_nothing_is_recorded_afterwards(probes: Path, tm
         tmp_path / "recorders",
         LD_BIND_NOW="1",
     )
-    assert found[0::2] == [0, 0, 0, 0] and all(number > 100 for number in found[1::2])
+    assert found[0::2] == [0, 0, 0, 0] and all(number > 50 for number in found[1::2]), found
     recorded = recorded_bytes([snapshot])
     assert recorded.read == {str(tmp_path / "data"): 3000}
     expected = {str(tmp_path / f"written-{round}"): 70 for round in range(3)}

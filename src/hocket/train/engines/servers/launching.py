@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, cast
 
 from hocket.comm import Communicator
@@ -82,11 +82,10 @@ class Servers:
         started: list[ServerAddress] = []
         problem: str | None = None
         try:
-            address = _own_address(comm)
+            address, cpus = _own_address(comm), _cpus_of_host(comm)
             for number in own:
-                started.append(
-                    self._start(number, comm.rank, *make_task(number, address, ports[number] if ports else 0))
-                )
+                task, content = make_task(number, address, ports[number] if ports else 0)
+                started.append(self._start(number, comm.rank, replace(task, cpus=cpus), content))
         except Exception as error:  # such as an optimizer that cannot be pickled; the other ranks wait for this one
             problem = f"rank {comm.rank} could not start its parameter server: {error}"
         except BaseException:
@@ -213,6 +212,16 @@ def _environment() -> dict[str, str]:
         name: value for name, value in os.environ.items() if not name.startswith("HOCKET_") and name != "LD_PRELOAD"
     }
     return {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(each or os.getcwd() for each in sys.path)}
+
+
+def _cpus_of_host(comm: Communicator) -> list[int]:
+    """Return the processors of all ranks of this host; called by all ranks.
+
+    A rank is often bound to one, on which a server would wait for the rank that waits for it.
+    """
+    here = socket.gethostname()
+    of_ranks = comm.all_gather_object((here, os.sched_getaffinity(0)))
+    return sorted(set().union(*(cpus for host, cpus in of_ranks if host == here)))
 
 
 def _own_address(comm: Communicator) -> str:

@@ -16,6 +16,7 @@ import struct
 import sys
 import threading
 import warnings
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import IO, Any
 
@@ -50,6 +51,7 @@ class GradientServerTask:
         relayed: ranks whose elements a library brings into those blocks.
         update_nbytes: number of bytes that follow the task: a pickled `Updating`; 0: the server only adds.
         parent: process of the rank that starts it.
+        cpus: processors that it may use; empty: those of its parent.
     """
 
     address: str
@@ -63,6 +65,7 @@ class GradientServerTask:
     relayed: list[int] = field(default_factory=list)
     update_nbytes: int = 0
     parent: int = field(default_factory=os.getpid)
+    cpus: list[int] = field(default_factory=list)
 
     def dump(self) -> bytes:
         """Return it as JSON behind its length."""
@@ -88,6 +91,9 @@ class Updating:
 def main() -> None:
     """Serve until the rank that started this process ends it, or ends."""
     task = GradientServerTask(**json.loads(_read(_LENGTH.unpack(_read(_LENGTH.size))[0])))
+    if task.cpus:
+        with suppress(OSError):  # they may be taken away at any time
+            os.sched_setaffinity(0, task.cpus)
     # Ctrl-C goes to all processes of a terminal; ranks may still need this one to end in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # It comes through the pipe of the rank that started this process.
