@@ -11,6 +11,7 @@ import pytest
 
 from ..observe.fabricated_run import MS, FakeRank, Op, fabricate
 from ..observe.stored_rows import served
+from ..tier import is_full
 
 pytestmark = pytest.mark.timeout(300)
 PACKAGE = "schemathesis==4.32.5"
@@ -29,11 +30,13 @@ def test_no_request_makes_the_server_fail(packages: Path, tmp_path: Path) -> Non
         ranks = [FakeRank(rank, [Op("all_reduce", step, step * MS, step * MS + 10) for step in range(9)])
                  for rank in range(2)]  # fmt: skip
         client.push(fabricate(ranks), "run-1")
+        num_examples = "6" if is_full() else "3"
         command = [
             sys.executable, "-m", "schemathesis.cli", "run", f"{client._url}/v1/openapi.json", "--header",
             f"Authorization: {client._headers['authorization']}", "--checks",
-            "not_a_server_error,status_code_conformance,response_schema_conformance", "--max-examples", "6", "--seed",
-            "1", "--phases", "examples,coverage,fuzzing", "--exclude-path-regex", "/live$", "--request-timeout", "20",
+            "not_a_server_error,status_code_conformance,response_schema_conformance", "--max-examples",
+            num_examples, "--seed", "1", "--phases", "examples,coverage,fuzzing", "--exclude-path-regex", "/live$",
+            "--request-timeout", "20",
         ]  # fmt: skip
         done = subprocess.run(
             command, env={**os.environ, "PYTHONPATH": str(packages)}, capture_output=True, text=True, timeout=280,
