@@ -265,15 +265,14 @@ def test_a_training_that_goes_on(browser: Any, tmp_path: Path) -> None:
     ):
         page = shown.page
         page.wait_for_selector("[data-state=live]", timeout=scaled(20) * 1000)
-        for view in shown.views:
-            shown.show(view)
-            assert shown.accessibility() == [], view
-        shown.show("timeline")
+        shown.show("timeline")  # before the views, which may take longer than the training
         label = "(document.querySelector('canvas')?.ariaLabel ?? '')"
         shown.until(f"{label}.includes('lanes')")
         before = page.evaluate(label)
-        page.wait_for_timeout(500)
-        assert page.evaluate(label) != before
+        page.wait_for_function(f"before => {label} !== before", arg=before, timeout=scaled(10) * 1000)
+        for view in shown.views:
+            shown.show(view)
+            assert shown.accessibility() == [], view
         # When it is over, the page goes on to the whole run.
         shown.until("location.hash.startsWith('#/run/')", 60)
         shown.until("!document.querySelector('[data-state]')")
