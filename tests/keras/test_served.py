@@ -282,6 +282,7 @@ def test_a_change_to_what_is_refused_is_refused() -> None:
         lambda good: {**good, "constraints": {"3": [0]}},
         lambda good: {**good, "constraints": {"{": [0]}},
         lambda good: {**good, "constraints": {'"max_norm"': 0}},
+        lambda good: {**good, "constraints": {'{"module": "antigravity", "class_name": "MaxNorm", "config": {}}': [0]}},
     ],
 )
 def test_settings_that_do_not_fit_are_refused_and_change_nothing(change: Callable[[Any], Any]) -> None:

@@ -72,7 +72,7 @@ class EngineTimes:
         rows: times, in the order of models and engines.
         core_factor: how much more two independent processes computed at once.
         foreign_busy: share of the processors' time that other programs took.
-        link: what connects the virtual ranks of simulated rows; empty if there are none.
+        link: what connects the virtual ranks of simulated rows; empty without such rows.
     """
 
     rows: tuple[EngineTime, ...]

@@ -94,7 +94,11 @@ class KerasServedOptimizer:
         self._places = {number: places[id(each)] for number, each in self._variables.items()}
 
     def check(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Raise InvalidArgument if a parameter is no variable of the optimizer."""
+        """Check that the optimizer has all parameters.
+
+        Raises:
+            InvalidArgument: a parameter is missing in it, or see `check_can_be_served`.
+        """
         if len(self._variables) != len(parameters):
             raise InvalidArgument(
                 f"{type(self._optimizer).__name__} has {len(self._variables)} of {len(parameters)} trained parameters"

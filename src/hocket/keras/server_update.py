@@ -110,7 +110,10 @@ class KerasServerUpdate:
                     raise ValueError(f"{self._part.kind} has no setting {name!r} that is a number or a word")
         made = {}
         for config, numbers in constraints.items():
-            constraint = keras.constraints.deserialize(json.loads(config))
+            read = json.loads(config)
+            if not isinstance(read, dict) or read.get("module") != "keras.constraints":
+                raise ValueError(f"{config} must be a constraint of Keras")  # else Keras would import what it names
+            constraint = keras.constraints.deserialize(read)
             if not isinstance(constraint, keras.constraints.Constraint) or not isinstance(numbers, list):
                 raise ValueError(f"{config} must be a constraint of Keras, and of a list of variables")
             made.update(dict.fromkeys(numbers, constraint))
