@@ -50,7 +50,7 @@ for _ in range(20):
     time.sleep(0.02)
 one.close()
 other.close()
-time.sleep(0.2)
+time.sleep(1.0)  # so that a device has a sample after the last ones of the connections, also when samples are late
 """
 
 

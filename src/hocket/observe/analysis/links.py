@@ -41,7 +41,8 @@ class LinkLoad:
         device: its name.
         seconds: between its first and its last sample.
         sent_nbytes, received_nbytes: bytes of the device, with headers.
-        rank_nbytes: sent bytes of data between processes of the run.
+        rank_nbytes: sent bytes of data between processes of the run until the last sample; interpolated where that lies
+            between two samples of a connection. So are the next two.
         other_nbytes: sent bytes of data of the run's processes to others, for example to a file server.
         foreign_nbytes: sent bytes of data of other programs whose connections were seen.
         header_nbytes: estimate for the headers of the sent packets.
