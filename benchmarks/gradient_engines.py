@@ -2,7 +2,8 @@
 
 The gradients have the shapes of ResNet-50, MobileNet and a GPT. Two ranks run on one host, and one on each of the two
 hosts of the laboratory, at 1 and 10 Gbit/s. All engines live in the same processes; hocket's mix chooses by a table
-that the ranks measure first. "torch" is DistributedDataParallel over gloo, with the same gradients.
+that the ranks measure first. "torch" is DistributedDataParallel over gloo, with the same gradients. "gRPC alone" sends
+as many bytes to a server and back, and adds nothing: it is what parameter servers over gRPC can reach.
 
 Awan et al. (arXiv 1810.11112) report that training without gRPC is up to 3.2 times as fast as with it, and 1.8 times
 where gRPC carries only the control; their ratios stand beside ours, which are those of the exchange alone.
@@ -19,6 +20,7 @@ from statistics import median
 import torch
 import torch.distributed as dist
 from claim import Options, PartResults, measure_jobs, option, run_claim
+from grpc_echo import GrpcEcho
 from lab import Lab
 from libraries import job, lab_job
 
@@ -32,6 +34,7 @@ from hocket.tune.policy import TablePolicy
 from hocket.tune.sweep import Sweep, measure_table
 
 OURS, TORCH, GRPC = "mix", "torch", "parameter-server"
+ECHO = "gRPC alone"
 ELSEWHERE = "parameter-server payload=gloo"
 ENGINES = (OURS, "ddp", "fused", "ring", "pipelined-ring", GRPC, ELSEWHERE)
 ONE_HOST = "one host"
@@ -75,6 +78,11 @@ def torch_step(shapes: Shapes) -> Callable[[], None]:
     return lambda: model(start).backward()
 
 
+def nbytes_of(shapes: Shapes) -> int:
+    """Return the number of bytes of gradients of single precision."""
+    return 4 * sum(prod(shape) for shape in shapes.values())
+
+
 def serve_rank(_: str, models: str) -> None:
     """Run one rank: one contender for each engine and model."""
     torch.set_num_threads(1)
@@ -84,15 +92,18 @@ def serve_rank(_: str, models: str) -> None:
     if comm.num_hosts > 1:
         os.environ["GLOO_SOCKET_IFNAME"] = "eth0"  # by the name of a host gloo would find its loopback device
     dist.init_process_group("gloo")
+    echo = GrpcEcho(comm)
     contenders, steps = [], []
     for case in models.split(","):
         for name in ENGINES:
             steps.append(EngineStep(read_engine(name), comm, MODELS[case]()))
             contenders.append(Contender(case, name, looped(steps[-1].runner())))
         contenders.append(Contender(case, TORCH, looped(torch_step(MODELS[case]()))))
+        contenders.append(Contender(case, ECHO, looped(echo.runner(nbytes_of(MODELS[case]())))))
     serve(contenders, comm.rank, comm.barrier)
     for step in reversed(steps):
         step.close()
+    echo.close()
     del contenders, steps
     gc.collect()
     dist.destroy_process_group()
@@ -102,12 +113,12 @@ def serve_rank(_: str, models: str) -> None:
 def rows_of(measurement: Measurement, place: str) -> Iterator[Row]:
     """Yield our engine against each other one, the cost of a byte by each path, and gRPC against no gRPC."""
     for case in measurement.cases:
-        nbytes = 4 * sum(prod(shape) for shape in MODELS[case]().values())
+        nbytes = nbytes_of(MODELS[case]())
         rivals = tuple(name for name in (*ENGINES, TORCH) if name != OURS)
         for rival in rivals:
             label = f"{place}: {case}, hocket's mix against {rival}"
             yield judge(measurement, Comparison(case, OURS, (rival,), 1.0, label=label, unit="ms", needs_cores=False))
-        for name in (OURS, *rivals):
+        for name in (OURS, *rivals, ECHO):
             yield computed(
                 f"{place}: {case}, {name}, ns a byte", "", 1e9 * median(measurement.times(case, name)) / nbytes, 1, "ns"
             )
@@ -115,6 +126,8 @@ def rows_of(measurement: Measurement, place: str) -> Iterator[Row]:
         others = tuple(name for name in ENGINES if name not in (GRPC, ELSEWHERE))
         best = min(others, key=lambda name: median(measurement.times(case, name)))
         yield judge(measurement, Comparison(case, best, (GRPC,), label=label, unit="ms", needs_cores=False))
+        label = f"{place}: {case}, servers over gRPC against gRPC alone"
+        yield judge(measurement, Comparison(case, GRPC, (ECHO,), label=label, unit="ms", needs_cores=False))
         label = f"{place}: {case}, without gRPC against gRPC for control (paper: 1.8)"
         yield judge(measurement, Comparison(case, best, (ELSEWHERE,), label=label, unit="ms", needs_cores=False))
 
