@@ -22,6 +22,8 @@ HEAD_NBYTES = _FIELDS.size + _PROOF_NBYTES
 KEY_NBYTES = 32
 _STATE_NBYTES = 1 << 16
 """Most bytes of state in a message that has more of them than its parcel; `ServerClient` lets messages be so long."""
+Content = bytes | memoryview
+"""What follows a head."""
 
 
 class BadMessage(Exception):
@@ -85,7 +87,7 @@ class MessageHead:
     step: int
     nbytes: int
 
-    def pack(self, key: bytes, content: bytes = b"") -> bytes:
+    def pack(self, key: bytes, content: Content = b"") -> bytes:
         """Return its bytes.
 
         Args:
@@ -115,12 +117,24 @@ class MessageHead:
         return cls(MessageKind(kind), rank, parcel, step, nbytes)
 
 
+def pack_answer(key: bytes, kind: MessageKind, parcel: int, step: int, content: Content) -> bytes:
+    """Return an answer, which is the same for all ranks.
+
+    Args:
+        key: key of the answers.
+        kind: what it is.
+        parcel, step: see `MessageHead`.
+        content: what follows the head.
+    """
+    return b"".join((MessageHead(kind, 0, parcel, step, len(content)).pack(key, content), content))
+
+
 def part_nbytes(parcel_nbytes: int) -> int:
     """Return how many bytes of state a message has, for a parcel of so many bytes."""
     return max(parcel_nbytes, _STATE_NBYTES)
 
 
-def _proof(key: bytes, kind: int, fields: bytes, content: bytes | memoryview) -> bytes:
+def _proof(key: bytes, kind: int, fields: bytes, content: Content) -> bytes:
     is_proven = kind not in (MessageKind.GRADIENTS, MessageKind.VALUES)
     return hmac.digest(key, fields + bytes(content) if is_proven else fields, "sha256")
 

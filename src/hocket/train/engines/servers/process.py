@@ -18,11 +18,20 @@ import threading
 import warnings
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import IO, Any
 
 import torch
 
-from hocket.train.engines.servers.messages import HEAD_NBYTES, BadMessage, MessageHead, MessageKind, key_for
+from hocket.train.engines.servers.messages import (
+    HEAD_NBYTES,
+    BadMessage,
+    Content,
+    MessageHead,
+    MessageKind,
+    key_for,
+    pack_answer,
+)
 from hocket.train.engines.servers.optimizers import ServerUpdate
 from hocket.train.engines.servers.refused import Refused
 from hocket.train.engines.servers.shared_memory import BlockAddress, MemoryBlock
@@ -139,7 +148,8 @@ async def _serve(task: GradientServerTask, updating: Updating | None, report: IO
             own = MemoryBlock(task.places[-1])
             blocks = [MemoryBlock(nbytes, BlockAddress(pid, fd, nbytes)) for pid, fd, nbytes in task.blocks]
             carrier = ByMemory(parcels, task.places, blocks, own)
-        store = Sums(task.num_ranks, parcels, carrier, task.relayed)
+        pack = partial(pack_answer, answers, MessageKind.VALUES)
+        store = Sums(task.num_ranks, parcels, carrier, pack, task.relayed)
     else:
         of_parcels = {number: (updating.tensors[number], getattr(torch, dtype)) for number, _, dtype in task.parcels}
         store = Updates(task.num_ranks, updating.num_required, of_parcels, updating.update)
@@ -150,11 +160,10 @@ async def _serve(task: GradientServerTask, updating: Updating | None, report: IO
         except BadMessage as error:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
         try:
-            content = await _answer(store, head, memoryview(message)[HEAD_NBYTES:])
+            answer = await _answer(store, head, memoryview(message)[HEAD_NBYTES:], answers)
         except Refused as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        answer = MessageHead(head.kind.answer, 0, head.parcel, head.step, len(content))
-        return answer.pack(answers, content) + content
+        return answer
 
     server = grpc.aio.server(options=channel_options(task.most_nbytes))
     handler = grpc.unary_unary_rpc_method_handler(exchange)
@@ -172,15 +181,21 @@ async def _serve(task: GradientServerTask, updating: Updating | None, report: IO
         await server.wait_for_termination()
 
 
-async def _answer(store: Sums | Updates, head: MessageHead, content: memoryview) -> bytes:
-    if head.kind == MessageKind.GRADIENTS:
+async def _answer(store: Sums | Updates, head: MessageHead, content: memoryview, key: bytes) -> bytes:
+    if isinstance(store, Sums) and head.kind == MessageKind.GRADIENTS:
         return await store.add(head.rank, head.parcel, head.step, content)
+    if isinstance(store, Sums) and head.kind == MessageKind.ARRIVED:
+        return await store.arrive(head.rank, head.parcel, head.step)
+    return pack_answer(key, head.kind.answer, head.parcel, head.step, await _content(store, head, content))
+
+
+async def _content(store: Sums | Updates, head: MessageHead, content: memoryview) -> Content:
     if head.kind == MessageKind.WHO_IS_LATE:
         return b"".join(rank.to_bytes(4, "little") for rank in store.late(head.parcel))
     if isinstance(store, Sums):
-        if head.kind == MessageKind.ARRIVED:
-            return await store.arrive(head.rank, head.parcel, head.step)
         raise Refused(f"this server takes no calls of kind {head.kind.name}")
+    if head.kind == MessageKind.GRADIENTS:
+        return await store.add(head.rank, head.parcel, head.step, content)
     if head.kind == MessageKind.SETTINGS:
         store.set(head.rank, head.step, content)
     elif head.kind == MessageKind.PULL:

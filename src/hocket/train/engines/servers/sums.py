@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 
+from hocket.train.engines.servers.messages import Content
 from hocket.train.engines.servers.refused import Refused
 from hocket.train.engines.servers.shared_memory import MemoryBlock
 
@@ -19,11 +20,11 @@ class _Sum:
 
     Args:
         step: number of the step.
-        total: sum of the first `num_added` ranks.
+        total: sum of the first `num_added` ranks; with one, their own elements.
         early: elements of later ranks, which wait for their turn.
         asked, arrived: of the ranks whose elements a library brings, those that have called, and those whose elements
             are there.
-        done: gets the sum of all ranks, as bytes that follow a head.
+        done: gets the answer with the sum of all ranks.
     """
 
     step: int
@@ -45,10 +46,10 @@ class Carrier(Protocol):
             Refused: it has another size.
         """
 
-    def begin(self, parcel: int, first: torch.Tensor) -> torch.Tensor:
-        """Return a copy of the first rank's elements, to which others are added."""
+    def room(self, parcel: int) -> torch.Tensor:
+        """Return where the sum of a parcel goes."""
 
-    def give(self, total: torch.Tensor) -> bytes:
+    def give(self, total: torch.Tensor) -> Content:
         """Return what follows the head of the answer."""
 
 
@@ -69,13 +70,14 @@ class ByMessage:
             raise Refused(f"parcel {parcel} has {numel * dtype.itemsize} bytes, not {len(content)}")
         return torch.frombuffer(content, dtype=dtype)
 
-    def begin(self, parcel: int, first: torch.Tensor) -> torch.Tensor:
+    def room(self, parcel: int) -> torch.Tensor:
         """See `Carrier`."""
-        return first.clone()
+        numel, dtype = self._parcels[parcel]
+        return torch.empty(numel, dtype=dtype)
 
-    def give(self, total: torch.Tensor) -> bytes:
+    def give(self, total: torch.Tensor) -> Content:
         """See `Carrier`."""
-        return total.view(torch.uint8).numpy().tobytes()
+        return memoryview(total.view(torch.uint8).numpy().data)
 
 
 class ByMemory:
@@ -109,11 +111,11 @@ class ByMemory:
             raise Refused(f"{len(content)} bytes came with parcel {parcel}, whose elements are in shared memory")
         return self._elements[parcel][rank]
 
-    def begin(self, parcel: int, first: torch.Tensor) -> torch.Tensor:
+    def room(self, parcel: int) -> torch.Tensor:
         """See `Carrier`."""
-        return self._totals[parcel].copy_(first)
+        return self._totals[parcel]
 
-    def give(self, total: torch.Tensor) -> bytes:
+    def give(self, total: torch.Tensor) -> Content:
         """See `Carrier`."""
         return b""
 
@@ -127,20 +129,27 @@ class Sums:
         num_ranks: number of ranks.
         parcels: numbers of this server's parcels.
         carrier: how elements come, and sums go.
+        pack: makes the answer to all ranks of a parcel, a step, and what follows the head.
         relayed: ranks whose elements come by a library, and are there when `arrive` was called.
     """
 
     def __init__(
-        self, num_ranks: int, parcels: Collection[int], carrier: Carrier, relayed: Collection[int] = ()
+        self,
+        num_ranks: int,
+        parcels: Collection[int],
+        carrier: Carrier,
+        pack: Callable[[int, int, Content], bytes],
+        relayed: Collection[int] = (),
     ) -> None:
         self._relayed = set(relayed)
         self._num_ranks = num_ranks
         self._parcels = set(parcels)
         self._carrier = carrier
+        self._pack = pack
         self._sums: dict[int, _Sum] = {}
 
     async def add(self, rank: int, parcel: int, step: int, content: memoryview) -> bytes:
-        """Add a rank's elements of a parcel, which came with `content`; return the answer's content, as soon as those
+        """Add a rank's elements of a parcel, which came with `content`; return the answer as soon as those
         of all ranks have come.
 
         Raises:
@@ -185,14 +194,16 @@ class Sums:
         current.early[rank] = self._carrier.take(rank, parcel, content)
         while (elements := current.early.pop(current.num_added, None)) is not None:
             if current.total is None:
-                current.total = self._carrier.begin(parcel, elements)
+                current.total = elements if self._num_ranks > 1 else self._carrier.room(parcel).copy_(elements)
+            elif current.num_added == 1:
+                current.total = torch.add(current.total, elements, out=self._carrier.room(parcel))
             else:
                 current.total += elements
             current.num_added += 1
         if current.num_added == self._num_ranks:
             assert current.total is not None
             self._sums[parcel] = _Sum(step + 1)
-            current.done.set_result(self._carrier.give(current.total))
+            current.done.set_result(self._pack(parcel, step, self._carrier.give(current.total)))
 
     def late(self, parcel: int) -> list[int]:
         """Return the ranks whose elements of a parcel have not come in the present step."""

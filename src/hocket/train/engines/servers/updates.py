@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from hocket.train.engines.servers.messages import part_nbytes
+from hocket.train.engines.servers.messages import Content, part_nbytes
 from hocket.train.engines.servers.optimizers import ServerUpdate
 from hocket.train.engines.servers.refused import Refused
 
@@ -37,7 +37,7 @@ class _Parcel:
     steps: dict[int, int] = field(default_factory=dict)
     taken: dict[int, torch.Tensor] = field(default_factory=dict)
     ranks: list[int] = field(default_factory=list)
-    done: asyncio.Future[bytes] | None = None
+    done: asyncio.Future[Content] | None = None
 
 
 class Updates:
@@ -73,7 +73,7 @@ class Updates:
         }
         self.num_stale = 0
 
-    async def add(self, rank: int, parcel: int, step: int, content: memoryview) -> bytes:
+    async def add(self, rank: int, parcel: int, step: int, content: memoryview) -> Content:
         """Take a rank's gradients: a byte for each tensor, 1 if it has one, then all elements; return the parameters.
 
         Raises:
@@ -121,7 +121,7 @@ class Updates:
         for state in self._parcels.values():
             self._try_update(state)
 
-    def values(self, parcel: int) -> bytes:
+    def values(self, parcel: int) -> Content:
         """Return the parameters of a parcel.
 
         Raises:
@@ -195,7 +195,7 @@ class Updates:
         state.done.set_result(self._values(state))
         state.taken, state.ranks, state.done = {}, [], None
 
-    def _values(self, state: _Parcel) -> bytes:
+    def _values(self, state: _Parcel) -> Content:
         values = self._update.values
         flat = torch.cat([values[number].detach().reshape(-1) for number in state.tensors])
-        return flat.view(torch.uint8).numpy().tobytes()
+        return flat.view(torch.uint8).numpy().data
