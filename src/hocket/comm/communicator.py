@@ -131,6 +131,8 @@ class Communicator(_native.Communicator, ForeignNames):
         self._num_splits = 0
         self._groups_made: Counter[tuple[int, ...]] = Counter()
         self._children: weakref.WeakSet[Communicator] = weakref.WeakSet()
+        self._is_watch = False
+        """Whether its operations only notice failures, and never complete: nobody waits for them."""
         self._on_finalize: Callable[[], object] | None = None
         self._lineage = Lineage(key)
 
@@ -360,8 +362,8 @@ class Communicator(_native.Communicator, ForeignNames):
         """
         unseen = [child._leave(drain_timeout_s, True) for child in list(self._children)]
         was_open = not self._closed
-        failure, unreceived = self._close(drain_timeout_s)
-        unseen.append(failure)
+        failure, unreceived = self._close(0.0 if self._is_watch else drain_timeout_s)
+        unseen.append(None if self._is_watch else failure)
         self._chooser.on_turn = None
         if was_open:
             logger.debug("left %s", self._label)

@@ -132,6 +132,9 @@ class UpdatingServers(UpdatingEngine):
                 self._client.tell(MessageKind.LEAVE)
                 self._client.wait_for_others()
                 self._pull_values()
+        except BaseException:
+            self._client.abandon()  # it has waited for the others
+            raise
         finally:
             self._client.close()
 

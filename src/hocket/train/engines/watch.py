@@ -18,6 +18,7 @@ class Watch:
 
     def __init__(self, comm: Communicator) -> None:
         self._comm = comm
+        comm._is_watch = True
         self._work = (
             comm.irecv(np.zeros(1, np.uint8), (comm.rank + 1) % comm.size, timeout=1e9) if comm.size > 1 else None
         )

@@ -209,16 +209,18 @@ class ServerClient:
 
     def close(self) -> None:
         """Close the connections, and end the servers that this rank has started. Idempotent."""
-        self.end_together()
-        for _, _, call in self._calls.values():
-            call.cancel()
-        self._calls.clear()
-        for channel in self._channels:
-            channel.close()
-        self._watch.close()
-        self._comm._leave(0.0)
-        self._servers.close()
-        atexit.unregister(self._at_exit)
+        try:
+            self.end_together()
+        finally:  # also after Ctrl-C
+            for _, _, call in self._calls.values():
+                call.cancel()
+            self._calls.clear()
+            for channel in self._channels:
+                channel.close()
+            self._watch.close()
+            self._comm._leave(0.0)
+            self._servers.close()
+            atexit.unregister(self._at_exit)
 
     def _wait(
         self, kind: MessageKind, parcel: int, step: int, call: Any, deadline: float, server: ServerAddress
