@@ -1,0 +1,32 @@
+// Selection of the elements of largest magnitude: what a sparse sum sends.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace hocket {
+
+// What is above and at a threshold.
+struct Selected {
+  float threshold = 0.0F;      // the k-th largest magnitude
+  uint64_t num_above = 0;      // elements whose magnitude is larger
+  uint64_t num_equal = 0;      // selected elements whose magnitude is the threshold
+  bool is_finite = true;       // whether no element is NaN or infinite; if not, nothing is selected
+};
+
+// Selects the k elements of x whose magnitude is largest; of those that are equal, the first ones. Zeros are never
+// selected, so there can be fewer than k.
+//
+// `places` and `values` get the selected elements, ascending by place; their capacity grows as needed and is kept, for
+// calls to come. 0 < k <= n < 2^32.
+//
+// Reads x once in all but rare cases, whatever the distribution: of a sample of x, two magnitudes are taken whose ranks
+// lie on both sides of that of the k-th, by a margin that the sample's error rarely exceeds. The pass over x counts
+// the elements above and at either, and notes all above the lower one. The threshold is then one of the
+// two, or among those few noted elements that lie between them (as in Floyd and Rivest's SELECT, CACM 18(3), 1975). If
+// the margin was too small, histograms of the bits of the magnitudes give the threshold, in three passes.
+Selected select_largest(const float* x, uint64_t n, uint64_t k, std::vector<uint32_t>& places,
+                        std::vector<float>& values);
+
+}  // namespace hocket
