@@ -12,7 +12,7 @@
 namespace hocket {
 namespace {
 
-constexpr uint64_t kSample = 1 << 14;
+constexpr uint64_t kSample = 1 << 15;
 constexpr double kMargin = 5.0;  // standard deviations of a rank in the sample
 constexpr uint64_t kSlack = 1 << 12;
 
