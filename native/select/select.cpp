@@ -120,10 +120,25 @@ uint64_t keep(const float* x, uint64_t n, uint32_t threshold, uint64_t num_equal
   return num_noted + num_equal;
 }
 
+SelectPass pass_of(Isa isa) {
+#if defined(__x86_64__)
+  if (isa == Isa::avx512) return avx512::select_pass;
+  if (isa == Isa::avx2) return avx2::select_pass;
+#endif
+  static_cast<void>(isa);
+  return scalar::select_pass;
+}
+
 }  // namespace
 
 Selected select_largest(const float* x, uint64_t n, uint64_t k, std::vector<uint32_t>& places,
-                        std::vector<float>& values, SelectPass pass) {
+                        std::vector<float>& values) {
+  return select_largest(x, n, k, places, values, active_isa_kind());
+}
+
+Selected select_largest(const float* x, uint64_t n, uint64_t k, std::vector<uint32_t>& places,
+                        std::vector<float>& values, Isa isa) {
+  const SelectPass pass = pass_of(isa);
   Bounds bounds = bounds_by_sample(x, n, k);
   const double share = static_cast<double>(k) / static_cast<double>(n);
   uint64_t capacity = std::min(

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "reduce/reduce.hpp"
+
 namespace hocket {
 
 // What is above and at a threshold.
@@ -28,5 +30,9 @@ struct Selected {
 // the margin was too small, histograms of the bits of the magnitudes give the threshold, in three passes.
 Selected select_largest(const float* x, uint64_t n, uint64_t k, std::vector<uint32_t>& places,
                         std::vector<float>& values);
+
+// The same by the pass of one instruction set, which must be available.
+Selected select_largest(const float* x, uint64_t n, uint64_t k, std::vector<uint32_t>& places,
+                        std::vector<float>& values, Isa isa);
 
 }  // namespace hocket
