@@ -28,8 +28,8 @@ PassCounts select_pass(const float* x, uint64_t n, uint32_t low, uint32_t high, 
     // The lanes to keep, brought to the front: a byte for each lane, gathered by pext, is the order of a permutation.
     const auto mask = static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(above)));
     const uint64_t bytes = _pdep_u64(mask, 0x0101010101010101) * 0xFF;
-    const __m256i order = _mm256_cvtepu8_epi32(
-        _mm_cvtsi64_si128(static_cast<int64_t>(_pext_u64(0x0706050403020100, bytes))));
+    const __m256i order =
+        _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(_pext_u64(0x0706050403020100, bytes))));
     const auto count = static_cast<uint64_t>(__builtin_popcount(mask));
     found.above_low += count;
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(places + written), _mm256_permutevar8x32_epi32(place, order));

@@ -54,7 +54,7 @@ Bounds bounds_by_sample(const float* x, uint64_t n, uint64_t k) {
   const double share = static_cast<double>(k) / static_cast<double>(n);
   const double rank = share * kSample, margin = kMargin * std::sqrt(rank * (1.0 - share)) + kMargin;
   const auto limited = [](double at) { return static_cast<uint64_t>(std::clamp(at, 0.0, kSample - 1.0)); };
-  const bool is_top = rank - margin < 0.0, is_bottom = rank + margin > kSample - 1.0;
+  const bool is_top = rank - margin<0.0, is_bottom = rank + margin> kSample - 1.0;
   const uint32_t low = is_bottom ? 0 : of_rank(sample, limited(rank + margin));
   if (!is_bottom) sample.resize(limited(rank + margin) + 1);  // the largest ones
   const uint32_t high = is_top ? kMagnitude : of_rank(sample, limited(rank - margin));

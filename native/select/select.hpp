@@ -11,10 +11,10 @@ namespace hocket {
 
 // What is above and at a threshold.
 struct Selected {
-  float threshold = 0.0F;      // the k-th largest magnitude
-  uint64_t num_above = 0;      // elements whose magnitude is larger
-  uint64_t num_equal = 0;      // selected elements whose magnitude is the threshold
-  bool is_finite = true;       // whether no element is NaN or infinite; if not, nothing is selected
+  float threshold = 0.0F;  // the k-th largest magnitude
+  uint64_t num_above = 0;  // elements whose magnitude is larger
+  uint64_t num_equal = 0;  // selected elements whose magnitude is the threshold
+  bool is_finite = true;   // whether no element is NaN or infinite; if not, nothing is selected
 };
 
 // Selects the k elements of x whose magnitude is largest; of those that are equal, the first ones. Zeros are never
