@@ -1,0 +1,48 @@
+"""The k-th largest magnitude of elements that are spread over ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from hocket.comm import Communicator
+
+_DIGITS = (11, 10, 10)
+"""Bits of a magnitude that a round settles, from the highest; the bits of magnitudes order as they do."""
+_MAGNITUDE = np.uint32(0x7FFFFFFF)
+
+
+def magnitude_bits(values: NDArray[np.float32]) -> NDArray[np.uint32]:
+    """Return the bits of the magnitudes of floats."""
+    return values.view(np.uint32) & _MAGNITUDE
+
+
+def threshold_over_ranks(comm: Communicator, bits: NDArray[np.uint32], k: int, **how: Any) -> tuple[int, int]:
+    """Return the bits of the k-th largest magnitude over all ranks, and how many of the equal ones are among the k.
+
+    All ranks call it, and have more than `k` elements together.
+
+    Args:
+        comm: a communicator of all ranks.
+        bits: of this rank's magnitudes.
+        k: rank of the magnitude, from 1.
+        how: as for `Communicator.all_reduce`.
+    """
+    known, num_left, left = 0, 31, k
+    inside = bits
+    for num_bits in _DIGITS:
+        num_left -= num_bits
+        digits = (inside >> np.uint32(num_left)) & np.uint32((1 << num_bits) - 1)
+        counts = np.bincount(digits, minlength=1 << num_bits).astype(np.int64)
+        comm.all_reduce(counts, **how)
+        from_above = np.cumsum(counts[::-1])
+        step = int(np.searchsorted(from_above, left))
+        digit = len(counts) - 1 - step
+        left -= int(from_above[step] - counts[digit])
+        known |= digit << num_left
+        inside = inside[digits == digit]
+    return known, left
