@@ -114,9 +114,6 @@ def _gather(comm: Communicator, places: NDArray[np.uint32], values: NDArray[np.f
     own = np.concatenate((places, values.view(np.uint32)))
     # A ring: every element passes each rank once, however unequal the parts are.
     comm.all_gatherv(out, own, counts.tolist(), **how)
-    parts = np.split(out, np.cumsum(counts)[:-1])
-    halves = [np.split(each, 2) for each in parts]
-    return SparseSum(
-        np.concatenate([first for first, _ in halves]),
-        np.concatenate([second for _, second in halves]).view(np.float32),
-    )
+    halves = [np.split(each, 2) for each in np.split(out, np.cumsum(counts)[:-1])]
+    all_places = np.concatenate([first for first, _ in halves])
+    return SparseSum(all_places, np.concatenate([second for _, second in halves]).view(np.float32))
