@@ -262,8 +262,6 @@ def test_bad_input_is_refused() -> None:
                     engine_options=wrong,
                     comm=comm,
                 )  # type: ignore[arg-type]
-        with raises(InvalidArgument, names=("ports", "(4000, 4000)")):
-            GradientExchange(model, comm, "parameter-server", num_servers=2, ports=(4000, 4000))
         with raises(InvalidType, names=("float",)):
             GradientExchange(model, comm, "parameter-server-async", optimizer=0.1)  # type: ignore[arg-type]
         with raises(InvalidType, names=("list",)):

@@ -55,8 +55,6 @@ def check_server_options(num_servers: Any, message_nbytes: Any, ports: Any) -> N
         raise InvalidArgument(f"message_nbytes must be at most {MOST_NBYTES}, not {message_nbytes}")
     if not isinstance(ports, (list, tuple)) or not all(type(each) is int and 0 < each < 1 << 16 for each in ports):
         raise InvalidArgument(f"ports must be a sequence of port numbers, from 1 to 65535, not {ports!r}")
-    if len(set(ports)) < len(ports):
-        raise InvalidArgument(f"ports must have another port for each server, not {ports!r}")
     if ports and len(ports) != num_servers:
         raise InvalidArgument(f"ports must have a port for each of {num_servers} servers, not {len(ports)}")
 
