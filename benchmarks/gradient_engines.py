@@ -3,7 +3,7 @@
 The gradients have the shapes of ResNet-50, MobileNet and a GPT. Two ranks run on one host, and one on each of the two
 hosts of the laboratory, at 1 and 10 Gbit/s. All engines live in the same processes; hocket's mix chooses by a table
 that the ranks measure first. "torch" is DistributedDataParallel over gloo, with the same gradients. "gRPC alone" sends
-as many bytes to a server and back, and adds nothing: it is what parameter servers over gRPC can reach.
+as many bytes to a server and back, and adds nothing.
 
 Awan et al. (arXiv 1810.11112) report that training without gRPC is up to 3.2 times as fast as with it, and 1.8 times
 where gRPC carries only the control; their ratios stand beside ours, which are those of the exchange alone.

@@ -252,7 +252,7 @@ def test_bad_input_is_refused() -> None:
             GradientExchange(model, comm, exact="yes")  # type: ignore[arg-type]
         with raises(InvalidType, names=("comm", "NoneType")):
             GradientExchange(model, None)  # type: ignore[arg-type]
-        for wrong in ("num_servers=2", [1]):
+        for wrong in ("num_servers=2", [1], []):
             with raises(InvalidType, names=('{"num_servers": 2}', type(wrong).__name__)):
                 fit(
                     model,

@@ -75,6 +75,10 @@ class EngineChoice:
     name: str = DEFAULT
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if isinstance(self.options, Mapping):  # a copy that can be compared and pickled; `check` refuses the others
+            object.__setattr__(self, "options", dict(self.options))
+
     def check(self, *, exact: bool) -> type[GradientEngine]:
         """Return the class of the engine.
 
