@@ -119,6 +119,8 @@ class FusedAllReduce(SummingEngine):
                     raise self._error
                 if not self._changed.wait(max(deadline - time.monotonic(), 0)):
                     name = self.tensors[next(iter(self._ready), 0)].name
+                    if not self._late:
+                        raise CommTimeout(f"the sum of {name} did not complete within {self.timeout_s:g} s")
                     raise CommTimeout(
                         f"{name_ranks(self._late)} did not have all gradients ready within {self.timeout_s:g} s: that "
                         f"of {name} could not be summed"

@@ -105,7 +105,7 @@ class EngineChoice:
         engine = _load()[self.name]
         known = [each for each in inspect.signature(engine).parameters if each not in _COMMON]
         for option, value in self.options.items():
-            if value != value:  # NaN would differ from itself on the other ranks
+            if isinstance(value, float) and value != value:  # NaN would differ from itself on the other ranks
                 raise InvalidArgument(f"option {option} of engine {self.name!r} must be a number, not {value!r}")
             if option not in known:
                 has = f"it has {', '.join(known)}" if known else "it has none"
