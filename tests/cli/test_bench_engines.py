@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
 
 from hocket.bench.engine_times import EngineTimes
 from hocket.cli._application import run_command_line
+from hocket.cli._engine_names import read_engine
 from hocket.train import gradient_engines
 from hocket.train.engines.engine import SummingEngine
 
@@ -50,6 +52,17 @@ def test_all_engines_are_measured_and_simulated(tmp_path: Path) -> None:
         (["--engine", "ring cycle_ms=5"], ("'ring'", "'cycle_ms'", "backend")),
         (["--engine", "fused cycle_ms"], ("NAME=VALUE", "'cycle_ms'")),
         (["--engine", "parameter-server-async"], ("--engine", "'parameter-server-async'")),
+        (["--engine", "fused cycle_ms=-1"], ("'fused'", "cycle_ms", "0", "1000", "-1")),
+        (["--engine", "mix;ddp backend=foo"], ("'ddp'", "backend=foo", "'foo'", "shm")),
+        (["--engine", "parameter-server payload=foo"], ("'parameter-server'", "payload=foo", "grpc")),
+        (["--engine", "parameter-server num_servers=99"], ("mobilenet", "num_servers", "99", "83")),
+        (["--engine", "parameter-server ports=a"], ("ports", "['a']")),
+        (["--engine", "parameter-server num_servers=2 ports=45801"], ("ports", "2", "1")),
+        (["--engine", "parameter-server ports=45801"], ("45801", "--model")),
+        (["--library", "smh"], ("'smh'", "'shm'", "gloo")),
+        (["--library", "mpi+gloos"], ("'gloos'", "'gloo'")),
+        (["--library", "shm,shm"], ("--library", "shm")),
+        (["--library", "sim"], ("'sim'",)),
         (["--compute", "-1"], ("--compute", "0", "10000", "-1")),
         (["--compute", "nan"], ("--compute", "nan")),
         (["--batch", "0"], ("--batch", "1", "'0'")),
@@ -72,3 +85,18 @@ def test_bad_input_is_one_line(
     told = capsys.readouterr().err
     assert_names(told, "hocket bench", *((names,) if isinstance(names, str) else names))
     assert len(told.strip().splitlines()) == 1
+
+
+def test_a_sequence_of_ports_and_one_rank(tmp_path: Path) -> None:
+    with socket.socket() as first, socket.socket() as second:
+        for each in (first, second):
+            each.bind(("127.0.0.1", 0))
+        ports = [each.getsockname()[1] for each in (first, second)]
+    engine = f"parameter-server num_servers=2 ports={ports[0]},{ports[1]}"
+    assert read_engine(engine).options["ports"] == ports
+    assert read_engine(f"parameter-server ports={ports[0]}").options["ports"] == ports[:1]
+    done = hocket(
+        tmp_path, "bench", "engines", "--model", "mobilenet", "--engine", engine, "-n", "1", "--budget", "0.1"
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert_names(done.stdout, "1 rank", "1 host", *map(str, ports))

@@ -85,9 +85,11 @@ def engines(
     from hocket.bench.engine_times import EngineTimes, to_text
     from hocket.bench.gradient_shapes import MODELS
     from hocket.cli._engine_names import read_engine
+    from hocket.cli._engine_values import check_libraries, check_servers, check_values
     from hocket.cli._engines_simulated import simulate_rows
     from hocket.cli._rank_job import result_of_ranks
     from hocket.measure.pictures import check_picture_path
+    from hocket.train.engines.timing import float32_specs
 
     models, names = model.split(","), [" ".join(each.split()) for each in engine.split(";")]
     for each in models:
@@ -98,8 +100,10 @@ def engines(
             raise InvalidArgument(f"--engine must have engines that sum, not {each!r}")
     batches = read_counts(batch, "--batch", _MOST_SAMPLES)
     numbers = [] if scale is None else read_counts(scale, "--scale", _MOST_VIRTUAL)
+    libraries = library.split(",") if library else None
     for name, given in (
-        ("--model", models), ("--engine", names), ("--batch", batch.split(",")), ("--scale", (scale or "").split(","))
+        ("--model", models), ("--engine", names), ("--batch", batch.split(",")), ("--scale", (scale or "").split(",")),
+        ("--library", libraries or []),
     ):  # fmt: skip
         check_once(given, name)
     if not 0 <= compute <= 10_000:
@@ -110,11 +114,17 @@ def engines(
     for path, check in ((output, check_output), (picture, check_picture_path)):
         if path is not None:
             check(path)
+    num_started = jobs_of(num_ranks, "engines")
+    check_libraries(libraries or [])
+    choices = [read_engine(each) for each in names]
+    for choice in choices:
+        check_values(choice, libraries)
+    check_servers(choices, {each: float32_specs(MODELS[each]()) for each in models})
     options = {
-        "models": models, "engines": names, "backends": library.split(",") if library else None,
+        "models": models, "engines": names, "backends": libraries,
         "compute_ms": compute, "batches": batches, "budget_s": budget, "seed": seed,
     }  # fmt: skip
-    exit_code, found = result_of_ranks("_engines_rank", options, jobs_of(num_ranks, "engines"))
+    exit_code, found = result_of_ranks("_engines_rank", options, num_started, "hocket bench")
     if exit_code:
         return exit_code
     times = EngineTimes.from_json(json.dumps(found), "the ranks' results")
@@ -139,13 +149,14 @@ def _print(times: EngineTimes) -> None:
 
     rows = times.rows
     first = rows[0]
+    ranks = f"{first.num_ranks} rank{'s' * (first.num_ranks > 1)}"
     hosts = f"{first.num_hosts} host{'s' * (first.num_hosts > 1)}"
     headings = ["model", "batch", "ranks", "engine", "ms", "interval", "x the fastest", "ns a byte", "samples/s"]
     left_out = {heading for heading, is_told in (("batch", first.compute_ms), ("ranks", times.link)) if not is_told}
     if not first.compute_ms:
         left_out.add("samples/s")
     headings = [each for each in headings if each not in left_out]
-    title = f"exchange of all gradients, {first.num_ranks} ranks on {hosts}"
+    title = f"exchange of all gradients, {ranks} on {hosts}"
     table = table_of(title, headings, left=("model", "engine"))
     for _, group in groupby(rows, key=lambda each: (each.model, each.batch, each.num_ranks, each.is_simulated)):
         same = list(group)

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from hocket.boot.job_result import JobResult
 from hocket.boot.launcher import run_job
 from hocket.boot.nodes import Nodes
 from hocket.boot.rank_process import runner_command
 from hocket.boot.summary import summarise
+
+_BAD_INPUT = 2
+_ERRORS_OF_INPUT = ("InvalidArgument", "BackendUnavailable")
+_OWN_FILES = f"{Path(__file__).parents[1]}/"
 
 
 def run_ranks(
@@ -22,6 +28,7 @@ def run_ranks(
     num_ranks: int,
     nodes: Nodes | None = None,
     explained: Collection[int] = (),
+    command: str | None = None,
 ) -> int:
     """Run ranks, print a summary of failures, and return their exit code.
 
@@ -31,17 +38,40 @@ def run_ranks(
         num_ranks: number of ranks on this host.
         nodes: the hosts; None: this host alone.
         explained: exit codes that a rank explains itself; they get no summary.
+        command: such as "hocket train": it tells bad input that a rank has found, and an interruption, in one line, and
+            bad input has its exit code, 2. None: every failure gets a summary.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # inherited by the ranks: one thread each
     result = run_job(runner_command(["-m", f"hocket.cli.{module}", json.dumps(options)]), num_ranks, nodes=nodes)
+    if command is not None and (line := _line_of(result)) and not os.environ.get("HOCKET_TRACEBACK"):
+        print(f"{command}: {line}", file=sys.stderr)
+        return result.exit_code if result.interrupted_by is not None else _BAD_INPUT
     if result.exit_code not in explained:
         sys.stderr.write(summarise(result))
     return result.exit_code
 
 
-def result_of_ranks(module: str, options: Mapping[str, Any], num_ranks: int) -> tuple[int, Any]:
-    """Run ranks that write a result as JSON into ``options["output"]``; return their exit code and the result."""
+def result_of_ranks(
+    module: str, options: Mapping[str, Any], num_ranks: int, command: str | None = None
+) -> tuple[int, Any]:
+    """Run ranks that write a result as JSON into ``options["output"]``; return their exit code and the result.
+
+    Args:
+        module, options, num_ranks, command: as for `run_ranks`.
+    """
     with tempfile.TemporaryDirectory(prefix="hocket-ranks-") as folder:
         output = Path(folder) / "result.json"
-        exit_code = run_ranks(module, {**options, "output": str(output)}, num_ranks)
+        exit_code = run_ranks(module, {**options, "output": str(output)}, num_ranks, command=command)
         return exit_code, None if exit_code else json.loads(output.read_text())
+
+
+def _line_of(result: JobResult) -> str:
+    """Return what one line says as well as a summary; "" if a traceback may help, as in code of the user."""
+    cause = result.first_cause
+    report = None if cause is None else result.report_of(cause)
+    if result.interrupted_by is not None and result.exit_code:
+        is_expected = report is None or report.consequence or report.type_name == "KeyboardInterrupt"
+        return f"interrupted by {signal.Signals(result.interrupted_by).name}" if is_expected else ""
+    if report is None or report.type_name not in _ERRORS_OF_INPUT or not report.where.startswith(_OWN_FILES):
+        return ""
+    return f"rank {report.rank}: {' '.join(report.message.split())}"
