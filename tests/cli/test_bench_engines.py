@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,3 +103,28 @@ def test_a_sequence_of_ports_and_one_rank(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert_names(done.stdout, "1 rank", "1 host", *map(str, ports))
+
+
+@pytest.mark.parametrize(("word", "is_measured"), [("rounds", False), ("steps", True)])
+def test_what_was_measured_stays_when_it_is_interrupted(tmp_path: Path, word: str, is_measured: bool) -> None:
+    """SIGINT comes with the first line of progress, of measuring or of simulating."""
+    written = tmp_path / "engines.json"
+    options = ["--model", "resnet50", "--engine", "pipelined-ring;mix", "--scale", "256,512,1024", "-o", str(written)]
+    command = [sys.executable, "-m", "hocket.cli", "bench", "engines", *options]
+    with subprocess.Popen(
+        [*command, "--budget", "0.1" if is_measured else "60"],
+        stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stderr is not None
+        assert any(word in line for line in process.stderr)
+        process.send_signal(signal.SIGINT)
+        out, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    lines = [line for line in told.splitlines() if line.startswith("hocket bench:")]
+    assert len(lines) == 1
+    assert_names(lines[0], "SIGINT", *(["6"] if is_measured else []))
+    assert "KeyboardInterrupt" not in told and "Traceback" not in told
+    assert ("resnet50" in out) == written.exists() == is_measured
+    if is_measured:
+        times = EngineTimes.from_json(written.read_text(), str(written))
+        assert {each.engine for each in times.rows if not each.is_simulated} == {"pipelined-ring", "mix"}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hocket.cli._bench_options import DEFAULT_SEED, Budget, NumRanks, Seed, jobs_of
+from hocket.cli._bench_options import DEFAULT_SEED, NumRanks, Seed, jobs_of
 from hocket.cli._links import (
     Bandwidth,
     HostBandwidth,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from hocket.bench.engine_times import EngineTimes
 
 _MOST_SAMPLES, _MOST_VIRTUAL = 1 << 20, 1024
+_INTERRUPTED = 128 + signal.SIGINT
 _ENGINES = "mix;ddp;fused;ring;pipelined-ring;parameter-server;parameter-server payload=shm"
 
 
@@ -54,7 +57,12 @@ def engines(
         str, typer.Option(metavar="A,B", help="Samples of each rank in a step; each batch size is measured.")
     ] = "1",
     scale: Annotated[
-        str | None, optional(metavar="A,B", help="Simulate the engines between so many ranks, too.")
+        str | None,
+        optional(
+            metavar="A,B",
+            help="Simulate the engines between so many ranks, too; it takes seconds to minutes more than --budget, and "
+            "Ctrl-C keeps what is there.",
+        ),
     ] = None,
     latency: Latency = 5.0,
     bandwidth: Bandwidth = 1.25,
@@ -62,7 +70,12 @@ def engines(
     ranks_per_host: RanksPerHost = None,
     host_latency: HostLatency = 30.0,
     host_bandwidth: HostBandwidth = 1.25,
-    budget: Budget = 60.0,
+    budget: Annotated[
+        float,
+        typer.Option(
+            metavar="S", min=0.01, help="Seconds of measuring after which no new round starts; --scale comes on top."
+        ),
+    ] = 60.0,
     seed: Seed = DEFAULT_SEED,
     output: Annotated[Path | None, optional("-o", "--output", metavar="FILE", help="JSON file to write.")] = None,
     picture: Annotated[Path | None, optional(metavar="PATH", help="Draw the times here.")] = None,
@@ -128,9 +141,15 @@ def engines(
     if exit_code:
         return exit_code
     times = EngineTimes.from_json(json.dumps(found), "the ranks' results")
+    num_missing = 0
     if numbers:
-        rows = (*times.rows, *simulate_rows(times.rows, numbers, fabric))
-        times = replace(times, rows=rows, link=describe_fabric(fabric))
+        simulated, num_missing = simulate_rows(times.rows, numbers, fabric)
+        if simulated:
+            times = replace(times, rows=(*times.rows, *simulated), link=describe_fabric(fabric))
+        if num_missing:
+            whole = num_missing + len(simulated)
+            told = f"interrupted by SIGINT: {num_missing} of {whole} simulated steps are missing"
+            print(f"hocket bench: {told}", file=sys.stderr)
     text = to_text(times)
     if output is not None:
         write_text(output, text + "\n")
@@ -140,7 +159,7 @@ def engines(
         print(text)
     else:
         _print(times)
-    return 0
+    return _INTERRUPTED if num_missing else 0
 
 
 def _print(times: EngineTimes) -> None:
