@@ -70,7 +70,7 @@ def test_a_damaged_row_is_refused_by_the_name_of_its_field(name: str) -> None:
     for value in (_MISSING, *_OF_OTHER_TYPES[_TYPES[name]], *_OUT_OF_RANGE[name]):
         damaged = {key: each for key, each in row.items() if key != name} | ({} if value is _MISSING else {name: value})
         rows = [*content["rows"][:number], damaged, *content["rows"][number + 1 :]]
-        _refused(content | {"rows": rows}, str(number), name)
+        _refused(content | {"rows": rows}, f"row {number}", name)
 
 
 @pytest.mark.parametrize(

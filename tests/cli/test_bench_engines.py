@@ -128,3 +128,8 @@ def test_what_was_measured_stays_when_it_is_interrupted(tmp_path: Path, word: st
     if is_measured:
         times = EngineTimes.from_json(written.read_text(), str(written))
         assert {each.engine for each in times.rows if not each.is_simulated} == {"pipelined-ring", "mix"}
+
+
+def test_help_of_open_names_these_files(tmp_path: Path) -> None:
+    told = " ".join(hocket(tmp_path, "open", "--help").stdout.split())
+    assert_names(told, "hocket bench engines", "-o")
