@@ -57,6 +57,7 @@ def test_all_engines_are_measured_and_simulated(tmp_path: Path) -> None:
         (["--engine", "parameter-server-async"], ("--engine", "'parameter-server-async'")),
         (["--engine", "fused cycle_ms=-1"], ("'fused'", "cycle_ms", "0", "1000", "-1")),
         (["--engine", "mix;ddp backend=foo"], ("'ddp'", "backend=foo", "'foo'", "shm")),
+        (["--engine", "ddp backend=gloo", "--library", "shm"], ("'ddp'", "backend=gloo", "shm", "--library")),
         (["--engine", "parameter-server payload=foo"], ("'parameter-server'", "payload=foo", "grpc")),
         (["--engine", "parameter-server num_servers=99"], ("mobilenet", "num_servers", "99", "83")),
         (["--engine", "parameter-server ports=a"], ("ports", "['a']")),

@@ -113,7 +113,7 @@ def _make_and_close(comm: Communicator, choice: EngineChoice) -> None:
 
 
 def _check_library(option: str, name: Any, libraries: Sequence[str] | None) -> None:
-    from hocket.backends import backends_among
+    from hocket.backends import backends_among, find_backends
 
     if name is None:
         return
@@ -125,6 +125,12 @@ def _check_library(option: str, name: Any, libraries: Sequence[str] | None) -> N
     else:
         known = list(dict.fromkeys(["shm", *(part for each in libraries for part in (each, *each.split("+")))]))
     if name not in known:
+        if name in find_backends():
+            check_libraries([name])
+            where = "HOCKET_BACKENDS" if libraries is None else "--library or HOCKET_BACKENDS"
+            raise InvalidArgument(
+                f"{option}={name}: {name} is not started beside {', '.join(known)}: name it in {where}"
+            )
         known = ["grpc", *known] if option == "payload" else known
         raise InvalidArgument(f"{option}={name}: {unknown('library', name, known)}")
     if libraries is None:
