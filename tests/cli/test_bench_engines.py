@@ -134,3 +134,16 @@ def test_what_was_measured_stays_when_it_is_interrupted(tmp_path: Path, word: st
 def test_help_of_open_names_these_files(tmp_path: Path) -> None:
     told = " ".join(hocket(tmp_path, "open", "--help").stdout.split())
     assert_names(told, "hocket bench engines", "-o")
+
+
+def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        engine = f"parameter-server ports={port}"
+        done = hocket(tmp_path, "bench", "engines", "--model", "mobilenet", "--engine", engine, "--budget", "0.1")
+    assert done.returncode == 1
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("hocket"))  # gRPC may log more
+    assert_names(line, "hocket bench", "rank 0", port)
+    assert "Traceback" not in done.stderr

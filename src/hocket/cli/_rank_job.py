@@ -19,6 +19,7 @@ from hocket.boot.summary import summarise
 
 _BAD_INPUT = 2
 _ERRORS_OF_INPUT = ("InvalidArgument", "BackendUnavailable")
+_TAKEN = "ResourceExhausted"  # such as a port
 _OWN_FILES = f"{Path(__file__).parents[1]}/"
 
 
@@ -38,14 +39,14 @@ def run_ranks(
         num_ranks: number of ranks on this host.
         nodes: the hosts; None: this host alone.
         explained: exit codes that a rank explains itself; they get no summary.
-        command: such as "hocket train": it tells bad input that a rank has found, and an interruption, in one line, and
-            bad input has its exit code, 2. None: every failure gets a summary.
+        command: such as "hocket train": it tells in one line that it was interrupted, or that a rank has found bad
+            input, with exit code 2, or a port that is taken. None: every failure gets a summary.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # inherited by the ranks: one thread each
     result = run_job(runner_command(["-m", f"hocket.cli.{module}", json.dumps(options)]), num_ranks, nodes=nodes)
     if command is not None and (line := _line_of(result)) and not os.environ.get("HOCKET_TRACEBACK"):
         print(f"{command}: {line}", file=sys.stderr)
-        return result.exit_code if result.interrupted_by is not None else _BAD_INPUT
+        return _exit_code_of(result)
     if result.exit_code not in explained:
         sys.stderr.write(summarise(result))
     return result.exit_code
@@ -72,6 +73,16 @@ def _line_of(result: JobResult) -> str:
     if result.interrupted_by is not None and result.exit_code:
         is_expected = report is None or report.consequence or report.type_name == "KeyboardInterrupt"
         return f"interrupted by {signal.Signals(result.interrupted_by).name}" if is_expected else ""
-    if report is None or report.type_name not in _ERRORS_OF_INPUT or not report.where.startswith(_OWN_FILES):
+    is_known = report is not None and report.type_name in (*_ERRORS_OF_INPUT, _TAKEN)
+    if report is None or not is_known or not report.where.startswith(_OWN_FILES):
         return ""
-    return f"rank {report.rank}: {' '.join(report.message.split())}"
+    message = " ".join(report.message.split())
+    return message if message.startswith("rank ") else f"rank {report.rank}: {message}"
+
+
+def _exit_code_of(result: JobResult) -> int:
+    """Return the exit code where `_line_of` returns a line."""
+    cause = result.first_cause
+    report = None if cause is None else result.report_of(cause)
+    is_input = result.interrupted_by is None and report is not None and report.type_name in _ERRORS_OF_INPUT
+    return _BAD_INPUT if is_input else result.exit_code
