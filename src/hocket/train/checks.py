@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from hocket.comm import Communicator
@@ -37,6 +38,17 @@ def check_alike(comm: Communicator, **options: Any) -> None:
                 raise InvalidArgument(
                     f"{name} must be equal on all ranks; it is {values[0]!r} on rank 0 and {value!r} on rank {rank}"
                 )
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Return how an error names ranks.
+
+    Examples:
+        >>> from hocket.train.checks import name_ranks
+        >>> name_ranks([1]), name_ranks([0, 2])
+        ('rank 1', 'ranks 0, 2')
+    """
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
 def check_count(name: str, value: Any, least: int = 1) -> None:

@@ -42,6 +42,10 @@ class TensorSpec:
         return self.numel * self.dtype.itemsize
 
 
+EXIST = "whether there are gradients"
+"""Name of the tensor that a loop of one's own sums beside the gradients; errors leave it out."""
+
+
 class GradientEngine(ABC):
     """What all gradient engines have; one is a `SummingEngine` or an `UpdatingEngine`.
 

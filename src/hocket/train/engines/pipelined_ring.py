@@ -98,12 +98,13 @@ class PipelinedAllReduce:
         """
         if self._comm.size == 1 or not array.numel():
             return
-        most = max(self._chunk_nbytes // array.element_size(), 1)
+        # A chunk is never larger than a block, whatever the option says.
+        most = min(max(self._chunk_nbytes // array.element_size(), 1), -(-array.numel() // self._comm.size))
         coming = deque(arrivals(array.numel(), self._comm.rank, self._comm.size, most))
         flying: deque[tuple[Transfer, torch.Tensor, Any]] = deque()
         sent: deque[Any] = deque()
         added: deque[tuple[Transfer, Any]] = deque()
-        free = [array.new_empty(most) for _ in range(self._depth)]
+        free = [array.new_empty(most) for _ in range(min(self._depth, len(coming)))]
 
         def receive() -> None:
             while coming and len(flying) < self._depth and (free or not coming[0].is_added):

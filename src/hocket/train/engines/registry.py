@@ -13,7 +13,7 @@ import torch
 import hocket.train.engines as folder
 from hocket.comm import Communicator
 from hocket.discovery import declared
-from hocket.errors import InvalidArgument
+from hocket.errors import InvalidArgument, InvalidType
 from hocket.suggestions import did_you_mean, unknown
 from hocket.train.engines.engine import GradientEngine, SummingEngine, TensorSpec, UpdatingEngine
 from hocket.train.engines.servers.optimizers import ServedOptimizer
@@ -83,12 +83,26 @@ class EngineChoice:
 
         Raises:
             InvalidArgument: there is no such engine; it has no such option; or its sums have no order.
+            InvalidType: the name is not a text, or the options are not a mapping.
         """
+        if not isinstance(self.name, str):
+            raise InvalidType(f"engine must be the name of a gradient engine, not {type(self.name).__name__}")
+        if not isinstance(self.options, Mapping):
+            what = type(self.options).__name__
+            raise InvalidType(f'the options of an engine must be a mapping, such as {{"num_servers": 2}}, not {what}')
+        name, _, options = self.name.partition(" ")
+        if name in _load() and options:
+            raise InvalidArgument(
+                f"engine {self.name!r} has options in its name: give the name {name!r}, and the options by themselves "
+                f"(engine_options= in fit, keyword arguments of GradientExchange)"
+            )
         if self.name not in _load():
             raise InvalidArgument(unknown("gradient engine", self.name, sorted(_load())))
         engine = _load()[self.name]
         known = [each for each in inspect.signature(engine).parameters if each not in _COMMON]
-        for option in self.options:
+        for option, value in self.options.items():
+            if value != value:  # NaN would differ from itself on the other ranks
+                raise InvalidArgument(f"option {option} of engine {self.name!r} must be a number, not {value!r}")
             if option not in known:
                 has = f"it has {', '.join(known)}" if known else "it has none"
                 raise InvalidArgument(

@@ -10,7 +10,7 @@ import torch
 
 from hocket.errors import InvalidArgument
 from hocket.train.checks import check_count
-from hocket.train.engines.engine import TensorSpec
+from hocket.train.engines.engine import EXIST, TensorSpec
 
 MOST_NBYTES = 1 << 30
 """Most bytes of one message; gRPC's own limit is 2 GiB."""
@@ -55,6 +55,8 @@ def check_server_options(num_servers: Any, message_nbytes: Any, ports: Any) -> N
         raise InvalidArgument(f"message_nbytes must be at most {MOST_NBYTES}, not {message_nbytes}")
     if not isinstance(ports, (list, tuple)) or not all(type(each) is int and 0 < each < 1 << 16 for each in ports):
         raise InvalidArgument(f"ports must be a sequence of port numbers, from 1 to 65535, not {ports!r}")
+    if len(set(ports)) < len(ports):
+        raise InvalidArgument(f"ports must have another port for each server, not {ports!r}")
     if ports and len(ports) != num_servers:
         raise InvalidArgument(f"ports must have a port for each of {num_servers} servers, not {len(ports)}")
 
@@ -149,6 +151,7 @@ class ParcelPlan:
     def names(self, number: int) -> str:
         """Return the names of the tensors in a message, for errors."""
         names = [self._tensors[piece.tensor].name for piece in self.parcels[number].pieces]
+        names = [name for name in names if name != EXIST] or names
         return ", ".join(names[:3]) + (f" and {len(names) - 3} others" if len(names) > 3 else "")
 
     def of_server(self, server: int) -> list[tuple[int, int, str]]:
