@@ -12,7 +12,6 @@ from hocket.errors import InvalidArgument
 from hocket.suggestions import unknown
 
 if TYPE_CHECKING:
-    from hocket.comm import Communicator
     from hocket.train import EngineChoice, TensorSpec
 
 
@@ -45,14 +44,8 @@ def check_values(choice: EngineChoice, libraries: Sequence[str] | None = None) -
     Raises:
         InvalidArgument: a value is of another type, or out of range; or a library is not among `libraries`.
     """
-    from hocket.train.engines.servers.shards import check_server_options
-
-    options = all_options(choice)
+    options = all_options(choice)  # this checks the engine's own values
     try:
-        if "num_servers" in options:
-            check_server_options(options["num_servers"], options["message_nbytes"], options["ports"])
-        else:
-            _check_on_a_virtual_rank(choice)
         _check_library("backend", options.get("backend"), libraries)
         if options.get("payload") not in ("grpc", "shm"):  # what `parameter-server` has beside libraries
             _check_library("payload", options.get("payload"), libraries)
@@ -92,24 +85,6 @@ def all_options(choice: EngineChoice) -> dict[str, Any]:
     parameters = inspect.signature(choice.check(exact=False)).parameters
     defaults = {name: each.default for name, each in parameters.items() if each.default is not inspect.Parameter.empty}
     return {**defaults, **choice.options}
-
-
-def _check_on_a_virtual_rank(choice: EngineChoice) -> None:
-    """Make the engine for one small tensor: it checks its values itself."""
-    from hocket.session import simulate
-    from hocket.sim import Link
-    from hocket.train import EngineChoice
-
-    # Libraries have no meaning there.
-    options = {name: value for name, value in choice.options.items() if name != "backend"}
-    fabric = Link(alpha_s=0.0, beta_s=0.0)
-    simulate(_make_and_close, 1, EngineChoice(choice.name, options), fabric=fabric, moves_data=False)
-
-
-def _make_and_close(comm: Communicator, choice: EngineChoice) -> None:
-    from hocket.train.engines.timing import float32_specs
-
-    choice.make(comm, float32_specs({"weight": (4,)}), exact=False, timeout_s=10.0).close()
 
 
 def _check_library(option: str, name: Any, libraries: Sequence[str] | None) -> None:
