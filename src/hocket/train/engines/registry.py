@@ -110,7 +110,10 @@ class EngineChoice:
                 raise InvalidArgument(
                     f"engine {self.name!r} has no option {option!r}; {has}{did_you_mean(option, known)}"
                 )
-        engine.check_options({**defaults, **self.options})
+        try:
+            engine.check_options({**defaults, **self.options})
+        except InvalidArgument as error:
+            raise InvalidArgument(f"engine {self.name!r}: {error}") from None
         if exact and not engine.has_order:
             ordered = sorted(each for each, other in _load().items() if other.has_order)
             raise InvalidArgument(
