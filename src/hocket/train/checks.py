@@ -55,7 +55,7 @@ def check_count(name: str, value: Any, least: int = 1) -> None:
     """Check an argument that is a number of things.
 
     Raises:
-        InvalidArgument: `value` is not an int, or less than `least`.
+        InvalidArgument: `value` is not an int, less than `least`, or more than 64 bits hold.
     """
-    if type(value) is not int or value < least:
-        raise InvalidArgument(f"{name} must be an int of {least} or more, not {value!r}")
+    if type(value) is not int or not least <= value < 1 << 63:
+        raise InvalidArgument(f"{name} must be an int of {least} or more, and below 2^63, not {value!r}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -20,7 +20,7 @@ import torch
 
 from hocket.comm import Communicator
 from hocket.errors import Aborted, CollectiveMismatch, CommTimeout, InvalidArgument
-from hocket.train.checks import name_ranks
+from hocket.train.checks import check_count, name_ranks
 from hocket.train.engines.background import Pause, Steps, VirtualBackground, wait_in_turn
 from hocket.train.engines.engine import SummingEngine, TensorSpec
 from hocket.train.engines.ordered_sums import PendingSum, check_backend, start_sum
@@ -48,6 +48,14 @@ class FusedAllReduce(SummingEngine):
         num_negotiations: number of cycles in which names were sent.
     """
 
+    @classmethod
+    def check_options(cls, options: Mapping[str, Any]) -> None:
+        """See `GradientEngine.check_options`."""
+        check_count("fusion_nbytes", options["fusion_nbytes"], 0)
+        cycle_ms = options["cycle_ms"]
+        if isinstance(cycle_ms, bool) or not isinstance(cycle_ms, (int, float)) or not 0 <= cycle_ms <= 1000:
+            raise InvalidArgument(f"cycle_ms must be a number of milliseconds from 0 to 1000, not {cycle_ms!r}")
+
     def __init__(
         self,
         comm: Communicator,
@@ -60,10 +68,6 @@ class FusedAllReduce(SummingEngine):
         backend: str | None = None,
     ) -> None:
         super().__init__(comm, tensors, exact=exact, timeout_s=timeout_s)
-        if type(fusion_nbytes) is not int or fusion_nbytes < 0:
-            raise InvalidArgument(f"fusion_nbytes must be an int of 0 or more, not {fusion_nbytes!r}")
-        if not isinstance(cycle_ms, (int, float)) or not 0 <= cycle_ms <= 1000:
-            raise InvalidArgument(f"cycle_ms must be a number of milliseconds from 0 to 1000, not {cycle_ms!r}")
         check_backend(comm, backend)
         self._backend = backend
         self.num_cycles = self.num_sums = self.num_negotiations = 0

@@ -86,7 +86,8 @@ class EngineChoice:
             exact: whether sums must be in the order of ranks.
 
         Raises:
-            InvalidArgument: there is no such engine; it has no such option; or its sums have no order.
+            InvalidArgument: there is no such engine; it has no such option, or it cannot have such a value; or its sums
+                have no order.
             InvalidType: the name is not a text, or the options are not a mapping.
         """
         if not isinstance(self.name, str):
@@ -103,15 +104,20 @@ class EngineChoice:
         if self.name not in _load():
             raise InvalidArgument(unknown("gradient engine", self.name, sorted(_load())))
         engine = _load()[self.name]
-        known = [each for each in inspect.signature(engine).parameters if each not in _COMMON]
-        for option, value in self.options.items():
-            if isinstance(value, float) and value != value:  # NaN would differ from itself on the other ranks
-                raise InvalidArgument(f"option {option} of engine {self.name!r} must be a number, not {value!r}")
+        defaults = {
+            name: each.default for name, each in inspect.signature(engine).parameters.items() if name not in _COMMON
+        }
+        known = list(defaults)
+        for option in self.options:
             if option not in known:
                 has = f"it has {', '.join(known)}" if known else "it has none"
                 raise InvalidArgument(
                     f"engine {self.name!r} has no option {option!r}; {has}{did_you_mean(option, known)}"
                 )
+        try:
+            engine.check_options({**defaults, **self.options})
+        except InvalidArgument as error:
+            raise InvalidArgument(f"engine {self.name!r}: {error}") from None
         if exact and not engine.has_order:
             ordered = sorted(each for each, other in _load().items() if other.has_order)
             raise InvalidArgument(
