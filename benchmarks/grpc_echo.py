@@ -1,6 +1,6 @@
 """gRPC alone: every rank sends the bytes of a model's gradients to one server, which sends them back and adds nothing.
 
-No parameter server over gRPC in Python can be faster than this. ``python grpc_echo.py ADDRESS`` is the server.
+A parameter server sends the same bytes and adds them, too. ``python grpc_echo.py ADDRESS CPU...`` is the server.
 """
 
 from __future__ import annotations

@@ -10,6 +10,9 @@ from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 _T = TypeVar("_T")
+_IN_WORDS: dict[Any, str] = {
+    int: "a whole number", float: "a number", str: "a text", bool: "true or false", tuple: "a list", dict: "an object"
+}  # fmt: skip
 
 
 def record_from(kind: type[_T], content: object) -> _T:
@@ -24,12 +27,15 @@ def record_from(kind: type[_T], content: object) -> _T:
         TypeError: a value has another type; names the field.
         KeyError: a field is missing.
     """
+    return _record(kind, content, "")
+
+
+def _record(kind: type[_T], content: object, of_kind: str) -> _T:
+    """Make a dataclass; `of_kind` tells apart the fields of a record in another one."""
     if not isinstance(content, dict):
-        raise TypeError(f"a {kind.__name__} must be an object, not {content!r:.80}")
-    values = {
-        name: _value(hint, content[name], f"{name} of a {kind.__name__}") for name, hint in _hints_of(cast(Any, kind))
-    }
-    return kind(**values)
+        raise TypeError(f"{kind.__name__} must be an object, not {content!r:.80}")
+    hints = _hints_of(cast(Any, kind))
+    return kind(**{name: _value(hint, content[name], f'"{name}"{of_kind}') for name, hint in hints})
 
 
 @lru_cache(64)
@@ -50,11 +56,11 @@ def _value(hint: Any, value: object, what: str) -> Any:
     if origin is dict and isinstance(value, dict):
         return {str(name): _value(get_args(hint)[1], each, what) for name, each in value.items()}
     if is_dataclass(hint) and isinstance(hint, type):
-        return record_from(hint, value)
+        return _record(hint, value, f" of {hint.__name__}")
     if hint is float and type(value) in (int, float):
         with suppress(OverflowError):  # an integer of hundreds of digits
             if isfinite(number := float(value)):  # type: ignore[arg-type]
                 return number
     if hint in (int, str, bool) and type(value) is hint:
         return value
-    raise TypeError(f"{what} must be {getattr(hint, '__name__', hint)}, not {value!r:.80}")
+    raise TypeError(f"{what} must be {_IN_WORDS.get(origin or hint, hint)}, not {value!r:.80}")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -70,7 +71,7 @@ def test_a_damaged_row_is_refused_by_the_name_of_its_field(name: str) -> None:
     for value in (_MISSING, *_OF_OTHER_TYPES[_TYPES[name]], *_OUT_OF_RANGE[name]):
         damaged = {key: each for key, each in row.items() if key != name} | ({} if value is _MISSING else {name: value})
         rows = [*content["rows"][:number], damaged, *content["rows"][number + 1 :]]
-        _refused(content | {"rows": rows}, str(number), name)
+        _refused(content | {"rows": rows}, f"row {number}", name)
 
 
 @pytest.mark.parametrize(
@@ -129,19 +130,10 @@ def test_pictures(
     tmp_path: Path, models: list[str], batches: Sequence[int], ranks: Sequence[int], kinds: set[bool], ending: str
 ) -> None:
     """Each has axes of its own for each model and sort of times, every engine, and the whole title."""
-    pyplot = pytest.importorskip("matplotlib.pyplot")
-    from hocket.bench.engine_pictures import draw_engines
-
     times = engine_times(models, batches, ranks)
     times = replace(times, rows=tuple(each for each in times.rows if each.is_simulated in kinds))
     path = tmp_path / f"engines.{ending}"
-    drawn: list[Any] = []
-    close = pyplot.close
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pyplot, "close", drawn.append)
-        draw_engines(times, path)
-    (figure,) = drawn
-    try:
+    with _drawn(times, path) as figure:
         assert path.stat().st_size > 5000
         assert len(figure.axes) == len(models) * len(kinds)
         width, height = figure.get_size_inches() * figure.dpi
@@ -157,8 +149,57 @@ def test_pictures(
             assert all(line.is_dashed() for line in lines)
             assert {line.get_label().partition(" (")[0] for line in lines} >= {*ENGINES}
             assert figure.legends and times.link in figure._suptitle.get_text().replace("\n", " ")
+
+
+@contextmanager
+def _drawn(times: EngineTimes, path: Path) -> Iterator[Any]:
+    """Draw a picture, and return its figure, before it is closed."""
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    from hocket.bench.engine_pictures import draw_engines
+
+    figures: list[Any] = []
+    close = pyplot.close
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pyplot, "close", figures.append)
+        draw_engines(times, path)
+    (figure,) = figures
+    try:
+        yield figure
     finally:
         close(figure)
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+def test_a_cut_interval_has_a_mark_and_its_end(tmp_path: Path, is_long: bool) -> None:
+    times = engine_times(["gpt"], (1,), ())
+    first, *others = times.rows
+    if is_long:
+        first = replace(first, high_ms=98_765.0)
+    with _drawn(replace(times, rows=(first, *others)), tmp_path / "engines.png") as figure:
+        (axes,) = figure.axes
+        marked = [line for line in axes.get_lines() if line.get_marker() == ">"]
+        assert bool(marked) == is_long
+        assert any("98,765" in text.get_text() for text in axes.texts) == is_long
+        assert (">" in figure._suptitle.get_text()) == is_long
+
+
+def test_lines_in_the_same_place_can_be_told_apart(tmp_path: Path) -> None:
+    """Each has a style of its own, and its number, as in the legend, stands at its end."""
+    times = engine_times(["gpt"])
+    rows = [each for each in times.rows if each.is_simulated]
+    more = [replace(each, engine=f"{each.engine} {number}") for number in range(4) for each in rows]
+    same = tuple(replace(each, ms=5.0, low_ms=5.0, high_ms=5.0) for each in more)
+    with _drawn(replace(times, rows=same), tmp_path / "engines.png") as figure:
+        (axes,) = figure.axes
+        curves = {(each.engine, each.batch) for each in same}
+        styles = {
+            (line.get_color(), line.get_marker(), line.get_markerfacecolor(), line.get_linewidth())
+            for line in axes.get_lines()
+        }
+        assert len(axes.get_lines()) == len(styles) == len(curves)
+        told = [number for text in axes.texts for number in text.get_text().split(", ")]
+        named = [text.get_text().split()[0] for legend in figure.legends for text in legend.get_texts()]
+        assert sorted(told) == sorted(named) and len({*told}) == len(curves)
 
 
 def test_rows_are_written_with_all_fields() -> None:

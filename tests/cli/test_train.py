@@ -130,6 +130,9 @@ def test_what_is_left_to_keras_is_told(folder: Path) -> None:
         (["--model", "mine.py:model", "-m", "64"], ("32", "1 x 64")),
         (["--model", "mine.py:model", "--layers-per-partition", "2,x"], ("--layers-per-partition", "'2,x'")),
         (["--model", "mine.py:model", "--layers-per-partition", "2,2"], ("[2, 2]", "4", "5")),
+        (["--model", "mine.py:model", "--engine", "fused cycle_ms=abc"], ("'fused'", "cycle_ms", "'abc'", "1000")),
+        (["--model", "mine.py:model", "--engine", "ddp backend=foo"], ("'ddp'", "'foo'", "shm")),
+        (["--model", "mine.py:model", "--engine", "parameter-server-async num_servers=0"], ("num_servers", "1", "0")),
         (["--model", "mine.py:model", "-n", "0"], ("-n", "1", "0")),
         (["--model", "mine.py:model", "--picture", "step.xyz"], "xyz"),
         (["--model", "mine.py:model", "--epochs", "0"], ("--epochs", "1", "0")),
@@ -156,3 +159,14 @@ def test_bad_input_is_one_line(
     told = capsys.readouterr().err
     assert_names(told, "hocket train", *((names,) if isinstance(names, str) else names))
     assert len(told.strip().splitlines()) == 1
+
+
+def test_bad_input_that_a_rank_finds_is_one_line(folder: Path) -> None:
+    done = hocket(
+        folder, "train", "--model", "mine.py:model", "--data", "random", "-n", "2", "--strategy", "data", "--engine",
+        "parameter-server num_servers=99",
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert_names(done.stderr, "rank", "num_servers", "99")
+    assert "Traceback" not in done.stderr
+    assert len([line for line in done.stderr.splitlines() if "num_servers" in line]) == 1

@@ -249,7 +249,7 @@ _DAMAGES = {
     "no list": (lambda content: {**content, "connections": 3}, "must be a list"),
     "an entry without fields": (lambda content: {**content, "connections": [{}]}, "a connection has no 'process'"),
     "an entry with a number": (
-        lambda content: {**content, "connections": [{**content["connections"][0], "local": 3}]}, "local of a Connection"
+        lambda content: {**content, "connections": [{**content["connections"][0], "local": 3}]}, 'connection, "local"'
     ),
     "no time": (lambda content: {**content, "began_ns": -1}, '"began_ns" must be nanoseconds'),
 }  # fmt: skip

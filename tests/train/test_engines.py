@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import math
 from collections import deque
 from functools import lru_cache
 from typing import Any
@@ -119,7 +120,15 @@ class LateAdder:
 
 def _by_late_adder(comm: Communicator) -> list[tuple[bool, int]]:
     found = []
-    for numel, chunk_nbytes, depth in ((1, 4, 1), (1000, 64, 1), (1000, 64, 4), (4099, 1 << 20, 3), (7, 8, 2)):
+    for numel, chunk_nbytes, depth in (
+        (1, 4, 1),
+        (1000, 64, 1),
+        (1000, 64, 4),
+        (4099, 1 << 20, 3),
+        (7, 8, 2),
+        (50, 8, 10**9),
+        (50, 1 << 70, 3),
+    ):
         adder = LateAdder()
         ring = PipelinedAllReduce(comm.dup(), adder, chunk_nbytes, depth, None, 60.0)
         for _ in range(3):
@@ -195,7 +204,7 @@ def test_every_option_is_checked(name: str) -> None:
                 with raises(BackendUnavailable, names=("'gloo'",)):
                     _exchange(model, comm, name, **{option: "gloo"})
                 continue
-            for value in ("many", -1, 2.5 if option != "cycle_ms" else 1e9, None):
+            for value in ("many", -1, 2.5 if option != "cycle_ms" else 1e9, math.nan, None):
                 with raises(InvalidArgument, names=(option,)):
                     _exchange(model, comm, name, **{**alone, option: value})
         with raises(InvalidArgument, names=("num_serverz",)):
@@ -235,6 +244,24 @@ def test_bad_input_is_refused() -> None:
             ),
         ):
             GradientExchange(model, comm, "parameter-server-async")
+        with raises(InvalidArgument, names=("'fused cycle_ms=5'", "'fused'", "engine_options=")):
+            GradientExchange(model, comm, "fused cycle_ms=5")
+        with raises(InvalidType, names=("engine", "dict")):
+            GradientExchange(model, comm, {"engine": "ring"})  # type: ignore[arg-type]
+        with raises(InvalidType, names=("exact", "'yes'")):
+            GradientExchange(model, comm, exact="yes")  # type: ignore[arg-type]
+        with raises(InvalidType, names=("comm", "NoneType")):
+            GradientExchange(model, None)  # type: ignore[arg-type]
+        for wrong in ("num_servers=2", [1], []):
+            with raises(InvalidType, names=('{"num_servers": 2}', type(wrong).__name__)):
+                fit(
+                    model,
+                    samples(),
+                    loss=nn.functional.cross_entropy,
+                    optimizer=optimizer,
+                    engine_options=wrong,
+                    comm=comm,
+                )  # type: ignore[arg-type]
         with raises(InvalidType, names=("float",)):
             GradientExchange(model, comm, "parameter-server-async", optimizer=0.1)  # type: ignore[arg-type]
         with raises(InvalidType, names=("list",)):

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,9 @@ from torch import nn
 import hocket as hk
 from hocket.comm import Communicator
 from hocket.errors import HocketError
-from hocket.train import GradientExchange, gradient_engines
+from hocket.train import GradientExchange, fit, gradient_engines
 
-from .engine_ranks import UPDATING
+from .engine_ranks import UPDATING, refusal
 
 pytest.importorskip("grpc")
 pytestmark = [pytest.mark.timeout(200), pytest.mark.own_ranks]
@@ -100,6 +101,46 @@ def finalize(comm: Communicator, engine: str) -> str:
 
 def ends(comm: Communicator) -> dict[str, list[str]]:
     return {engine: [end(comm, engine) for end in (close_twice, interrupt, finalize)] for engine in ENGINES}
+
+
+def late(comm: Communicator) -> str:
+    """Wait in vain for a rank that is late in the second step, or tell it that this one has given up."""
+    word = np.zeros(1, np.int64)
+    trained = Trained(comm, "fused")
+    if comm.rank == 1:
+        comm.recv(word, 0)
+    trained.exchange.engine.timeout_s = 1.0
+    kind, text = refusal(trained.step)
+    trained.exchange.close()
+    if comm.rank == 0:
+        comm.send(word, 1)
+    return f"{kind}: {text}"
+
+
+def test_ranks_that_are_late_or_have_left_are_named() -> None:
+    first, second = hk.spawn(late, 2, timeout=TIMEOUT_S)
+    assert first.startswith("CommTimeout: rank 1 ")
+    assert second.startswith("Aborted: rank 0 ")
+
+
+def a_stage(comm: Communicator) -> list[str]:
+    """Train a model of which each rank has a part, with an engine that has no copies to sum."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = (torch.ones(8, 4), torch.zeros(8, dtype=torch.int64))
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for engine in ("mix", "ring"):
+            fit(model, data, loss=nn.functional.cross_entropy, optimizer=optimizer, batch_size=4, engine=engine,
+                comm=comm, show_progress=False)  # fmt: skip
+    return [str(each.message) for each in seen if issubclass(each.category, UserWarning)]
+
+
+def test_an_engine_without_copies_is_said() -> None:
+    first, second = hk.spawn(a_stage, 2, timeout=TIMEOUT_S)
+    assert [each for each in first if "'ring'" in each and 'strategy="data"' in each] == first and len(first) == 1
+    assert second == []
 
 
 def test_an_exchange_ends_without_the_others() -> None:

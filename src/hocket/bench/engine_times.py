@@ -117,7 +117,7 @@ class EngineTimes:
             except KeyError as error:
                 raise InvalidArgument(f"{place}: row {number} has no {error}") from None
             except TypeError as error:
-                raise InvalidArgument(f"{place}, row {number}: {error}") from None
+                raise InvalidArgument(f"{place}: row {number}: {error}") from None
             if problem := _problem_of(row):
                 raise InvalidArgument(f"{place}: row {number}, {row.model!r:.80} by {row.engine!r:.80}: {problem}")
             read.append(row)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hocket.cli._bench_options import DEFAULT_SEED, Budget, NumRanks, Seed, jobs_of
+from hocket.cli._bench_options import DEFAULT_SEED, NumRanks, Seed, jobs_of
 from hocket.cli._links import (
     Bandwidth,
     HostBandwidth,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from hocket.bench.engine_times import EngineTimes
 
 _MOST_SAMPLES, _MOST_VIRTUAL = 1 << 20, 1024
+_INTERRUPTED = 128 + signal.SIGINT
 _ENGINES = "mix;ddp;fused;ring;pipelined-ring;parameter-server;parameter-server payload=shm"
 
 
@@ -54,7 +57,12 @@ def engines(
         str, typer.Option(metavar="A,B", help="Samples of each rank in a step; each batch size is measured.")
     ] = "1",
     scale: Annotated[
-        str | None, optional(metavar="A,B", help="Simulate the engines between so many ranks, too.")
+        str | None,
+        optional(
+            metavar="A,B",
+            help="Simulate the engines between so many ranks, too; it takes seconds to minutes more than --budget, and "
+            "Ctrl-C keeps what is there.",
+        ),
     ] = None,
     latency: Latency = 5.0,
     bandwidth: Bandwidth = 1.25,
@@ -62,7 +70,12 @@ def engines(
     ranks_per_host: RanksPerHost = None,
     host_latency: HostLatency = 30.0,
     host_bandwidth: HostBandwidth = 1.25,
-    budget: Budget = 60.0,
+    budget: Annotated[
+        float,
+        typer.Option(
+            metavar="S", min=0.01, help="Seconds of measuring after which no new round starts; --scale comes on top."
+        ),
+    ] = 60.0,
     seed: Seed = DEFAULT_SEED,
     output: Annotated[Path | None, optional("-o", "--output", metavar="FILE", help="JSON file to write.")] = None,
     picture: Annotated[Path | None, optional(metavar="PATH", help="Draw the times here.")] = None,
@@ -85,9 +98,11 @@ def engines(
     from hocket.bench.engine_times import EngineTimes, to_text
     from hocket.bench.gradient_shapes import MODELS
     from hocket.cli._engine_names import read_engine
+    from hocket.cli._engine_values import check_libraries, check_servers, check_values
     from hocket.cli._engines_simulated import simulate_rows
     from hocket.cli._rank_job import result_of_ranks
     from hocket.measure.pictures import check_picture_path
+    from hocket.train.engines.timing import float32_specs
 
     models, names = model.split(","), [" ".join(each.split()) for each in engine.split(";")]
     for each in models:
@@ -98,8 +113,10 @@ def engines(
             raise InvalidArgument(f"--engine must have engines that sum, not {each!r}")
     batches = read_counts(batch, "--batch", _MOST_SAMPLES)
     numbers = [] if scale is None else read_counts(scale, "--scale", _MOST_VIRTUAL)
+    libraries = library.split(",") if library else None
     for name, given in (
-        ("--model", models), ("--engine", names), ("--batch", batch.split(",")), ("--scale", (scale or "").split(","))
+        ("--model", models), ("--engine", names), ("--batch", batch.split(",")), ("--scale", (scale or "").split(",")),
+        ("--library", libraries or []),
     ):  # fmt: skip
         check_once(given, name)
     if not 0 <= compute <= 10_000:
@@ -110,17 +127,29 @@ def engines(
     for path, check in ((output, check_output), (picture, check_picture_path)):
         if path is not None:
             check(path)
+    num_started = jobs_of(num_ranks, "engines")
+    check_libraries(libraries or [])
+    choices = [read_engine(each) for each in names]
+    for choice in choices:
+        check_values(choice, libraries)
+    check_servers(choices, {each: float32_specs(MODELS[each]()) for each in models})
     options = {
-        "models": models, "engines": names, "backends": library.split(",") if library else None,
+        "models": models, "engines": names, "backends": libraries,
         "compute_ms": compute, "batches": batches, "budget_s": budget, "seed": seed,
     }  # fmt: skip
-    exit_code, found = result_of_ranks("_engines_rank", options, jobs_of(num_ranks, "engines"))
+    exit_code, found = result_of_ranks("_engines_rank", options, num_started, "hocket bench")
     if exit_code:
         return exit_code
     times = EngineTimes.from_json(json.dumps(found), "the ranks' results")
+    num_missing = 0
     if numbers:
-        rows = (*times.rows, *simulate_rows(times.rows, numbers, fabric))
-        times = replace(times, rows=rows, link=describe_fabric(fabric))
+        simulated, num_missing = simulate_rows(times.rows, numbers, fabric)
+        if simulated:
+            times = replace(times, rows=(*times.rows, *simulated), link=describe_fabric(fabric))
+        if num_missing:
+            whole = num_missing + len(simulated)
+            told = f"interrupted by SIGINT: {num_missing} of {whole} simulated steps are missing"
+            print(f"hocket bench: {told}", file=sys.stderr)
     text = to_text(times)
     if output is not None:
         write_text(output, text + "\n")
@@ -130,7 +159,7 @@ def engines(
         print(text)
     else:
         _print(times)
-    return 0
+    return _INTERRUPTED if num_missing else 0
 
 
 def _print(times: EngineTimes) -> None:
@@ -139,13 +168,14 @@ def _print(times: EngineTimes) -> None:
 
     rows = times.rows
     first = rows[0]
+    ranks = f"{first.num_ranks} rank{'s' * (first.num_ranks > 1)}"
     hosts = f"{first.num_hosts} host{'s' * (first.num_hosts > 1)}"
     headings = ["model", "batch", "ranks", "engine", "ms", "interval", "x the fastest", "ns a byte", "samples/s"]
     left_out = {heading for heading, is_told in (("batch", first.compute_ms), ("ranks", times.link)) if not is_told}
     if not first.compute_ms:
         left_out.add("samples/s")
     headings = [each for each in headings if each not in left_out]
-    title = f"exchange of all gradients, {first.num_ranks} ranks on {hosts}"
+    title = f"exchange of all gradients, {ranks} on {hosts}"
     table = table_of(title, headings, left=("model", "engine"))
     for _, group in groupby(rows, key=lambda each: (each.model, each.batch, each.num_ranks, each.is_simulated)):
         same = list(group)

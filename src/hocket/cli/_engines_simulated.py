@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hocket.bench.engine_times import EngineTime
@@ -12,8 +13,10 @@ if TYPE_CHECKING:
     from hocket.sim import Hosts, Uniform
 
 
-def simulate_rows(rows: Sequence[EngineTime], numbers: Sequence[int], fabric: Uniform | Hosts) -> list[EngineTime]:
-    """Return a row for each measured one and each number of ranks.
+def simulate_rows(
+    rows: Sequence[EngineTime], numbers: Sequence[int], fabric: Uniform | Hosts
+) -> tuple[list[EngineTime], int]:
+    """Return a row for each measured one and each number of ranks, and how many are missing after Ctrl-C.
 
     A server works as long for each byte as the measurement says: there its work is nearly all of a step.
 
@@ -37,7 +40,7 @@ def simulate_rows(rows: Sequence[EngineTime], numbers: Sequence[int], fabric: Un
         if (row.model, row.batch) == case
     ]
     simulated = []
-    with progress("simulate", "steps") as show:
+    with progress("simulate", "steps") as show, suppress(KeyboardInterrupt):
         for number, (row, num_ranks) in enumerate(by_numbers):
             show(number, len(by_numbers), f"{row.model}, {row.engine}, {num_ranks} ranks")
             choice = read_engine(row.engine)
@@ -55,7 +58,7 @@ def simulate_rows(rows: Sequence[EngineTime], numbers: Sequence[int], fabric: Un
                     row.compute_ms, ms, ms, ms, True,
                 )
             )  # fmt: skip
-    return simulated
+    return simulated, len(by_numbers) - len(simulated)
 
 
 def _server_s(row: EngineTime, rows: Sequence[EngineTime]) -> float:

@@ -42,9 +42,10 @@ def open_files(
 ) -> int:
     """Show files that other commands have written, and recorded runs, on a page in the browser, until Ctrl-C.
 
-    What a file is, it says itself: results of `hocket bench run --format json`, tuning tables, observations of a run,
-    pipeline schedules, schedules of collectives, recorded steps, and what `hocket simulate --json` or `hocket observe
-    fabric --json` has printed. Several results of benchmarks are compared, each with those that are named before it.
+    What a file is, it says itself: results of `hocket bench run --format json`, times of gradient engines (`hocket
+    bench engines -o`), tuning tables, observations of a run, pipeline schedules, schedules of collectives, recorded
+    steps, and what `hocket simulate --json` or `hocket observe fabric --json` has printed. Several results of
+    benchmarks are compared, each with those that are named before it.
     With observations, a tuning table shows what the choices of that run cost.
 
     A recorded run, a folder of its tables or a store of runs is shown as by `hocket observe serve`. The page is at the

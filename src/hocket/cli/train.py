@@ -113,7 +113,7 @@ def train(
     with waiting("loading the model and the data"):
         _check(options, num_ranks, save)
     print(f"hocket train: starting {num_ranks} ranks; each loads the model and the data", file=sys.stderr, flush=True)
-    exit_code, found = result_of_ranks("_train_rank", options, num_ranks)
+    exit_code, found = result_of_ranks("_train_rank", options, num_ranks, "hocket train")
     if exit_code == 0:
         print(json_text({HEAD.key: HEAD.text, **found}) if as_json else _summary(found))
     return exit_code
@@ -122,6 +122,7 @@ def train(
 def _check(options: dict[str, Any], num_ranks: int, save: Path | None) -> None:
     """Load the model and the data and check the set-up, so that bad input is found before ranks start."""
     from hocket.cli._engine_names import read_engine
+    from hocket.cli._engine_values import check_values
     from hocket.cli._train_inputs import check_save_path, is_keras, load_data, load_loss, load_model
     from hocket.train import SetupRequest, check_request, graph_of
     from hocket.train.checks import check_seed
@@ -131,6 +132,7 @@ def _check(options: dict[str, Any], num_ranks: int, save: Path | None) -> None:
     check_seed(options["seed"])
     choice = read_engine(options["engine"])
     choice.check(exact=options["exact"])
+    check_values(choice)
     options["engine"], options["engine_options"] = choice.name, dict(choice.options)
     model = load_model(options["model"])
     if save is not None:

@@ -158,7 +158,7 @@ def fit(
         if value is not None:
             check_count(name, value)
     check_seed(seed)
-    choice = EngineChoice(engine, dict(engine_options or {}))
+    choice = EngineChoice(engine, {} if engine_options is None else engine_options)
     choice.check(exact=exact)
     validates = _when(validation_freq)
     data = data_of(x, y, sample_weight)

@@ -257,4 +257,4 @@ def _ends(found: object, path: Path) -> tuple[ConnectionEnd, ...]:
     except KeyError as error:
         raise RecorderError(f"{path}: a connection has no {error}") from None
     except TypeError as error:
-        raise RecorderError(f"{path}: {error}") from None
+        raise RecorderError(f"{path}: in a connection, {error}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from hocket.comm import Communicator
@@ -39,11 +40,22 @@ def check_alike(comm: Communicator, **options: Any) -> None:
                 )
 
 
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Return how an error names ranks.
+
+    Examples:
+        >>> from hocket.train.checks import name_ranks
+        >>> name_ranks([1]), name_ranks([0, 2])
+        ('rank 1', 'ranks 0, 2')
+    """
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
 def check_count(name: str, value: Any, least: int = 1) -> None:
     """Check an argument that is a number of things.
 
     Raises:
-        InvalidArgument: `value` is not an int, or less than `least`.
+        InvalidArgument: `value` is not an int, less than `least`, or more than 64 bits hold.
     """
-    if type(value) is not int or value < least:
-        raise InvalidArgument(f"{name} must be an int of {least} or more, not {value!r}")
+    if type(value) is not int or not least <= value < 1 << 63:
+        raise InvalidArgument(f"{name} must be an int of {least} or more, and below 2^63, not {value!r}")

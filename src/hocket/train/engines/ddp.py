@@ -6,7 +6,8 @@ own algorithm, while the backward pass goes on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hocket.comm import Communicator
 from hocket.train.checks import check_count
@@ -25,6 +26,11 @@ class DdpBuckets(BucketEngine):
         backend: the library that sums; None: the one that the communicator's policy chooses.
     """
 
+    @classmethod
+    def check_options(cls, options: Mapping[str, Any]) -> None:
+        """See `GradientEngine.check_options`."""
+        check_count("bucket_nbytes", options["bucket_nbytes"])
+
     def __init__(
         self,
         comm: Communicator,
@@ -35,7 +41,6 @@ class DdpBuckets(BucketEngine):
         bucket_nbytes: int = 25 << 20,
         backend: str | None = None,
     ) -> None:
-        check_count("bucket_nbytes", bucket_nbytes)
         limits = [min(_FIRST_NBYTES, bucket_nbytes), bucket_nbytes]
         super().__init__(
             comm, tensors, exact=exact, timeout_s=timeout_s, limits=limits, backend=backend, algorithm="native"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import torch
 
@@ -42,6 +43,10 @@ class TensorSpec:
         return self.numel * self.dtype.itemsize
 
 
+EXIST = "whether there are gradients"
+"""Name of the tensor that a loop of one's own sums beside the gradients; errors leave it out."""
+
+
 class GradientEngine(ABC):
     """What all gradient engines have; one is a `SummingEngine` or an `UpdatingEngine`.
 
@@ -71,6 +76,18 @@ class GradientEngine(ABC):
         self.tensors = list(tensors)
         self.exact = exact
         self.timeout_s = timeout_s
+
+    @classmethod
+    def check_options(cls, options: Mapping[str, Any]) -> None:
+        """Check the values of the engine's own options, as far as that needs no communicator and no tensors.
+
+        Args:
+            options: all of them by name, with the defaults of those that nobody has given.
+
+        Raises:
+            InvalidArgument: one is of another type, or out of range.
+        """
+        return  # an engine may have none
 
     @abstractmethod
     def close(self) -> None:

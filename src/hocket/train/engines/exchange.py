@@ -14,7 +14,7 @@ from torch import nn
 from hocket.comm import Communicator
 from hocket.errors import InvalidArgument, InvalidState, InvalidType
 from hocket.train.checks import check_alike
-from hocket.train.engines.engine import GradientEngine, SummingEngine, TensorSpec, UpdatingEngine
+from hocket.train.engines.engine import EXIST, GradientEngine, SummingEngine, TensorSpec, UpdatingEngine
 from hocket.train.engines.registry import DEFAULT, EngineChoice
 from hocket.train.engines.servers.optimizers import TorchServedOptimizer
 from hocket.train.engines.trained import TrainedParameters, check_gradient, check_step
@@ -72,6 +72,10 @@ class GradientExchange:
         timeout: float | None = None,
         **options: Any,
     ) -> None:
+        if not isinstance(comm, Communicator):
+            raise InvalidType(f"comm must be a communicator, such as that of hk.init(), not {type(comm).__name__}")
+        if type(exact) is not bool:
+            raise InvalidType(f"exact must be True or False, not {exact!r}")
         choice = EngineChoice(engine, options)
         choice.check(exact=exact)
         timeout_s = comm.timeout if timeout is None else timeout
@@ -109,7 +113,7 @@ class GradientExchange:
             self._form = _Updates(updating, parameters, optimizer)
             self.engine: GradientEngine = updating
         else:
-            exist = TensorSpec("whether there are gradients", (len(tensors),), torch.float32)
+            exist = TensorSpec(EXIST, (len(tensors),), torch.float32)
             summing = choice.make(comm, [*tensors, exist], exact=exact, timeout_s=timeout_s)
             self._form = _Means(summing, trained, comm.size)
             self.engine = summing

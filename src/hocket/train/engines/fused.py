@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -20,6 +20,7 @@ import torch
 
 from hocket.comm import Communicator
 from hocket.errors import Aborted, CollectiveMismatch, CommTimeout, InvalidArgument
+from hocket.train.checks import check_count, name_ranks
 from hocket.train.engines.background import Pause, Steps, VirtualBackground, wait_in_turn
 from hocket.train.engines.engine import SummingEngine, TensorSpec
 from hocket.train.engines.ordered_sums import PendingSum, check_backend, start_sum
@@ -47,6 +48,14 @@ class FusedAllReduce(SummingEngine):
         num_negotiations: number of cycles in which names were sent.
     """
 
+    @classmethod
+    def check_options(cls, options: Mapping[str, Any]) -> None:
+        """See `GradientEngine.check_options`."""
+        check_count("fusion_nbytes", options["fusion_nbytes"], 0)
+        cycle_ms = options["cycle_ms"]
+        if isinstance(cycle_ms, bool) or not isinstance(cycle_ms, (int, float)) or not 0 <= cycle_ms <= 1000:
+            raise InvalidArgument(f"cycle_ms must be a number of milliseconds from 0 to 1000, not {cycle_ms!r}")
+
     def __init__(
         self,
         comm: Communicator,
@@ -59,10 +68,6 @@ class FusedAllReduce(SummingEngine):
         backend: str | None = None,
     ) -> None:
         super().__init__(comm, tensors, exact=exact, timeout_s=timeout_s)
-        if type(fusion_nbytes) is not int or fusion_nbytes < 0:
-            raise InvalidArgument(f"fusion_nbytes must be an int of 0 or more, not {fusion_nbytes!r}")
-        if not isinstance(cycle_ms, (int, float)) or not 0 <= cycle_ms <= 1000:
-            raise InvalidArgument(f"cycle_ms must be a number of milliseconds from 0 to 1000, not {cycle_ms!r}")
         check_backend(comm, backend)
         self._backend = backend
         self.num_cycles = self.num_sums = self.num_negotiations = 0
@@ -78,6 +83,8 @@ class FusedAllReduce(SummingEngine):
         self._changed = threading.Condition()  # guards the following
         self._ready: dict[int, torch.Tensor] = {}
         self._num_done = 0
+        self._late = list(range(comm.size))
+        """Ranks that did not have all tensors of the step ready at the last cycle."""
         self._last_used_s = 0.0
         self._error: BaseException | None = None
         self._is_closing = False
@@ -116,7 +123,12 @@ class FusedAllReduce(SummingEngine):
                     raise self._error
                 if not self._changed.wait(max(deadline - time.monotonic(), 0)):
                     name = self.tensors[next(iter(self._ready), 0)].name
-                    raise CommTimeout(f"the gradient of {name} was not ready on all ranks within {self.timeout_s:g} s")
+                    if not self._late:
+                        raise CommTimeout(f"the sum of {name} did not complete within {self.timeout_s:g} s")
+                    raise CommTimeout(
+                        f"{name_ranks(self._late)} did not have all gradients ready within {self.timeout_s:g} s: that "
+                        f"of {name} could not be summed"
+                    )
             self._num_done = 0
 
     def close(self) -> None:
@@ -154,8 +166,8 @@ class FusedAllReduce(SummingEngine):
             begin_s = self._comm.wtime()
             with self._changed:
                 ready = dict(self._ready)
-                is_closing = self._is_closing
-            if not (yield from self._cycle(ready, is_closing)):
+                is_closing, is_complete = self._is_closing, len(ready) + self._num_done == len(self.tensors)
+            if not (yield from self._cycle(ready, is_complete, is_closing)):
                 return
             now_s = self._comm.wtime()
             if now_s - self._last_used_s > _IDLE_AFTER_S:
@@ -163,11 +175,14 @@ class FusedAllReduce(SummingEngine):
             elif (left_s := begin_s + self._cycle_s - now_s) > 0:
                 yield Pause(left_s)  # meanwhile more gradients become ready
 
-    def _cycle(self, ready: dict[int, torch.Tensor], is_closing: bool) -> Generator[Any, None, bool]:
+    def _cycle(self, ready: dict[int, torch.Tensor], is_complete: bool, is_closing: bool) -> Generator[Any, None, bool]:
         """Sum what all ranks have ready; return whether there is a further cycle."""
-        bits = np.zeros(_NUM_FLAGS + len(self.tensors), np.uint8)
+        size, rank = self._comm.size, self._comm.rank
+        bits = np.ones(_NUM_FLAGS + len(self.tensors) + 2 * size, np.uint8)
+        bits[_NUM_FLAGS : -2 * size] = 0
         bits[_ALL_KNOWN] = all(number in self._cached or number in self._has_told for number in ready)
-        bits[_STAYS] = not is_closing
+        bits[_STAYS] = bits[-size + rank] = not is_closing
+        bits[-2 * size + rank] = is_complete
         for number in ready:
             if number in self._cached:
                 bits[_NUM_FLAGS + self._cached[number]] = 1
@@ -175,9 +190,10 @@ class FusedAllReduce(SummingEngine):
         yield self._comm.all_reduce(words, "band", async_op=True, timeout=self.timeout_s)
         bits = np.unpackbits(words, count=len(bits))
         self.num_cycles += 1
+        self._late = np.flatnonzero(bits[-2 * size : -size] == 0).tolist()
         if not bits[_STAYS]:
             if not is_closing:
-                raise Aborted("another rank has closed the engine")
+                raise Aborted(f"{name_ranks(np.flatnonzero(bits[-size:] == 0).tolist())} closed the engine")
             return False
         chosen = [number for number, place in self._cached.items() if bits[_NUM_FLAGS + place]]
         if not bits[_ALL_KNOWN]:
@@ -189,7 +205,7 @@ class FusedAllReduce(SummingEngine):
                     del self._ready[number]
                 self._num_done += len(numbers)
                 self._changed.notify_all()
-        if bits[_NUM_FLAGS:].any() or not bits[_ALL_KNOWN]:
+        if bits[_NUM_FLAGS : -2 * size].any() or not bits[_ALL_KNOWN]:
             self._last_used_s = self._comm.wtime()
         return True
 

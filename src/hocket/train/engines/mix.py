@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hocket.comm import Communicator
 from hocket.train.checks import check_count
@@ -21,6 +22,12 @@ class Mix(BucketEngine):
         alone_nbytes: a tensor of so many bytes or more is summed by itself, where it is: no bucket is worth two copies.
     """
 
+    @classmethod
+    def check_options(cls, options: Mapping[str, Any]) -> None:
+        """See `GradientEngine.check_options`."""
+        check_count("bucket_nbytes", options["bucket_nbytes"])
+        check_count("alone_nbytes", options["alone_nbytes"])
+
     def __init__(
         self,
         comm: Communicator,
@@ -31,8 +38,6 @@ class Mix(BucketEngine):
         bucket_nbytes: int = 2 << 20,
         alone_nbytes: int = 512 << 10,
     ) -> None:
-        check_count("bucket_nbytes", bucket_nbytes)
-        check_count("alone_nbytes", alone_nbytes)
         limits = [min(_FIRST_NBYTES, bucket_nbytes), bucket_nbytes]
         super().__init__(comm, tensors, exact=exact, timeout_s=timeout_s, limits=limits, alone_nbytes=alone_nbytes)
 

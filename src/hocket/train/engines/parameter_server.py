@@ -8,7 +8,8 @@ ranks, M bytes of gradients and S servers; so its link is the narrow place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -38,6 +39,11 @@ class ParameterServer(SummingEngine):
         BackendUnavailable: the communicator does not have the library.
     """
 
+    @classmethod
+    def check_options(cls, options: Mapping[str, Any]) -> None:
+        """See `GradientEngine.check_options`."""
+        check_server_options(options["num_servers"], options["message_nbytes"], options["ports"])
+
     def __init__(
         self,
         comm: Communicator,
@@ -51,7 +57,6 @@ class ParameterServer(SummingEngine):
         payload: str = "grpc",
     ) -> None:
         super().__init__(comm, tensors, exact=exact, timeout_s=timeout_s)
-        check_server_options(num_servers, message_nbytes, ports)
         self._plan = plan = ParcelPlan(self.tensors, num_servers, message_nbytes, cuts=True)
         self._payload = way = make_payload(payload, comm, plan, num_servers, timeout_s)
         self._missing = [len(parcel.pieces) for parcel in plan.parcels]

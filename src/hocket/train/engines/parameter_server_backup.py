@@ -7,7 +7,8 @@ the new parameters (Chen et al., "Revisiting distributed synchronous SGD", arXiv
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -31,6 +32,12 @@ class BackupServers(UpdatingServers):
         InvalidArgument: an update would wait for no rank.
     """
 
+    @classmethod
+    def check_options(cls, options: Mapping[str, Any]) -> None:
+        """See `GradientEngine.check_options`."""
+        super().check_options(options)
+        check_count("num_backups", options["num_backups"], 0)
+
     def __init__(
         self,
         comm: Communicator,
@@ -44,7 +51,6 @@ class BackupServers(UpdatingServers):
         message_nbytes: int = 4 << 20,
         ports: Sequence[int] = (),
     ) -> None:
-        check_count("num_backups", num_backups, 0)
         if num_backups >= comm.size:
             raise InvalidArgument(f"num_backups must be less than the {comm.size} ranks, not {num_backups}")
         super().__init__(

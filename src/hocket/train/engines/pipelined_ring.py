@@ -9,7 +9,7 @@ gather of P - 1 rounds.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,12 +98,13 @@ class PipelinedAllReduce:
         """
         if self._comm.size == 1 or not array.numel():
             return
-        most = max(self._chunk_nbytes // array.element_size(), 1)
+        # A chunk is never larger than a block, whatever the option says.
+        most = min(max(self._chunk_nbytes // array.element_size(), 1), -(-array.numel() // self._comm.size))
         coming = deque(arrivals(array.numel(), self._comm.rank, self._comm.size, most))
         flying: deque[tuple[Transfer, torch.Tensor, Any]] = deque()
         sent: deque[Any] = deque()
         added: deque[tuple[Transfer, Any]] = deque()
-        free = [array.new_empty(most) for _ in range(self._depth)]
+        free = [array.new_empty(most) for _ in range(min(self._depth, len(coming)))]
 
         def receive() -> None:
             while coming and len(flying) < self._depth and (free or not coming[0].is_added):
@@ -157,6 +158,12 @@ class PipelinedRing(BucketEngine):
 
     has_order = False
 
+    @classmethod
+    def check_options(cls, options: Mapping[str, Any]) -> None:
+        """See `GradientEngine.check_options`."""
+        for name in ("bucket_nbytes", "chunk_nbytes", "depth"):
+            check_count(name, options[name])
+
     def __init__(
         self,
         comm: Communicator,
@@ -169,8 +176,6 @@ class PipelinedRing(BucketEngine):
         depth: int = 3,
         backend: str | None = None,
     ) -> None:
-        for name, value in (("bucket_nbytes", bucket_nbytes), ("chunk_nbytes", chunk_nbytes), ("depth", depth)):
-            check_count(name, value)
         super().__init__(comm, tensors, exact=exact, timeout_s=timeout_s, limits=[bucket_nbytes], backend=backend)
         self._chunk_nbytes, self._depth = chunk_nbytes, depth
         self._rings: dict[torch.device, PipelinedAllReduce] = {}

@@ -13,7 +13,7 @@ import torch
 import hocket.train.engines as folder
 from hocket.comm import Communicator
 from hocket.discovery import declared
-from hocket.errors import InvalidArgument
+from hocket.errors import InvalidArgument, InvalidType
 from hocket.suggestions import did_you_mean, unknown
 from hocket.train.engines.engine import GradientEngine, SummingEngine, TensorSpec, UpdatingEngine
 from hocket.train.engines.servers.optimizers import ServedOptimizer
@@ -75,6 +75,10 @@ class EngineChoice:
     name: str = DEFAULT
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if isinstance(self.options, Mapping):  # a copy that can be compared and pickled; `check` refuses the others
+            object.__setattr__(self, "options", dict(self.options))
+
     def check(self, *, exact: bool) -> type[GradientEngine]:
         """Return the class of the engine.
 
@@ -82,18 +86,38 @@ class EngineChoice:
             exact: whether sums must be in the order of ranks.
 
         Raises:
-            InvalidArgument: there is no such engine; it has no such option; or its sums have no order.
+            InvalidArgument: there is no such engine; it has no such option, or it cannot have such a value; or its sums
+                have no order.
+            InvalidType: the name is not a text, or the options are not a mapping.
         """
+        if not isinstance(self.name, str):
+            raise InvalidType(f"engine must be the name of a gradient engine, not {type(self.name).__name__}")
+        if not isinstance(self.options, Mapping):
+            what = type(self.options).__name__
+            raise InvalidType(f'the options of an engine must be a mapping, such as {{"num_servers": 2}}, not {what}')
+        name, _, options = self.name.partition(" ")
+        if name in _load() and options:
+            raise InvalidArgument(
+                f"engine {self.name!r} has options in its name: give the name {name!r}, and the options by themselves "
+                f"(engine_options= in fit, keyword arguments of GradientExchange)"
+            )
         if self.name not in _load():
             raise InvalidArgument(unknown("gradient engine", self.name, sorted(_load())))
         engine = _load()[self.name]
-        known = [each for each in inspect.signature(engine).parameters if each not in _COMMON]
+        defaults = {
+            name: each.default for name, each in inspect.signature(engine).parameters.items() if name not in _COMMON
+        }
+        known = list(defaults)
         for option in self.options:
             if option not in known:
                 has = f"it has {', '.join(known)}" if known else "it has none"
                 raise InvalidArgument(
                     f"engine {self.name!r} has no option {option!r}; {has}{did_you_mean(option, known)}"
                 )
+        try:
+            engine.check_options({**defaults, **self.options})
+        except InvalidArgument as error:
+            raise InvalidArgument(f"engine {self.name!r}: {error}") from None
         if exact and not engine.has_order:
             ordered = sorted(each for each, other in _load().items() if other.has_order)
             raise InvalidArgument(

@@ -73,7 +73,7 @@ def _check_module(name: str, module: nn.Module) -> None:
             )
     if getattr(module, "sparse", False) is True:
         raise InvalidModel(
-            f"{name or type(module).__name__} has sparse gradients, which no engine sums: pass sparse=False"
+            f"module {name!r} ({type(module).__name__}) has sparse gradients, which no engine sums: pass sparse=False"
         )
 
 

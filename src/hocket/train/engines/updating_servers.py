@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import cloudpickle
 import torch
@@ -31,6 +32,11 @@ class UpdatingServers(UpdatingEngine):
         InvalidArgument: the optimizer has other parameters, or is no optimizer; or a parameter is on another device.
     """
 
+    @classmethod
+    def check_options(cls, options: Mapping[str, Any]) -> None:
+        """See `GradientEngine.check_options`."""
+        check_server_options(options["num_servers"], options["message_nbytes"], options["ports"])
+
     def __init__(
         self,
         comm: Communicator,
@@ -45,7 +51,6 @@ class UpdatingServers(UpdatingEngine):
         ports: Sequence[int],
     ) -> None:
         super().__init__(comm, tensors, exact=False, timeout_s=timeout_s)
-        check_server_options(num_servers, message_nbytes, ports)
         numbers = {id(each): number for number, each in enumerate(parameters)}
         served = TorchServedOptimizer(optimizer) if isinstance(optimizer, torch.optim.Optimizer) else optimizer
         served.check(parameters)

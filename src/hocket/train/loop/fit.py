@@ -137,7 +137,7 @@ def fit(
     with ExitStack() as stack:
         if comm is None:
             comm = stack.enter_context(init())
-        choice = EngineChoice(engine, dict(engine_options or {}))
+        choice = EngineChoice(engine, {} if engine_options is None else engine_options)
         choice.check(exact=exact)
         if choice.updates and max_gradient_norm is not None:
             raise InvalidArgument(

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from hocket.comm import Communicator
+from hocket.comm.unseen import warn_at_the_users_line
 from hocket.train.engines.registry import EngineChoice
 from hocket.train.model.split_model import Tie
 from hocket.train.run.gradient_sync import GradientSync
@@ -50,6 +51,11 @@ class Copies:
             self._gradients[pipe, stage] = StageGradients(self._trained(stage), self._exact, order)
         self.comms: list[Communicator] = []
         self._syncs = self._make_syncs()
+        if comm.rank == 0 and comm.size > 1 and not self._syncs and engine != EngineChoice() and not engine.updates:
+            warn_at_the_users_line(
+                f"engine {engine.name!r} has nothing to sum: it sums the gradients of copies, and these ranks have one "
+                'copy of the model together; strategy="data" gives each a copy'
+            )
         self._tie_comms = [self._group(self._holders_of(tie)) for tie in self._ties]
 
     def gradients(self, pipe: int, stage: int) -> StageGradients:

@@ -6,14 +6,15 @@ import atexit
 import os
 import secrets
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 from hocket.comm import Communicator
+from hocket.comm.unseen import warn_at_the_users_line
 from hocket.errors import AuthenticationError, CommTimeout, HocketError, MissingPackage, PeerFailure
+from hocket.train.checks import name_ranks
 from hocket.train.engines.servers.launching import ServerAddress, Servers
 from hocket.train.engines.servers.messages import HEAD_NBYTES, KEY_NBYTES, BadMessage, MessageHead, MessageKind, key_for
 from hocket.train.engines.servers.process import EXCHANGE, SERVICE, GradientServerTask, channel_options
@@ -76,9 +77,8 @@ class ServerClient:
         )
         lacking = [rank for rank, (has_grpc, _) in enumerate(of_ranks) if not has_grpc]
         if lacking:
-            where = f"rank{'s' * (len(lacking) > 1)} {', '.join(map(str, lacking))}"
             raise MissingPackage(
-                f"parameter servers need gRPC, which is missing on {where}: pip install 'hocket[grpc]'"
+                f"parameter servers need gRPC, which is missing on {name_ranks(lacking)}: pip install 'hocket[grpc]'"
             )
         _tell_of_proxies()
         self._grpc, self.RpcError = grpc, grpc.RpcError
@@ -263,9 +263,9 @@ class ServerClient:
         ranks = [int.from_bytes(body[place : place + 4], "little") for place in range(0, len(body), 4)]
         if not ranks:
             return CommTimeout(f"{server} did not answer with {names} within {self._timeout_s:g} s: it is too slow")
-        who = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
         return CommTimeout(
-            f"{who} sent no gradients of {names} to parameter server {server.number} within {self._timeout_s:g} s"
+            f"{name_ranks(ranks)} sent no gradients of {names} to parameter server {server.number} within "
+            f"{self._timeout_s:g} s"
         )
 
     def _failure(self, error: Any, server: ServerAddress) -> HocketError:
@@ -293,8 +293,7 @@ def _close_at_exit(this: weakref.ref[ServerClient]) -> None:
 def _tell_of_proxies() -> None:
     found = [name for name in _PROXIES if os.environ.get(name)]
     if found:
-        warnings.warn(
+        warn_at_the_users_line(
             f"{', '.join(found)} would send gRPC through a proxy: the parameter servers of this job are reached "
-            "without it",
-            stacklevel=2,
+            "without it"
         )

@@ -211,7 +211,8 @@ def _environment() -> dict[str, str]:
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith("HOCKET_") and name != "LD_PRELOAD"
     }
-    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(each or os.getcwd() for each in sys.path)}
+    own = {"OMP_NUM_THREADS": "1", "GRPC_VERBOSITY": "NONE"}  # gRPC's own lines repeat what errors here say
+    return {**kept, **own, "PYTHONPATH": os.pathsep.join(each or os.getcwd() for each in sys.path)}
 
 
 def _cpus_of_host(comm: Communicator) -> list[int]:

@@ -10,7 +10,7 @@ import torch
 
 from hocket.errors import InvalidArgument
 from hocket.train.checks import check_count
-from hocket.train.engines.engine import TensorSpec
+from hocket.train.engines.engine import EXIST, TensorSpec
 
 MOST_NBYTES = 1 << 30
 """Most bytes of one message; gRPC's own limit is 2 GiB."""
@@ -149,6 +149,7 @@ class ParcelPlan:
     def names(self, number: int) -> str:
         """Return the names of the tensors in a message, for errors."""
         names = [self._tensors[piece.tensor].name for piece in self.parcels[number].pieces]
+        names = [name for name in names if name != EXIST] or names
         return ", ".join(names[:3]) + (f" and {len(names) - 3} others" if len(names) > 3 else "")
 
     def of_server(self, server: int) -> list[tuple[int, int, str]]:

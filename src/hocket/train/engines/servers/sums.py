@@ -77,7 +77,7 @@ class ByMessage:
 
     def give(self, total: torch.Tensor) -> Content:
         """See `Carrier`."""
-        return memoryview(total.view(torch.uint8).numpy().data)
+        return total.view(torch.uint8).numpy().data
 
 
 class ByMemory:
