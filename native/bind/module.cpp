@@ -14,7 +14,7 @@
 #include "bind/memory.hpp"
 #include "bind/program_events.hpp"
 #include "bind/rollups.hpp"
-#include "bind/select.hpp"
+#include "bind/sparse.hpp"
 #include "bind/shared_memory.hpp"
 #include "bind/sim.hpp"
 #include "bind/virtual_ranks.hpp"
@@ -59,7 +59,7 @@ NB_MODULE(_native, module) {
   bind_program_events(module);
   bind_io_events(module);
   bind_rollups(module);
-  bind_select(module);
+  bind_sparse(module);
 
   // The sizes at which the core changes its method; tests use sizes around them.
   nb::dict constants;

@@ -1,5 +1,5 @@
 // The selection of the largest elements by every instruction set, against a stable sort.
-#include "select/select.hpp"
+#include "sparse/select.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -74,7 +74,7 @@ void check_selection(const Kind& kind, uint64_t n, uint64_t k) {
     if (!isa_available(isa)) continue;
     std::vector<uint32_t> places;
     std::vector<float> values;
-    const Selected found = select_largest(x.data(), n, k, places, values, isa);
+    const Selected found = select_largest({x.data(), nullptr, nullptr, n}, k, places, values, isa);
     bool is_right = found.is_finite && places == want && values.size() == want.size() && found.threshold == threshold;
     for (size_t i = 0; is_right && i < want.size(); ++i) is_right = values[i] == x[want[i]];
     uint64_t num_above = 0;
@@ -96,7 +96,7 @@ void check_not_finite() {
         if (!isa_available(isa)) continue;
         std::vector<uint32_t> places;
         std::vector<float> values;
-        CHECK(!select_largest(x.data(), x.size(), 10, places, values, isa).is_finite && places.empty());
+        CHECK(!select_largest({x.data(), nullptr, nullptr, x.size()}, 10, places, values, isa).is_finite && places.empty());
       }
     }
   }

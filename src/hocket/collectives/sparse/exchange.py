@@ -14,106 +14,130 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hocket import _native
+from hocket.collectives.sparse.elements import ElementCodec, Elements
 from hocket.collectives.sparse.regions import cut_regions
+from hocket.collectives.sparse.ring import all_gather_parts
 from hocket.collectives.sparse.threshold import magnitude_bits, threshold_over_ranks
+from hocket.errors import WrongResult
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from numpy.typing import NDArray
 
     from hocket.comm import Communicator
+    from hocket.comm.steps import Pending
 
 
 @dataclass(frozen=True)
-class SparseSum:
-    """The largest elements of a sum over ranks, equal on all ranks.
+class Exchanged:
+    """The sum, and what the codec has changed on this rank.
 
     Args:
-        places: of the elements, ascending; uint32.
-        values: the sums; float32.
+        total: the largest elements of the sum; equal on all ranks.
+        carried: this rank's elements as their receivers have read them.
+        lost: what this rank has rounded off from sums of its region.
+        nbytes: bytes of the elements that this rank has sent to others, in both phases.
     """
 
-    places: NDArray[np.uint32]
-    values: NDArray[np.float32]
+    total: Elements
+    carried: NDArray[np.float32]
+    lost: Elements
+    nbytes: tuple[int, int]
 
 
 def exchange(
-    comm: Communicator, places: NDArray[np.uint32], values: NDArray[np.float32], size: int, k: int, **how: Any
-) -> SparseSum:
-    """Return the k largest sums of the elements that the ranks give; called by all ranks.
+    comm: Communicator,
+    own: Elements,
+    size: int,
+    k: int,
+    counts: NDArray[np.int64],
+    codec: ElementCodec,
+    **how: Any,
+) -> Generator[Pending, None, Exchanged]:
+    """Add the elements of all ranks, and keep the k largest sums; called by all ranks.
 
     Args:
         comm: a communicator of all ranks.
-        places, values: this rank's elements, ascending by place.
+        own: this rank's elements.
         size: number of elements of the whole array.
         k: most elements of the result; equal on all ranks.
+        counts: of the places of all ranks, see `count_first`.
+        codec: of the messages.
         how: timeout and backend, as for `Communicator.all_reduce`.
     """
-    cuts = cut_regions(comm, places, size, **how)
-    sums = _add(comm, places, values, cuts, **how)
-    kept = _largest(comm, *sums, k, **how)
-    return _gather(comm, *kept, **how)
+    cuts = yield from cut_regions(comm, own.places, size, counts, **how)
+    sums, carried, sent_nbytes = yield from _add(comm, own, cuts, codec, **how)
+    kept = yield from _largest(comm, sums, k, **how)
+    message, _, rounded = _encoded(kept, np.array([len(kept.places)]), cuts[comm.rank : comm.rank + 1], codec)
+    lost = Elements(kept.places, kept.values - rounded)
+    total = yield from _gather(comm, message, cuts, codec, **how)
+    return Exchanged(total, carried, lost, (sent_nbytes, len(message) * (comm.size > 1)))
+
+
+def _encoded(
+    elements: Elements, ends: NDArray[np.int64], firsts: NDArray[np.int64], codec: ElementCodec
+) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.float32]]:
+    return _native.encode_elements(elements.places, elements.values, ends, firsts, *codec.numbers)
+
+
+def _decoded(message: NDArray[np.uint8], first: int, last: int, codec: ElementCodec, rank: int) -> Elements:
+    found = _native.decode_elements(message, first, last, *codec.numbers)
+    if found is None:
+        raise WrongResult(f"the message of rank {rank} in a sparse sum is damaged, or from another version of hocket")
+    return Elements(*found)
+
+
+def _parts(message: NDArray[np.uint8], nbytes: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+    return np.split(message, np.cumsum(nbytes)[:-1])
 
 
 def _add(
-    comm: Communicator, places: NDArray[np.uint32], values: NDArray[np.float32], cuts: NDArray[np.int64], **how: Any
-) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
+    comm: Communicator, own: Elements, cuts: NDArray[np.int64], codec: ElementCodec, **how: Any
+) -> Generator[Pending, None, tuple[Elements, NDArray[np.float32], int]]:
     """Send elements to the ranks of their regions; return the sums of this rank's region, added in the order of
     ranks."""
-    at = np.searchsorted(places, cuts)
-    in_counts = 2 * (at[1:] - at[:-1])
-    out_counts = np.empty_like(in_counts)
-    comm.all_to_all(out_counts, in_counts, **how)
-    out = np.empty(int(out_counts.sum()), np.uint32)
-    comm.all_to_allv(out, _packed(places, values, at), out_counts.tolist(), in_counts.tolist(), **how)
-    first = int(cuts[comm.rank])
-    sums = np.zeros(int(cuts[comm.rank + 1]) - first, np.float32)
-    is_there = np.zeros(len(sums), bool)
-    end = 0
-    for count in out_counts.tolist():
-        begin, middle, end = end, end + count // 2, end + count
-        here = out[begin:middle] - np.uint32(first)
-        sums[here] += out[middle:end].view(np.float32)
-        is_there[here] = True
-    found = np.flatnonzero(is_there & (sums != 0))
-    return (found + first).astype(np.uint32), sums[found]
+    ends = np.searchsorted(own.places, cuts[1:])
+    message, nbytes, carried = _encoded(own, ends, cuts[:-1], codec)
+    out_nbytes = np.empty_like(nbytes)
+    yield comm.all_to_all(out_nbytes, nbytes, async_op=True, **how)
+    out = np.empty(int(out_nbytes.sum()), np.uint8)
+    yield comm.all_to_allv(out, message, out_nbytes.tolist(), nbytes.tolist(), async_op=True, **how)
+    first, last = cuts[comm.rank : comm.rank + 2].tolist()
+    parts = [_decoded(each, first, last, codec, rank) for rank, each in enumerate(_parts(out, out_nbytes))]
+    sums = Elements(*_native.add_elements([(each.places, each.values) for each in parts]))
+    return sums, carried, int(nbytes.sum() - nbytes[comm.rank])
 
 
-def _packed(places: NDArray[np.uint32], values: NDArray[np.float32], at: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """Return for each part between two of `at` its places, then its values."""
-    words = np.empty(2 * len(places), np.uint32)
-    bits = values.view(np.uint32)
-    for begin, end in zip(at[:-1].tolist(), at[1:].tolist(), strict=True):
-        words[2 * begin : begin + end] = places[begin:end]
-        words[begin + end : 2 * end] = bits[begin:end]
-    return words
-
-
-def _largest(
-    comm: Communicator, places: NDArray[np.uint32], values: NDArray[np.float32], k: int, **how: Any
-) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
+def _largest(comm: Communicator, sums: Elements, k: int, **how: Any) -> Generator[Pending, None, Elements]:
     """Return this rank's part of the k largest sums; of equal ones, those with the first places."""
-    total = np.array([len(places)], np.int64)
-    comm.all_reduce(total, **how)
-    if total[0] <= k:
-        return places, values
-    bits = magnitude_bits(values)
-    threshold, num_equal = threshold_over_ranks(comm, bits, k, **how)
+    bits = magnitude_bits(sums.values)
+    found = yield from threshold_over_ranks(comm, bits, k, **how)
+    if found is None:
+        return sums
+    threshold, num_equal = found
     is_equal = bits == threshold
     of_ranks = np.empty(comm.size, np.int64)
-    comm.all_gather(of_ranks, np.array([is_equal.sum()], np.int64), **how)
+    yield comm.all_gather(of_ranks, np.array([np.count_nonzero(is_equal)], np.int64), async_op=True, **how)
     left = max(num_equal - int(of_ranks[: comm.rank].sum()), 0)  # regions are in the order of ranks
     is_kept = (bits > threshold) | (is_equal & (np.cumsum(is_equal) <= left))
-    return places[is_kept], values[is_kept]
+    return Elements(sums.places[is_kept], sums.values[is_kept])
 
 
-def _gather(comm: Communicator, places: NDArray[np.uint32], values: NDArray[np.float32], **how: Any) -> SparseSum:
+def _gather(
+    comm: Communicator, message: NDArray[np.uint8], cuts: NDArray[np.int64], codec: ElementCodec, **how: Any
+) -> Generator[Pending, None, Elements]:
     """Give all ranks all parts."""
-    counts = np.empty(comm.size, np.int64)
-    comm.all_gather(counts, np.array([2 * len(places)], np.int64), **how)
-    out = np.empty(int(counts.sum()), np.uint32)
-    own = np.concatenate((places, values.view(np.uint32)))
-    # A ring: every element passes each rank once, however unequal the parts are.
-    comm.all_gatherv(out, own, counts.tolist(), **how)
-    halves = [np.split(each, 2) for each in np.split(out, np.cumsum(counts)[:-1])]
-    all_places = np.concatenate([first for first, _ in halves])
-    return SparseSum(all_places, np.concatenate([second for _, second in halves]).view(np.float32))
+    nbytes = np.empty(comm.size, np.int64)
+    yield comm.all_gather(nbytes, np.array([len(message)], np.int64), async_op=True, **how)
+    if comm.num_hosts == 1 and not comm.is_virtual and how.get("backend", "shm") == "shm" and "shm" in comm.backends:
+        out = np.empty(int(nbytes.sum()), np.uint8)  # each rank reads the others' parts where they are
+        yield comm.all_gatherv(out, message, nbytes.tolist(), async_op=True, **how)
+    else:
+        out = yield from all_gather_parts(comm, message, nbytes, **how)
+    edges = cuts.tolist()
+    parts = [
+        _decoded(each, *edges[rank : rank + 2], codec, rank) for rank, each in enumerate(_parts(out, nbytes))
+    ]
+    return Elements(np.concatenate([each.places for each in parts]), np.concatenate([each.values for each in parts]))

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from numpy.typing import NDArray
 
     from hocket.comm import Communicator
+    from hocket.comm.steps import Pending
 
 _DIGITS = (11, 10, 10)
 """Bits of a magnitude that a round settles, from the highest; the bits of magnitudes order as they do."""
@@ -21,16 +24,18 @@ def magnitude_bits(values: NDArray[np.float32]) -> NDArray[np.uint32]:
     return values.view(np.uint32) & _MAGNITUDE
 
 
-def threshold_over_ranks(comm: Communicator, bits: NDArray[np.uint32], k: int, **how: Any) -> tuple[int, int]:
+def threshold_over_ranks(
+    comm: Communicator, bits: NDArray[np.uint32], k: int, **how: Any
+) -> Generator[Pending, None, tuple[int, int] | None]:
     """Return the bits of the k-th largest magnitude over all ranks, and how many of the equal ones are among the k.
 
-    All ranks call it, and have more than `k` elements together.
+    None if all ranks together have at most `k` elements. All ranks call it.
 
     Args:
         comm: a communicator of all ranks.
         bits: of this rank's magnitudes.
         k: rank of the magnitude, from 1.
-        how: as for `Communicator.all_reduce`.
+        how: timeout and backend, as for `Communicator.all_reduce`.
     """
     known, num_left, left = 0, 31, k
     inside = bits
@@ -38,8 +43,10 @@ def threshold_over_ranks(comm: Communicator, bits: NDArray[np.uint32], k: int, *
         num_left -= num_bits
         digits = (inside >> np.uint32(num_left)) & np.uint32((1 << num_bits) - 1)
         counts = np.bincount(digits, minlength=1 << num_bits).astype(np.int64)
-        comm.all_reduce(counts, **how)
+        yield comm.all_reduce(counts, async_op=True, **how)
         from_above = np.cumsum(counts[::-1])
+        if from_above[-1] <= k and inside is bits:
+            return None
         step = int(np.searchsorted(from_above, left))
         digit = len(counts) - 1 - step
         left -= int(from_above[step] - counts[digit])

@@ -1,5 +1,5 @@
 // The selection of the elements of largest magnitude: a sample, a pass, and what is between the two magnitudes.
-#include "select/select.hpp"
+#include "sparse/select.hpp"
 
 #include <algorithm>
 #include <array>
@@ -7,7 +7,7 @@
 #include <cstring>
 #include <functional>
 
-#include "select/pass.hpp"
+#include "sparse/pass.hpp"
 
 namespace hocket {
 namespace {
@@ -34,11 +34,16 @@ uint32_t of_rank(std::vector<uint32_t>& magnitudes, uint64_t rank) {
 }
 
 // Two magnitudes between which, with both included, the k-th largest very probably is.
-Bounds bounds_by_sample(const float* x, uint64_t n, uint64_t k) {
+Bounds bounds_by_sample(const Input& in, uint64_t k) {
+  const uint64_t n = in.n;
+  const auto sampled = [&](uint64_t place) {
+    const float sum = in.added != nullptr ? in.x[place] + in.added[place] : in.x[place];
+    return magnitude_at(&sum, 0);
+  };
   std::vector<uint32_t> sample;
   if (n <= 2 * kSample) {
     sample.reserve(n);
-    for (uint64_t i = 0; i < n; ++i) sample.push_back(magnitude_at(x, i));
+    for (uint64_t i = 0; i < n; ++i) sample.push_back(sampled(i));
     const uint32_t exact = of_rank(sample, k - 1);
     return {exact, exact};
   }
@@ -49,7 +54,7 @@ Bounds bounds_by_sample(const float* x, uint64_t n, uint64_t k) {
     uint64_t z = (part + 1) * 0x9E3779B97F4A7C15;
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
-    sample.push_back(magnitude_at(x, begin + (z ^ (z >> 31)) % (end - begin)));
+    sample.push_back(sampled(begin + (z ^ (z >> 31)) % (end - begin)));
   }
   const double share = static_cast<double>(k) / static_cast<double>(n);
   const double rank = share * kSample, margin = kMargin * std::sqrt(rank * (1.0 - share)) + kMargin;
@@ -131,31 +136,33 @@ SelectPass pass_of(Isa isa) {
 
 }  // namespace
 
-Selected select_largest(const float* x, uint64_t n, uint64_t k, std::vector<uint32_t>& places,
-                        std::vector<float>& values) {
-  return select_largest(x, n, k, places, values, active_isa_kind());
+Selected select_largest(const Input& in, uint64_t k, std::vector<uint32_t>& places, std::vector<float>& values) {
+  return select_largest(in, k, places, values, active_isa_kind());
 }
 
-Selected select_largest(const float* x, uint64_t n, uint64_t k, std::vector<uint32_t>& places,
-                        std::vector<float>& values, Isa isa) {
+Selected select_largest(const Input& in, uint64_t k, std::vector<uint32_t>& places, std::vector<float>& values,
+                        Isa isa) {
   const SelectPass pass = pass_of(isa);
-  Bounds bounds = bounds_by_sample(x, n, k);
+  const uint64_t n = in.n;
+  Bounds bounds = bounds_by_sample(in, k);
   const double share = static_cast<double>(k) / static_cast<double>(n);
-  uint64_t capacity = std::min(
+  const uint64_t capacity = std::min(
       n, k + kSlack + static_cast<uint64_t>(2.5 * kMargin * std::sqrt(share / kSample) * static_cast<double>(n)));
   if (places.size() < capacity + 16) {
     places.resize(capacity + 16);
     values.resize(capacity + 16);
   }
-  PassCounts counts = pass(x, n, bounds.low, bounds.high, places.data(), values.data(), capacity);
+  const Noted noted{places.data(), values.data(), capacity};
+  PassCounts counts = pass(in, bounds.low, bounds.high, noted);
   if (counts.largest >= kInfinite) {
     places.clear();
     values.clear();
     return {.is_finite = false};
   }
+  const float* x = in.added != nullptr ? in.total : in.x;
   if (k > counts.from_low || k <= counts.above_high || counts.above_low > capacity) {
     bounds.low = bounds.high = threshold_by_histograms(x, n, k);
-    counts = pass(x, n, bounds.low, bounds.high, places.data(), values.data(), capacity);
+    counts = pass({x, nullptr, nullptr, n}, bounds.low, bounds.high, noted);
   }
   uint32_t threshold = bounds.low;
   uint64_t num_above = counts.above_low;

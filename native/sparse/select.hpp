@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "reduce/reduce.hpp"
+#include "sparse/pass.hpp"
 
 namespace hocket {
 
@@ -17,8 +18,8 @@ struct Selected {
   bool is_finite = true;   // whether no element is NaN or infinite; if not, nothing is selected
 };
 
-// Selects the k elements of x whose magnitude is largest; of those that are equal, the first ones. Zeros are never
-// selected, so there can be fewer than k.
+// Selects the k elements whose magnitude is largest, of x or of the sums of x and `added` (which are written to `total`
+// in the same pass); of those that are equal, the first ones. Zeros are never selected, so there can be fewer than k.
 //
 // `places` and `values` get the selected elements, ascending by place; their capacity grows as needed and is kept, for
 // calls to come. 0 < k <= n < 2^32.
@@ -28,11 +29,10 @@ struct Selected {
 // the elements above and at either, and notes all above the lower one. The threshold is then one of the
 // two, or among those few noted elements that lie between them (as in Floyd and Rivest's SELECT, CACM 18(3), 1975). If
 // the margin was too small, histograms of the bits of the magnitudes give the threshold, in three passes.
-Selected select_largest(const float* x, uint64_t n, uint64_t k, std::vector<uint32_t>& places,
-                        std::vector<float>& values);
+Selected select_largest(const Input& in, uint64_t k, std::vector<uint32_t>& places, std::vector<float>& values);
 
 // The same by the pass of one instruction set, which must be available.
-Selected select_largest(const float* x, uint64_t n, uint64_t k, std::vector<uint32_t>& places,
-                        std::vector<float>& values, Isa isa);
+Selected select_largest(const Input& in, uint64_t k, std::vector<uint32_t>& places, std::vector<float>& values,
+                        Isa isa);
 
 }  // namespace hocket

@@ -16,23 +16,34 @@ struct PassCounts {
   uint32_t largest = 0;     // largest magnitude
 };
 
+// What a pass reads: x, or the sums of x and `added`, which it writes to `total`. Without `added`, total is x.
+struct Input {
+  const float* x;
+  const float* added;
+  float* total;
+  uint64_t n;  // < 2^32
+};
+
+// Where a pass writes: both arrays need room for 16 elements more than `capacity`.
+struct Noted {
+  uint32_t* places;
+  float* values;
+  uint64_t capacity;
+};
+
 // Counts the elements by the bits of their magnitude, and writes places and values of those above `low`, ascending by
-// place, as far as there is room. Both arrays need room for 16 more than `capacity`. low <= high, n < 2^32.
-using SelectPass = PassCounts (*)(const float* x, uint64_t n, uint32_t low, uint32_t high, uint32_t* places,
-                                  float* values, uint64_t capacity);
+// place, as far as there is room. low <= high.
+using SelectPass = PassCounts (*)(const Input& in, uint32_t low, uint32_t high, const Noted& out);
 
 namespace scalar {
-PassCounts select_pass(const float* x, uint64_t n, uint32_t low, uint32_t high, uint32_t* places, float* values,
-                       uint64_t capacity);
+PassCounts select_pass(const Input& in, uint32_t low, uint32_t high, const Noted& out);
 }
 #if defined(__x86_64__)
 namespace avx2 {
-PassCounts select_pass(const float* x, uint64_t n, uint32_t low, uint32_t high, uint32_t* places, float* values,
-                       uint64_t capacity);
+PassCounts select_pass(const Input& in, uint32_t low, uint32_t high, const Noted& out);
 }
 namespace avx512 {
-PassCounts select_pass(const float* x, uint64_t n, uint32_t low, uint32_t high, uint32_t* places, float* values,
-                       uint64_t capacity);
+PassCounts select_pass(const Input& in, uint32_t low, uint32_t high, const Noted& out);
 }
 #endif
 

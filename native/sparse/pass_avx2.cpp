@@ -1,12 +1,14 @@
 // The pass for x86-64 with AVX2 and BMI2; CMakeLists.txt gives this file its flags.
 #include <immintrin.h>
 
-#include "select/pass.hpp"
+#include "sparse/pass.hpp"
 
 namespace hocket::avx2 {
+namespace {
 
-PassCounts select_pass(const float* x, uint64_t n, uint32_t low, uint32_t high, uint32_t* places, float* values,
-                       uint64_t capacity) {
+template <bool kAdds>
+PassCounts pass(const Input& in, uint32_t low, uint32_t high, const Noted& out) {
+  const uint64_t n = in.n;
   PassCounts found;
   uint64_t written = 0;
   const __m256i magnitude = _mm256_set1_epi32(static_cast<int>(kMagnitude));
@@ -18,7 +20,12 @@ PassCounts select_pass(const float* x, uint64_t n, uint32_t low, uint32_t high, 
   __m256i below_low = largest, above_high = largest, below_high = largest;
   uint64_t i = 0;
   for (; i + 8 <= n; i += 8) {
-    const __m256i raw = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + i));
+    __m256 read = _mm256_loadu_ps(in.x + i);
+    if constexpr (kAdds) {
+      read = _mm256_add_ps(read, _mm256_loadu_ps(in.added + i));
+      _mm256_storeu_ps(in.total + i, read);
+    }
+    const __m256i raw = _mm256_castps_si256(read);
     const __m256i bits = _mm256_and_si256(raw, magnitude);
     largest = _mm256_max_epu32(largest, bits);
     const __m256i above = _mm256_cmpgt_epi32(bits, lows);
@@ -32,9 +39,9 @@ PassCounts select_pass(const float* x, uint64_t n, uint32_t low, uint32_t high, 
         _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(_pext_u64(0x0706050403020100, bytes))));
     const auto count = static_cast<uint64_t>(__builtin_popcount(mask));
     found.above_low += count;
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(places + written), _mm256_permutevar8x32_epi32(place, order));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(values + written), _mm256_permutevar8x32_epi32(raw, order));
-    written += written + count <= capacity ? count : 0;
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out.places + written), _mm256_permutevar8x32_epi32(place, order));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out.values + written), _mm256_permutevar8x32_epi32(raw, order));
+    written += written + count <= out.capacity ? count : 0;
     place = _mm256_add_epi32(place, eight);
   }
   uint32_t lanes[4][8];
@@ -52,14 +59,16 @@ PassCounts select_pass(const float* x, uint64_t n, uint32_t low, uint32_t high, 
   found.from_low = i - under_low;
   found.from_high = i - under_high;
   for (; i < n; ++i) {
+    float value = in.x[i];
+    if constexpr (kAdds) in.total[i] = value += in.added[i];
     uint32_t bits;
-    __builtin_memcpy(&bits, x + i, sizeof bits);
+    __builtin_memcpy(&bits, &value, sizeof bits);
     bits &= kMagnitude;
     if (bits > low) {
       ++found.above_low;
-      if (written < capacity) {
-        places[written] = static_cast<uint32_t>(i);
-        values[written++] = x[i];
+      if (written < out.capacity) {
+        out.places[written] = static_cast<uint32_t>(i);
+        out.values[written++] = value;
       }
     }
     found.from_low += bits >= low;
@@ -68,6 +77,12 @@ PassCounts select_pass(const float* x, uint64_t n, uint32_t low, uint32_t high, 
     found.largest = bits > found.largest ? bits : found.largest;
   }
   return found;
+}
+
+}  // namespace
+
+PassCounts select_pass(const Input& in, uint32_t low, uint32_t high, const Noted& out) {
+  return in.added != nullptr ? pass<true>(in, low, high, out) : pass<false>(in, low, high, out);
 }
 
 }  // namespace hocket::avx2

@@ -1,12 +1,14 @@
 // The pass for x86-64 with AVX-512 F; CMakeLists.txt gives this file its flags.
 #include <immintrin.h>
 
-#include "select/pass.hpp"
+#include "sparse/pass.hpp"
 
 namespace hocket::avx512 {
+namespace {
 
-PassCounts select_pass(const float* x, uint64_t n, uint32_t low, uint32_t high, uint32_t* places, float* values,
-                       uint64_t capacity) {
+template <bool kAdds>
+PassCounts pass(const Input& in, uint32_t low, uint32_t high, const Noted& out) {
+  const uint64_t n = in.n;
   PassCounts found;
   uint64_t written = 0;
   const __m512i magnitude = _mm512_set1_epi32(static_cast<int>(kMagnitude));
@@ -26,16 +28,28 @@ PassCounts select_pass(const float* x, uint64_t n, uint32_t low, uint32_t high, 
     const auto count = static_cast<uint64_t>(__builtin_popcount(above));
     found.above_low += count;
     // Compressing in a register and storing all of it: a compressing store takes much longer on some CPUs.
-    _mm512_storeu_si512(places + written, _mm512_maskz_compress_epi32(above, place));
-    _mm512_storeu_si512(values + written, _mm512_maskz_compress_epi32(above, raw));
-    written += written + count <= capacity ? count : 0;
+    _mm512_storeu_si512(out.places + written, _mm512_maskz_compress_epi32(above, place));
+    _mm512_storeu_si512(out.values + written, _mm512_maskz_compress_epi32(above, raw));
+    written += written + count <= out.capacity ? count : 0;
     place = _mm512_add_epi32(place, sixteen);
   };
   uint64_t i = 0;
-  for (; i + 16 <= n; i += 16) take(_mm512_loadu_si512(x + i), 0xFFFF);
+  for (; i + 16 <= n; i += 16) {
+    __m512 raw = _mm512_loadu_ps(in.x + i);
+    if constexpr (kAdds) {
+      raw = _mm512_add_ps(raw, _mm512_loadu_ps(in.added + i));
+      _mm512_storeu_ps(in.total + i, raw);
+    }
+    take(_mm512_castps_si512(raw), 0xFFFF);
+  }
   if (i < n) {
     const auto valid = static_cast<__mmask16>((1U << (n - i)) - 1);
-    take(_mm512_maskz_loadu_epi32(valid, x + i), valid);
+    __m512 raw = _mm512_maskz_loadu_ps(valid, in.x + i);
+    if constexpr (kAdds) {
+      raw = _mm512_add_ps(raw, _mm512_maskz_loadu_ps(valid, in.added + i));
+      _mm512_mask_storeu_ps(in.total + i, valid, raw);
+    }
+    take(_mm512_castps_si512(raw), valid);
   }
   found.largest = _mm512_reduce_max_epu32(largest);
   uint32_t lanes[3][16];
@@ -48,6 +62,12 @@ PassCounts select_pass(const float* x, uint64_t n, uint32_t low, uint32_t high, 
     found.from_high += lanes[2][lane];
   }
   return found;
+}
+
+}  // namespace
+
+PassCounts select_pass(const Input& in, uint32_t low, uint32_t high, const Noted& out) {
+  return in.added != nullptr ? pass<true>(in, low, high, out) : pass<false>(in, low, high, out);
 }
 
 }  // namespace hocket::avx512
