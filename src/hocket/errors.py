@@ -216,7 +216,7 @@ class CollectiveMismatch(HocketError, RuntimeError):
     """
 
 
-class NotFinite(HocketError, ArithmeticError):
+class NotFinite(HocketError, ValueError):
     """An array that must have finite elements holds NaN or infinity; the message names rank, array and element.
 
     Examples:

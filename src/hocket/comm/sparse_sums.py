@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class SparseOptions:
+    """The options of `sparse_all_reduce`, as they were given."""
+
+    k: Any
+    density: Any
+    state: Any
+    codec: Any
+    nonfinite: Any
+    dense: Any
+    timeout: float | None
+    backend: str | None
 
 
 class SparseSource(Protocol):
     """What carries sparse all-reduces out (hocket.collectives.sparse.sums.SparseSums)."""
 
-    def all_reduce(self, x: Any, **options: Any) -> Any:
+    def all_reduce(self, x: Any, options: SparseOptions, async_op: bool) -> Any:
         """See `sparse_all_reduce`."""
         ...
 
@@ -53,8 +68,8 @@ def sparse_all_reduce(
         codec: `ElementCodec` of the messages; by default places are packed, and values are float32.
         nonfinite: "raise" refuses x with NaN or infinite elements, on all ranks. "pass" then sums all of x, so that
             they arrive on all ranks; residuals wait for the next step. A dense step does not look at the elements.
-        dense: whether x, with its residual, may be summed as a whole where that is faster, which the first six steps of
-            each size find out: "auto"; or "never" or "always". The result tells (`is_dense`, `why`), and `state` counts.
+        dense: whether x, with its residual, is summed as a whole: "auto" where it is faster, which the first six steps
+            of each size find out; "never" or "always". The result tells (`is_dense`, `why`), and `state` counts.
         async_op: return at once with a work, whose wait() returns the result. Until then x and `state` must not be
             used.
         timeout: in seconds, of each message; None: that of the communicator.
@@ -77,12 +92,9 @@ def sparse_all_reduce(
         >>> x, found.places
         (array([ 5.,  0., -3.,  0.], dtype=float32), array([0, 2], dtype=uint32))
         >>> x = np.zeros(4, np.float32)
-        >>> _ = comm.sparse_all_reduce(x, k=2, state=state, dense="never")  # what was left: 0.5 and 0.25 at place 1, and 1 at place 3
+        >>> _ = comm.sparse_all_reduce(x, k=2, state=state, dense="never")  # what was left
         >>> x
         array([0.  , 0.75, 0.  , 1.  ], dtype=float32)
     """
-    return comm._sparse_sums().all_reduce(
-        x, k=k, density=density, state=state, codec=codec, nonfinite=nonfinite, dense=dense,
-        async_op=async_op, timeout=timeout,
-        backend=backend,
-    )  # fmt: skip
+    options = SparseOptions(k, density, state, codec, nonfinite, dense, timeout, backend)
+    return comm._sparse_sums().all_reduce(x, options, async_op)

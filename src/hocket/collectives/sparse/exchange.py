@@ -137,7 +137,5 @@ def _gather(
     else:
         out = yield from all_gather_parts(comm, message, nbytes, **how)
     edges = cuts.tolist()
-    parts = [
-        _decoded(each, *edges[rank : rank + 2], codec, rank) for rank, each in enumerate(_parts(out, nbytes))
-    ]
+    parts = [_decoded(each, edges[rank], edges[rank + 1], codec, rank) for rank, each in enumerate(_parts(out, nbytes))]
     return Elements(np.concatenate([each.places for each in parts]), np.concatenate([each.values for each in parts]))

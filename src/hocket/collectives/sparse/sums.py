@@ -17,6 +17,7 @@ from hocket.collectives.sparse.regions import count_first
 from hocket.collectives.sparse.state import SparseState
 from hocket.collectives.sparse.trial import DenseTrial
 from hocket.collectives.sparse.vectors import vector_of
+from hocket.comm.sparse_sums import SparseOptions
 from hocket.comm.steps import background_of, wait_in_turn
 from hocket.errors import CollectiveMismatch, InvalidArgument, InvalidType, NotFinite
 
@@ -41,6 +42,12 @@ class SparseSum:
         why: the reason of that.
         nbytes: bytes of elements that this rank has sent: its own ones, and its part of the result. Control words, and
             parts of other ranks that it passed on, are left out.
+
+    Examples:
+        >>> x = np.array([3.0, 1.0, 0.0, -2.0], np.float32)
+        >>> found = comm.sparse_all_reduce(x, k=2, dense="never")
+        >>> found.places, found.values, found.why
+        (array([0, 3], dtype=uint32), array([ 6., -4.], dtype=float32), "dense='never'")
     """
 
     places: NDArray[np.uint32]
@@ -62,7 +69,14 @@ class _Request:
 
 
 class SparseWork:
-    """A sparse all-reduce in flight."""
+    """A sparse all-reduce in flight.
+
+    Examples:
+        >>> x = np.array([3.0, 1.0, 0.0, -2.0], np.float32)
+        >>> work = comm.sparse_all_reduce(x, k=2, dense="never", async_op=True)
+        >>> work.wait().values, x
+        (array([ 6., -4.], dtype=float32), array([ 6.,  0.,  0., -4.], dtype=float32))
+    """
 
     def __init__(self, pending: Pending, found: Callable[[], SparseSum]) -> None:
         self._pending, self._found = pending, found
@@ -85,37 +99,17 @@ class SparseSums:
         self._background: Background | None = None
         self._trials: dict[_Request, DenseTrial] = {}
 
-    def all_reduce(
-        self,
-        x: Any,
-        *,
-        k: int | None,
-        density: float | None,
-        state: SparseState | None,
-        codec: ElementCodec | None,
-        nonfinite: str,
-        dense: str,
-        async_op: bool,
-        timeout: float | None,
-        backend: str | None,
-    ) -> SparseSum | SparseWork:
+    def all_reduce(self, x: Any, options: SparseOptions, async_op: bool) -> Any:
         """See `Communicator.sparse_all_reduce`."""
         vector, write_back = vector_of(x)
-        for name, value, known in (("nonfinite", nonfinite, NONFINITE), ("dense", dense, DENSE)):
-            if value not in known:
-                raise InvalidArgument(f"{name} must be one of {', '.join(known)}, not {value!r}")
-        request = _Request(len(vector), _count(k, density, len(vector)), _codec(codec), nonfinite, dense)
-        if state is not None:
-            if not isinstance(state, SparseState):
-                raise InvalidType(f"state must be a SparseState, not {type(state).__name__}")
-            state.check(len(vector))
-        how: dict[str, Any] = {"timeout": self._comm.timeout if timeout is None else timeout}
-        if backend is not None:
-            how["backend"] = backend
+        request, state = _checked(len(vector), options), options.state
+        how: dict[str, Any] = {"timeout": self._comm.timeout if options.timeout is None else options.timeout}
+        if options.backend is not None:
+            how["backend"] = options.backend
         found: list[SparseSum] = []
 
         def steps() -> Generator[Pending, None, None]:
-            trial = self._trials.setdefault(request, DenseTrial(dense))
+            trial = self._trials.setdefault(request, DenseTrial(request.dense))
             found.append((yield from _sum(self._comm, vector, request, state, trial, how)))
             write_back()
 
@@ -133,7 +127,24 @@ class SparseSums:
         return self._background
 
 
-def _count(k: int | None, density: float | None, size: int) -> int:
+def _checked(size: int, options: SparseOptions) -> _Request:
+    """Check the options of a sum of an array of a size."""
+    for name, value, known in (("nonfinite", options.nonfinite, NONFINITE), ("dense", options.dense, DENSE)):
+        if value not in known:
+            raise InvalidArgument(f"{name} must be one of {', '.join(known)}, not {value!r}")
+    if size >= 1 << 32:
+        raise InvalidArgument(f"x has {size} elements, but places have 32 bits: sum it in parts")
+    codec = ElementCodec() if options.codec is None else options.codec
+    if not isinstance(codec, ElementCodec):
+        raise InvalidType(f"codec must be an ElementCodec, not {type(codec).__name__}")
+    if options.state is not None:
+        if not isinstance(options.state, SparseState):
+            raise InvalidType(f"state must be a SparseState, not {type(options.state).__name__}")
+        options.state.check(size)
+    return _Request(size, _count(options.k, options.density, size), codec, options.nonfinite, options.dense)
+
+
+def _count(k: Any, density: Any, size: int) -> int:
     """Return the number of elements that are sent."""
     if (k is None) == (density is None):
         raise InvalidArgument("give either k, the number of elements, or density, their share of the array")
@@ -142,18 +153,8 @@ def _count(k: int | None, density: float | None, size: int) -> int:
             raise InvalidArgument(f"density must be a number above 0 and at most 1, not {density!r}")
         k = max(round(density * size), 1)
     if type(k) is not int or not 1 <= k <= size:
-        raise InvalidArgument(f"k must be an int from 1 to the {size} elements of the array, not {k!r}")
-    if size >= 1 << 32:
-        raise InvalidArgument(f"the array has {size} elements, but places have 32 bits: sum it in parts")
+        raise InvalidArgument(f"k must be an int from 1 to the {size} elements of x, not {k!r}")
     return k
-
-
-def _codec(codec: ElementCodec | None) -> ElementCodec:
-    if codec is None:
-        return ElementCodec()
-    if not isinstance(codec, ElementCodec):
-        raise InvalidType(f"codec must be an ElementCodec, not {type(codec).__name__}")
-    return codec
 
 
 def _sum(

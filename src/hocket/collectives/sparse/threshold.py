@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from hocket.comm import Communicator
     from hocket.comm.steps import Pending
 
-_DIGITS = (11, 10, 10)
-"""Bits of a magnitude that a round settles, from the highest; the bits of magnitudes order as they do."""
+_MANY = 1 << 16
+_DIGITS_OF_MANY, _DIGITS_OF_FEW = (11, 10, 10), (8, 8, 8, 7)
+"""Bits of a magnitude that a round settles, from the highest; the bits of magnitudes order as they do. Beside few
+elements, histograms of 2^11 numbers would be most of what is sent: then there is a round more, of smaller ones."""
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
 
 
@@ -39,12 +41,13 @@ def threshold_over_ranks(
     """
     known, num_left, left = 0, 31, k
     inside = bits
-    for num_bits in _DIGITS:
+    wide = np.int32 if k * comm.size < 1 << 31 else np.int64
+    for num_bits in _DIGITS_OF_FEW if k < _MANY else _DIGITS_OF_MANY:
         num_left -= num_bits
         digits = (inside >> np.uint32(num_left)) & np.uint32((1 << num_bits) - 1)
-        counts = np.bincount(digits, minlength=1 << num_bits).astype(np.int64)
+        counts = np.bincount(digits, minlength=1 << num_bits).astype(wide)
         yield comm.all_reduce(counts, async_op=True, **how)
-        from_above = np.cumsum(counts[::-1])
+        from_above = np.cumsum(counts[::-1], dtype=np.int64)
         if from_above[-1] <= k and inside is bits:
             return None
         step = int(np.searchsorted(from_above, left))
