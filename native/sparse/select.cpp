@@ -12,9 +12,12 @@
 namespace hocket {
 namespace {
 
-constexpr uint64_t kSample = 1 << 15;
+constexpr uint64_t kMostSampled = 1 << 15, kLeastSampled = 1 << 12;
 constexpr double kMargin = 5.0;  // standard deviations of a rank in the sample
 constexpr uint64_t kSlack = 1 << 12;
+
+// Enough for bounds that few elements lie between, and a small part of the time of the pass.
+uint64_t sample_size(uint64_t n) { return std::clamp(n / 32, kLeastSampled, kMostSampled); }
 
 uint32_t magnitude_at(const float* x, uint64_t place) {
   uint32_t bits;
@@ -41,25 +44,27 @@ Bounds bounds_by_sample(const Input& in, uint64_t k) {
     return magnitude_at(&sum, 0);
   };
   std::vector<uint32_t> sample;
-  if (n <= 2 * kSample) {
+  const uint64_t num_sampled = sample_size(n);
+  if (n <= 2 * kLeastSampled) {
     sample.reserve(n);
     for (uint64_t i = 0; i < n; ++i) sample.push_back(sampled(i));
     const uint32_t exact = of_rank(sample, k - 1);
     return {exact, exact};
   }
-  sample.reserve(kSample);
+  sample.reserve(num_sampled);
   // One element of each of equal parts, at a place that depends on nothing but the part's number (SplitMix64).
-  for (uint64_t part = 0; part < kSample; ++part) {
-    const uint64_t begin = n * part / kSample, end = n * (part + 1) / kSample;
+  for (uint64_t part = 0; part < num_sampled; ++part) {
+    const uint64_t begin = n * part / num_sampled, end = n * (part + 1) / num_sampled;
     uint64_t z = (part + 1) * 0x9E3779B97F4A7C15;
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
     sample.push_back(sampled(begin + (z ^ (z >> 31)) % (end - begin)));
   }
   const double share = static_cast<double>(k) / static_cast<double>(n);
-  const double rank = share * kSample, margin = kMargin * std::sqrt(rank * (1.0 - share)) + kMargin;
-  const auto limited = [](double at) { return static_cast<uint64_t>(std::clamp(at, 0.0, kSample - 1.0)); };
-  const bool is_top = rank - margin<0.0, is_bottom = rank + margin> kSample - 1.0;
+  const auto size = static_cast<double>(num_sampled);
+  const double rank = share * size, margin = kMargin * std::sqrt(rank * (1.0 - share)) + kMargin;
+  const auto limited = [&](double at) { return static_cast<uint64_t>(std::clamp(at, 0.0, size - 1.0)); };
+  const bool is_top = rank - margin < 0.0, is_bottom = rank + margin > size - 1.0;
   const uint32_t low = is_bottom ? 0 : of_rank(sample, limited(rank + margin));
   if (!is_bottom) sample.resize(limited(rank + margin) + 1);  // the largest ones
   const uint32_t high = is_top ? kMagnitude : of_rank(sample, limited(rank - margin));
@@ -147,7 +152,7 @@ Selected select_largest(const Input& in, uint64_t k, std::vector<uint32_t>& plac
   Bounds bounds = bounds_by_sample(in, k);
   const double share = static_cast<double>(k) / static_cast<double>(n);
   const uint64_t capacity = std::min(
-      n, k + kSlack + static_cast<uint64_t>(2.5 * kMargin * std::sqrt(share / kSample) * static_cast<double>(n)));
+      n, k + kSlack + static_cast<uint64_t>(2.5 * kMargin * std::sqrt(share / static_cast<double>(sample_size(n))) * static_cast<double>(n)));
   if (places.size() < capacity + 16) {
     places.resize(capacity + 16);
     values.resize(capacity + 16);

@@ -113,15 +113,12 @@ def _add(
 def _largest(comm: Communicator, sums: Elements, k: int, **how: Any) -> Generator[Pending, None, Elements]:
     """Return this rank's part of the k largest sums; of equal ones, those with the first places."""
     bits = magnitude_bits(sums.values)
-    found = yield from threshold_over_ranks(comm, bits, k, **how)
-    if found is None:
+    threshold = yield from threshold_over_ranks(comm, bits, k, **how)
+    if threshold is None:
         return sums
-    threshold, num_equal = found
-    is_equal = bits == threshold
-    of_ranks = np.empty(comm.size, np.int64)
-    yield comm.all_gather(of_ranks, np.array([np.count_nonzero(is_equal)], np.int64), async_op=True, **how)
-    left = max(num_equal - int(of_ranks[: comm.rank].sum()), 0)  # regions are in the order of ranks
-    is_kept = (bits > threshold) | (is_equal & (np.cumsum(is_equal) <= left))
+    is_equal = bits == threshold.bits
+    left = max(threshold.num_equal - int(threshold.of_ranks[: comm.rank].sum()), 0)  # regions are in the order of ranks
+    is_kept = (bits > threshold.bits) | (is_equal & (np.cumsum(is_equal) <= left))
     return Elements(sums.places[is_kept], sums.values[is_kept])
 
 
