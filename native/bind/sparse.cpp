@@ -14,6 +14,7 @@
 #include "sparse/codecs.hpp"
 #include "sparse/merge.hpp"
 #include "sparse/select.hpp"
+#include "sparse/sort.hpp"
 
 namespace hocket {
 
@@ -58,6 +59,15 @@ nb::tuple add(const std::vector<std::pair<Places, Values>>& parts) {
     add_elements(all, places, values);
   }
   return nb::make_tuple(as_array(std::move(places)), as_array(std::move(values)));
+}
+
+nb::object sort(const Values& values) {
+  std::vector<uint32_t> bits;
+  {
+    const nb::gil_scoped_release released;
+    bits = sorted_magnitudes(values.data(), values.shape(0));
+  }
+  return as_array(std::move(bits));
 }
 
 void subtract(const Written& x, const Places& places, const Values& values, const Places& kept) {
@@ -123,6 +133,7 @@ void bind_sparse(nb::module_& module) {
   module.def("select_largest", &select, nb::arg("x"), nb::arg("k"), nb::arg("added").none() = nb::none(),
              nb::arg("total").none() = nb::none());
   module.def("add_elements", &add, nb::arg("parts"));
+  module.def("sorted_magnitudes", &sort, nb::arg("values"));
   module.def("subtract_kept", &subtract, nb::arg("x"), nb::arg("places"), nb::arg("values"), nb::arg("kept"));
   module.def("encode_elements", &encode_parts, nb::arg("places"), nb::arg("values"), nb::arg("ends"),
              nb::arg("firsts"), nb::arg("place_codec"), nb::arg("value_codec"));

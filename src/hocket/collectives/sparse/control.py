@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -31,9 +32,14 @@ def control_words(request: object, is_unfit: bool) -> NDArray[np.int64]:
         >>> do_agree(control_words(("k", 10), False) + control_words(("k", 20), False), 2)
         False
     """
-    digest = int.from_bytes(sha256(repr(request).encode()).digest()[: _NUM_HASHES * _HASH_BITS // 8])
-    hashes = [digest >> _HASH_BITS * each & ((1 << _HASH_BITS) - 1) for each in range(_NUM_HASHES)]
+    hashes = _hashes(repr(request))
     return np.array([*hashes, *(each * each for each in hashes), int(is_unfit)], np.int64)
+
+
+@lru_cache(256)
+def _hashes(text: str) -> list[int]:
+    digest = int.from_bytes(sha256(text.encode()).digest()[: _NUM_HASHES * _HASH_BITS // 8])
+    return [digest >> _HASH_BITS * each & ((1 << _HASH_BITS) - 1) for each in range(_NUM_HASHES)]
 
 
 def do_agree(words: NDArray[np.int64], num_ranks: int) -> bool:

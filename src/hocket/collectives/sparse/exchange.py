@@ -37,13 +37,13 @@ class Exchanged:
     Args:
         total: the largest elements of the sum; equal on all ranks.
         carried: this rank's elements as their receivers have read them.
-        lost: what this rank has rounded off from sums of its region.
+        lost: what this rank has rounded off from sums of its region; None: the codec is exact.
         nbytes: bytes of the elements that this rank has sent to others, in both phases.
     """
 
     total: Elements
     carried: NDArray[np.float32]
-    lost: Elements
+    lost: Elements | None
     nbytes: tuple[int, int]
 
 
@@ -71,7 +71,7 @@ def exchange(
     sums, carried, sent_nbytes = yield from _add(comm, own, cuts, codec, **how)
     kept = yield from _largest(comm, sums, k, **how)
     message, _, rounded = _encoded(kept, np.array([len(kept.places)]), cuts[comm.rank : comm.rank + 1], codec)
-    lost = Elements(kept.places, kept.values - rounded)
+    lost = Elements(kept.places, kept.values - rounded) if codec.rounds else None
     total = yield from _gather(comm, message, cuts, codec, **how)
     return Exchanged(total, carried, lost, (sent_nbytes, len(message) * (comm.size > 1)))
 
@@ -112,10 +112,10 @@ def _add(
 
 def _largest(comm: Communicator, sums: Elements, k: int, **how: Any) -> Generator[Pending, None, Elements]:
     """Return this rank's part of the k largest sums; of equal ones, those with the first places."""
-    bits = magnitude_bits(sums.values)
-    threshold = yield from threshold_over_ranks(comm, bits, k, **how)
+    threshold = yield from threshold_over_ranks(comm, sums.values, k, **how)
     if threshold is None:
         return sums
+    bits = magnitude_bits(sums.values)
     is_equal = bits == threshold.bits
     left = max(threshold.num_equal - int(threshold.of_ranks[: comm.rank].sum()), 0)  # regions are in the order of ranks
     is_kept = (bits > threshold.bits) | (is_equal & (np.cumsum(is_equal) <= left))

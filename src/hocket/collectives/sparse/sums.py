@@ -219,11 +219,12 @@ def _settle(
     own: Elements,
     carried: NDArray[np.float32],
     sums: Elements,
-    lost: Elements,
+    lost: Elements | None,
 ) -> None:
     """Keep what has not become part of the result."""
     _native.subtract_kept(total, own.places, carried, sums.places)
-    total[lost.places] += lost.values
+    if lost is not None:
+        total[lost.places] += lost.values
     state.residual, state._spare = total, state.residual
     state.num_steps += 1
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hocket import _native
+
 if TYPE_CHECKING:
     from collections.abc import Generator
 
@@ -42,7 +44,7 @@ class Threshold:
 
 
 def threshold_over_ranks(
-    comm: Communicator, bits: NDArray[np.uint32], k: int, **how: Any
+    comm: Communicator, values: NDArray[np.float32], k: int, **how: Any
 ) -> Generator[Pending, None, Threshold | None]:
     """Return the k-th largest magnitude over all ranks; None if all ranks together have at most `k`. All ranks call it.
 
@@ -51,15 +53,15 @@ def threshold_over_ranks(
 
     Args:
         comm: a communicator of all ranks.
-        bits: of this rank's magnitudes.
+        values: of this rank.
         k: rank of the magnitude, from 1.
         how: timeout and backend, as for `Communicator.all_gather`.
     """
-    ordered = np.sort(bits)[::-1]
+    ascending = _native.sorted_magnitudes(values)
     told = np.zeros(1 + _SAMPLES, np.uint32)
-    told[0] = len(ordered)
-    if len(ordered):
-        told[1:] = ordered[_positions(len(ordered)) - 1]
+    told[0] = len(ascending)
+    if len(ascending):
+        told[1:] = ascending[len(ascending) - _positions(len(ascending))]
     rows = np.empty((comm.size, 1 + _SAMPLES), np.uint32)
     yield comm.all_gather(rows, told, async_op=True, **how)
     sizes, samples = rows[:, 0].astype(np.int64), rows[:, 1:]
@@ -67,7 +69,7 @@ def threshold_over_ranks(
         return None
     positions = np.array([_positions(size) if size else np.zeros(_SAMPLES, np.int64) for size in sizes.tolist()])
     low, high, most = _bounds(sizes, samples, positions, k)
-    return (yield from _between(comm, ordered, low, high, most, k, **how))
+    return (yield from _between(comm, ascending, low, high, most, k, **how))
 
 
 def _positions(size: int) -> NDArray[np.int64]:
@@ -104,7 +106,7 @@ def _bounds(
 
 def _between(
     comm: Communicator,
-    ordered: NDArray[np.uint32],
+    ascending: NDArray[np.uint32],
     low: int,
     high: int,
     most: NDArray[np.int64],
@@ -112,14 +114,13 @@ def _between(
     **how: Any,
 ) -> Generator[Pending, None, Threshold]:
     """Exchange the magnitudes between the two bounds, and find the k-th largest."""
-    ascending = ordered[::-1]
     edges = [
         int(np.searchsorted(ascending, np.uint32(bound), side=side))  # type: ignore[call-overload]
         for bound, side in ((low, "left"), (low, "right"), (high, "left"), (high, "right"))
     ]
     from_low, above_low, from_high, above_high = edges
     inside = ascending[above_low:from_high] if low < high else ascending[:0]
-    counts = [len(ordered) - above_high, above_high - from_high, len(inside), above_low - from_low]
+    counts = [len(ascending) - above_high, above_high - from_high, len(inside), above_low - from_low]
     own = np.zeros(_NUM_COUNTS + int(most[comm.rank]), np.uint32)
     own[:_NUM_COUNTS] = counts
     own[_NUM_COUNTS : _NUM_COUNTS + len(inside)] = inside
