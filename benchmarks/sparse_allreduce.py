@@ -38,7 +38,7 @@ PLACES = (SLOW, FAST, ONE_HOST)
 SPARSE, PACKED = "sparse", "sparse, bfloat16"
 RIVALS = ("hocket, dense", "torch, gloo", "MPI")
 TUNED = Sweep(ops=("all_reduce",), sizes=(4 << 10, 64 << 10, MIB, 16 * MIB, 64 * MIB), busy_sizes=())
-NUM_TRIED = 8
+NUM_TRIED = 10
 
 
 def least(place: str, nbytes: int) -> float:

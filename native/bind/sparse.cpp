@@ -29,7 +29,8 @@ Elements elements_of(const Places& places, const Values& values) {
   return {places.data(), values.data(), places.shape(0)};
 }
 
-nb::object select(const Values& x, uint64_t k, const std::optional<Values>& added, const std::optional<Written>& total) {
+nb::object select(const Values& x, uint64_t k, const std::optional<Values>& added,
+                  const std::optional<Written>& total) {
   const uint64_t n = x.shape(0);
   need(n <= std::numeric_limits<uint32_t>::max(), "an array has more than 4,294,967,295 elements");
   need(k > 0 && k <= n, "the number of elements to select must be from 1 to that of the array");
@@ -120,9 +121,7 @@ nb::object decode_part(const Column<uint8_t>& message, uint32_t first, uint64_t 
   std::vector<float> values;
   {
     const nb::gil_scoped_release released;
-    if (!decode(codec, message.data(), message.shape(0), first, last, places,
-                values))
-      return nb::none();
+    if (!decode(codec, message.data(), message.shape(0), first, last, places, values)) return nb::none();
   }
   return nb::make_tuple(as_array(std::move(places)), as_array(std::move(values)));
 }
@@ -135,8 +134,8 @@ void bind_sparse(nb::module_& module) {
   module.def("add_elements", &add, nb::arg("parts"));
   module.def("sorted_magnitudes", &sort, nb::arg("values"));
   module.def("subtract_kept", &subtract, nb::arg("x"), nb::arg("places"), nb::arg("values"), nb::arg("kept"));
-  module.def("encode_elements", &encode_parts, nb::arg("places"), nb::arg("values"), nb::arg("ends"),
-             nb::arg("firsts"), nb::arg("place_codec"), nb::arg("value_codec"));
+  module.def("encode_elements", &encode_parts, nb::arg("places"), nb::arg("values"), nb::arg("ends"), nb::arg("firsts"),
+             nb::arg("place_codec"), nb::arg("value_codec"));
   module.def("decode_elements", &decode_part, nb::arg("message"), nb::arg("first"), nb::arg("last"),
              nb::arg("place_codec"), nb::arg("value_codec"));
 }

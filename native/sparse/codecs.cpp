@@ -180,7 +180,8 @@ void write_values(ValueCodec codec, const Elements& elements, Writer& writer, fl
     const uint64_t count = std::min(kScaled, elements.n - begin);
     float largest = 0.0F;
     for (uint64_t i = 0; i < count; ++i) largest = std::max(largest, std::fabs(values[begin + i]));
-    const float scale = largest / kLargestInt8;
+    float scale = largest / kLargestInt8;
+    if (std::isinf(scale * kLargestInt8)) scale = std::nextafter(scale, 0.0F);
     writer.add(scale);
     for (uint64_t i = 0; i < count; ++i) {
       // The scale of subnormal values may be 0, or so coarse that a quotient is over 127.
@@ -213,8 +214,7 @@ bool read_values(ValueCodec codec, Reader& reader, std::vector<float>& values) {
     if (!reader.read(scale)) return false;
     const uint8_t* found = reader.take<int8_t>(count);
     if (found == nullptr) return false;
-    for (uint64_t i = 0; i < count; ++i)
-      values[begin + i] = scale * static_cast<float>(static_cast<int8_t>(found[i]));
+    for (uint64_t i = 0; i < count; ++i) values[begin + i] = scale * static_cast<float>(static_cast<int8_t>(found[i]));
   }
   return true;
 }

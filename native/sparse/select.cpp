@@ -64,7 +64,7 @@ Bounds bounds_by_sample(const Input& in, uint64_t k) {
   const auto size = static_cast<double>(num_sampled);
   const double rank = share * size, margin = kMargin * std::sqrt(rank * (1.0 - share)) + kMargin;
   const auto limited = [&](double at) { return static_cast<uint64_t>(std::clamp(at, 0.0, size - 1.0)); };
-  const bool is_top = rank - margin < 0.0, is_bottom = rank + margin > size - 1.0;
+  const bool is_top = rank - margin<0.0, is_bottom = rank + margin> size - 1.0;
   const uint32_t low = is_bottom ? 0 : of_rank(sample, limited(rank + margin));
   if (!is_bottom) sample.resize(limited(rank + margin) + 1);  // the largest ones
   const uint32_t high = is_top ? kMagnitude : of_rank(sample, limited(rank - margin));
@@ -151,8 +151,10 @@ Selected select_largest(const Input& in, uint64_t k, std::vector<uint32_t>& plac
   const uint64_t n = in.n;
   Bounds bounds = bounds_by_sample(in, k);
   const double share = static_cast<double>(k) / static_cast<double>(n);
-  const uint64_t capacity = std::min(
-      n, k + kSlack + static_cast<uint64_t>(2.5 * kMargin * std::sqrt(share / static_cast<double>(sample_size(n))) * static_cast<double>(n)));
+  const uint64_t capacity =
+      std::min(n, k + kSlack +
+                      static_cast<uint64_t>(2.5 * kMargin * std::sqrt(share / static_cast<double>(sample_size(n))) *
+                                            static_cast<double>(n)));
   if (places.size() < capacity + 16) {
     places.resize(capacity + 16);
     values.resize(capacity + 16);

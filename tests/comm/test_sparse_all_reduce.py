@@ -176,7 +176,7 @@ def test_arrays_of_many_forms(form: str) -> None:
 
 def tried(comm: hk.Communicator) -> list[tuple[bool, str]]:
     state, found = hk.SparseState(), []
-    for step in range(9):
+    for step in range(11):
         x = gradient(comm.rank, step, 100_000)
         whole = x.copy() if state.residual is None else x + state.residual
         result = comm.sparse_all_reduce(x, k=100, state=state)
@@ -185,7 +185,7 @@ def tried(comm: hk.Communicator) -> list[tuple[bool, str]]:
             np.testing.assert_array_equal(x, whole)  # with what was left
             assert state.residual is None
         found.append((result.is_dense, result.why))
-    assert state.num_steps == 9 and state.num_dense_steps == sum(is_dense for is_dense, _ in found)
+    assert state.num_steps == 11 and state.num_dense_steps == sum(is_dense for is_dense, _ in found)
     return found
 
 
@@ -194,7 +194,7 @@ def test_the_first_steps_find_out_what_is_faster() -> None:
     for fabric, is_dense in ((slow, False), (fast, True)):
         of_ranks = hk.simulate(tried, 4, fabric=fabric).results
         assert all(each == of_ranks[0] for each in of_ranks)
-        assert [each for each, _ in of_ranks[0]] == [True] * 3 + [False] * 3 + [is_dense] * 3
+        assert [each for each, _ in of_ranks[0]] == [True] * 4 + [False] * 4 + [is_dense] * 3
         assert_names(of_ranks[0][-1][1], "ms")
     of_ranks = hk.spawn(tried, 2, timeout=50)
     assert of_ranks[0] == of_ranks[1] or [each for each, _ in of_ranks[0]] == [each for each, _ in of_ranks[1]]

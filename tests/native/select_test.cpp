@@ -87,6 +87,25 @@ void check_selection(const Kind& kind, uint64_t n, uint64_t k) {
   }
 }
 
+// The sums of two arrays, which are written in the same pass.
+void check_sums(const Kind& kind, uint64_t n, uint64_t k) {
+  std::mt19937 random(static_cast<uint32_t>(n + k));
+  std::vector<float> x(n), twice(n);
+  for (uint64_t i = 0; i < n; ++i) {
+    x[i] = kind.at(i, n, random);
+    twice[i] = x[i] + x[i];
+  }
+  const std::vector<uint32_t> want = expected(twice, k);
+  for (const Isa isa : kIsas) {
+    if (!isa_available(isa)) continue;
+    std::vector<uint32_t> places;
+    std::vector<float> values, total(n, -1.0F);
+    CHECK(select_largest({x.data(), x.data(), total.data(), n}, k, places, values, isa).is_finite);
+    CHECK(places == want && total == twice);
+    for (size_t i = 0; i < want.size(); ++i) CHECK(values[i] == twice[want[i]]);
+  }
+}
+
 void check_not_finite() {
   for (const float wrong : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
     for (const uint64_t place : {uint64_t{0}, uint64_t{17}, uint64_t{99'999}}) {
@@ -96,7 +115,8 @@ void check_not_finite() {
         if (!isa_available(isa)) continue;
         std::vector<uint32_t> places;
         std::vector<float> values;
-        CHECK(!select_largest({x.data(), nullptr, nullptr, x.size()}, 10, places, values, isa).is_finite && places.empty());
+        CHECK(!select_largest({x.data(), nullptr, nullptr, x.size()}, 10, places, values, isa).is_finite &&
+              places.empty());
       }
     }
   }
@@ -110,7 +130,9 @@ int main() {
   for (const Kind& kind : kKinds) {
     for (const uint64_t n : sizes) {
       for (const uint64_t k : {uint64_t{1}, n / 1000, n / 100, n / 64, n / 10, n / 2, n - 1, n}) {
-        if (k >= 1 && k <= n) check_selection(kind, n, k);
+        if (k < 1 || k > n) continue;
+        check_selection(kind, n, k);
+        if (n < 100'000) check_sums(kind, n, k);
       }
     }
   }

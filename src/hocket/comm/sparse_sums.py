@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 
-@dataclass(frozen=True)
-class SparseOptions:
-    """The options of `sparse_all_reduce`, as they were given."""
+class SparseOptions(NamedTuple):
+    """The options of `sparse_all_reduce`, as they were given; a tuple, since each call makes one."""
 
     k: Any
     density: Any
@@ -68,7 +66,7 @@ def sparse_all_reduce(
         codec: `ElementCodec` of the messages; by default places are packed, and values are float32.
         nonfinite: "raise" refuses x with NaN or infinite elements, on all ranks. "pass" then sums all of x, so that
             they arrive on all ranks; residuals wait for the next step. A dense step does not look at the elements.
-        dense: whether x, with its residual, is summed as a whole: "auto" where it is faster, which the first six steps
+        dense: whether x, with its residual, is summed as a whole: "auto" where it is faster, which the first eight steps
             of each size find out; "never" or "always". The result tells (`is_dense`, `why`), and `state` counts.
         async_op: return at once with a work, whose wait() returns the result. Until then x and `state` must not be
             used.

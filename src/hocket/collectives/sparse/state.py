@@ -39,7 +39,7 @@ class SparseState:
         self.residual: NDArray[np.float32] | None = None
         self.num_steps = self.num_dense_steps = 0
         self._spare: NDArray[np.float32] | None = None
-        self._agreed: object = None
+        self._settled: Any = None
 
     def check(self, size: int) -> None:
         """Check that the residual is that of an array of a size.

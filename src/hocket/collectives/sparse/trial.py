@@ -9,10 +9,10 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-NUM_STEPS = 3
+NUM_STEPS = 4
 """Of each kind; the shortest counts, since disturbances only lengthen times."""
-_LEAST_GAIN = 1.05
-"""A sparse step must be so many times as fast: its sum comes late in part."""
+_LEAST_GAIN = 1.25
+"""A sparse step must be so many times as fast: its sum comes late in part, and few times are noisy."""
 NUM_WORDS = 2
 
 
@@ -22,16 +22,17 @@ class DenseTrial:
     Dense steps come first: they leave no residual, and the first steps of a training change most.
 
     Args:
-        mode: "auto" tries; "never" and "always" decide at once.
+        mode: "auto" tries; "never" and "always" decide without.
 
     Attributes:
-        decision: whether sums are dense; None: not decided yet.
+        decision: whether sums are dense; None: not decided yet, or not known to be so on all ranks.
         reason: of the decision.
     """
 
     def __init__(self, mode: str) -> None:
         self._seconds: dict[bool, list[float]] = {True: [], False: []}
-        self.decision: bool | None = {"never": False, "always": True}.get(mode)
+        self._mode = mode
+        self.decision: bool | None = False if mode == "never" else None
         self.reason = f"dense={mode!r}" if mode != "auto" else "the first steps are tried"
 
     @property
@@ -42,7 +43,9 @@ class DenseTrial:
     @property
     def is_dense(self) -> bool:
         """Whether the next step is dense."""
-        return len(self._seconds[True]) < NUM_STEPS if self.decision is None else self.decision
+        if self.decision is not None:
+            return self.decision
+        return self._mode == "always" or len(self._seconds[True]) < NUM_STEPS
 
     def words(self) -> NDArray[np.int64]:
         """Return this rank's times in nanoseconds, to be added up over the ranks before the decision."""
@@ -56,7 +59,9 @@ class DenseTrial:
             self._seconds[was_dense].append(seconds)
 
     def decide(self, words: NDArray[np.int64], num_ranks: int) -> None:
-        """Decide by the sums of all ranks' `words`, once the trial is over."""
+        """Decide by the sums of all ranks' `words`, once the trial is over; they agree about the mode."""
+        if self._mode == "always":
+            self.decision = True
         if self.decision is not None or not self.is_over:
             return
         dense_s, sparse_s = (each * 1e-9 / num_ranks for each in words.tolist())
