@@ -246,6 +246,7 @@ DEVIATIONS: list[dict[str, Any]] = [
     {"codec": hk.ElementCodec(values="int8")},
     {"nonfinite": "pass"},
     {"dense": "auto"},
+    {"op": "avg"},
 ]
 
 
@@ -324,6 +325,7 @@ def of_torch(name: str) -> Any:
         ({"k": 1, "x": "double"}, hk.UnsupportedDtype, ("torch.float64",)),
         ({"k": 1, "state": {}}, hk.InvalidType, ("SparseState", "dict")),
         ({"k": 1, "codec": "int8"}, hk.InvalidType, ("ElementCodec", "str")),
+        ({"k": 1, "op": "max"}, hk.InvalidArgument, ("op", "'max'", "sum", "avg")),
         ({"k": 1, "nonfinite": "drop"}, hk.InvalidArgument, ("nonfinite", "'drop'", *NONFINITE)),
         ({"k": 1, "dense": True}, hk.InvalidArgument, ("dense", "True", *DENSE)),
         ({"k": 1, "backend": "no_such"}, hk.BackendUnavailable, ("no_such",)),
@@ -341,7 +343,7 @@ def test_bad_input(options: dict[str, Any], error: type[Exception], names: tuple
 def test_options_are_those_of_the_interface() -> None:
     given = set(inspect.signature(hk.Communicator.sparse_all_reduce).parameters)
     assert given == {
-        "comm", "x", "k", "density", "state", "codec", "nonfinite", "dense", "async_op", "timeout", "backend",
+        "comm", "x", "k", "density", "state", "codec", "op", "nonfinite", "dense", "async_op", "timeout", "backend",
     }  # fmt: skip
 
 
@@ -414,6 +416,21 @@ def test_wrong_states_change_nothing(
     for factor in (0.0, float("inf"), float("nan")):
         with raises(hk.InvalidArgument, names=(repr(factor),)):
             state.scale(factor)
+
+
+@pytest.mark.parametrize("dense", DENSE)
+def test_averages(dense: str) -> None:
+    def program(comm: hk.Communicator) -> None:
+        state = hk.SparseState()
+        for step in range(12):
+            x = gradient(comm.rank, step, 500)
+            whole = x if state.residual is None else x + state.residual
+            comm.all_reduce(given := whole.copy())
+            found = comm.sparse_all_reduce(x, k=500, state=state, op="avg", dense=dense)
+            assert found.is_dense or dense != "always"
+            np.testing.assert_array_equal(x, given / np.float32(comm.size))
+
+    hk.simulate(program, 3, fabric=FABRIC)
 
 
 def test_all_elements_are_the_dense_sum() -> None:

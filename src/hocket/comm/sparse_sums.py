@@ -12,6 +12,7 @@ class SparseOptions(NamedTuple):
     density: Any
     state: Any
     codec: Any
+    op: Any
     nonfinite: Any
     dense: Any
     timeout: float | None
@@ -40,6 +41,7 @@ def sparse_all_reduce(
     density: float | None = None,
     state: Any = None,
     codec: Any = None,
+    op: str = "sum",
     nonfinite: str = "raise",
     dense: str = "auto",
     async_op: bool = False,
@@ -64,10 +66,11 @@ def sparse_all_reduce(
         density: their share of x instead, above 0 to 1.
         state: `SparseState` of x, with the residual. None: what is not sent is lost.
         codec: `ElementCodec` of the messages; by default places are packed, and values are float32.
+        op: "sum", or "avg": the sums are divided by the number of ranks at the end. Residuals are not.
         nonfinite: "raise" refuses x with NaN or infinite elements, on all ranks. "pass" then sums all of x, so that
             they arrive on all ranks; residuals wait for the next step. A dense step does not look at the elements.
-        dense: whether x, with its residual, is summed as a whole: "auto" where it is faster, which the first eight steps
-            of each size find out; "never" or "always". The result tells (`is_dense`, `why`), and `state` counts.
+        dense: whether x, with its residual, is summed as a whole: "auto" where it is faster, as the first eight steps
+            of each size tell; "never" or "always". The result tells (`is_dense`, `why`), and `state` counts.
         async_op: return at once with a work, whose wait() returns the result. Until then x and `state` must not be
             used.
         timeout: in seconds, of each message; None: that of the communicator.
@@ -94,5 +97,5 @@ def sparse_all_reduce(
         >>> x
         array([0.  , 0.75, 0.  , 1.  ], dtype=float32)
     """
-    options = SparseOptions(k, density, state, codec, nonfinite, dense, timeout, backend)
+    options = SparseOptions(k, density, state, codec, op, nonfinite, dense, timeout, backend)
     return comm._sparse_sums().all_reduce(x, options, async_op)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hocket.comm import Communicator
     from hocket.comm.steps import Background, Pending
 
+OPS = ("sum", "avg")
 NONFINITE = ("raise", "pass")
 DENSE = ("auto", "never", "always")
 
@@ -64,6 +65,7 @@ class _Request:
     size: int
     k: int
     codec: ElementCodec
+    op: str
     nonfinite: str
     dense: str
 
@@ -154,7 +156,7 @@ class _Settled:
 
     def all_reduce(self, x: Any) -> SparseSum:
         """Sum x."""
-        self._sums._comm.all_reduce(x, **self._how)
+        self._sums._comm.all_reduce(x, self._options.op, **self._how)
         state = self._options.state
         state.num_steps += 1
         state.num_dense_steps += 1
@@ -163,7 +165,9 @@ class _Settled:
 
 def _checked(size: int, options: SparseOptions) -> _Request:
     """Check the options of a sum of an array of a size."""
-    for name, value, known in (("nonfinite", options.nonfinite, NONFINITE), ("dense", options.dense, DENSE)):
+    for name, value, known in (
+        ("op", options.op, OPS), ("nonfinite", options.nonfinite, NONFINITE), ("dense", options.dense, DENSE)
+    ):  # fmt: skip
         if value not in known:
             raise InvalidArgument(f"{name} must be one of {', '.join(known)}, not {value!r}")
     if size >= 1 << 32:
@@ -175,7 +179,8 @@ def _checked(size: int, options: SparseOptions) -> _Request:
         if not isinstance(options.state, SparseState):
             raise InvalidType(f"state must be a SparseState, not {type(options.state).__name__}")
         options.state.check(size)
-    return _Request(size, _count(options.k, options.density, size), codec, options.nonfinite, options.dense)
+    k = _count(options.k, options.density, size)
+    return _Request(size, k, codec, options.op, options.nonfinite, options.dense)
 
 
 def _count(k: Any, density: Any, size: int) -> int:
@@ -214,24 +219,29 @@ def _sum(
         if num_unfit(words):
             if request.nonfinite == "raise":
                 _raise_not_finite(comm, total, "x" if state is None or not state.name else state.name, how)
-            yield comm.all_reduce(x, async_op=True, **how)  # the residual waits for a step with finite values
+            yield comm.all_reduce(
+                x, request.op, async_op=True, **how
+            )  # the residual waits for a step with finite values
             return _dense(state, "x is not finite on some rank")
         is_settled = is_dense or trial.is_dense
     if is_settled:
         if state is not None and state.residual is not None:
             x += state.residual
             state.residual = None
-        yield comm.all_reduce(x, async_op=True, **how)
+        yield comm.all_reduce(x, request.op, async_op=True, **how)
         trial.note(comm.wtime() - begin_s, was_dense=True)
         return _dense(state, trial.reason)
     assert own is not None
     done = yield from exchange(comm, own, request.size, request.k, counts, request.codec, **how)
     if state is not None:
         _settle(state, total, own, done.carried, done.total, done.lost)
+    values = done.total.values
+    if request.op == "avg":
+        values /= np.float32(comm.size)
     x.fill(0)
-    x[done.total.places] = done.total.values
+    x[done.total.places] = values
     trial.note(comm.wtime() - begin_s, was_dense=False)
-    return SparseSum(done.total.places, done.total.values, False, trial.reason, done.nbytes)
+    return SparseSum(done.total.places, values, False, trial.reason, done.nbytes)
 
 
 def _select(x: NDArray[np.float32], k: int, state: SparseState | None) -> tuple[NDArray[np.float32], Elements | None]:
