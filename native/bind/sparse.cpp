@@ -37,8 +37,8 @@ nb::object select(const Values& x, uint64_t k, const std::optional<Values>& adde
   need(added.has_value() == total.has_value(), "an array that is added needs one for the total");
   need(!added || (added->shape(0) == n && total->shape(0) == n), "the arrays have different sizes");
   const Input in{x.data(), added ? added->data() : nullptr, total ? total->data() : nullptr, n};
-  std::vector<uint32_t> places;
-  std::vector<float> values;
+  Buffer<uint32_t> places;
+  Buffer<float> values;
   Selected found;
   {
     const nb::gil_scoped_release released;

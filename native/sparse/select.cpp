@@ -92,7 +92,7 @@ uint32_t threshold_by_histograms(const float* x, uint64_t n, uint64_t k) {
 // Brings the elements that are selected, of those noted by a pass, to the front; adds the first equal ones if they are
 // not among them. Returns their number.
 uint64_t keep(const float* x, uint64_t n, uint32_t threshold, uint64_t num_equal, uint32_t low,
-              std::vector<uint32_t>& places, std::vector<float>& values, uint64_t num_noted) {
+              Buffer<uint32_t>& places, Buffer<float>& values, uint64_t num_noted) {
   uint64_t num_kept = 0;
   if (threshold > low) {
     uint64_t left = num_equal;
@@ -141,12 +141,11 @@ SelectPass pass_of(Isa isa) {
 
 }  // namespace
 
-Selected select_largest(const Input& in, uint64_t k, std::vector<uint32_t>& places, std::vector<float>& values) {
+Selected select_largest(const Input& in, uint64_t k, Buffer<uint32_t>& places, Buffer<float>& values) {
   return select_largest(in, k, places, values, active_isa_kind());
 }
 
-Selected select_largest(const Input& in, uint64_t k, std::vector<uint32_t>& places, std::vector<float>& values,
-                        Isa isa) {
+Selected select_largest(const Input& in, uint64_t k, Buffer<uint32_t>& places, Buffer<float>& values, Isa isa) {
   const SelectPass pass = pass_of(isa);
   const uint64_t n = in.n;
   Bounds bounds = bounds_by_sample(in, k);

@@ -3,12 +3,33 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "reduce/reduce.hpp"
 #include "sparse/pass.hpp"
 
 namespace hocket {
+
+// Leaves new elements as they are: they are written next, and zeros would cost a pass over them.
+template <typename T>
+struct Unset : std::allocator<T> {
+  template <typename U>
+  struct rebind {
+    using other = Unset<U>;
+  };
+  template <typename U>
+  void construct(U* place) noexcept {
+    ::new (static_cast<void*>(place)) U;
+  }
+  template <typename U, typename... Arguments>
+  void construct(U* place, Arguments&&... arguments) {
+    ::new (static_cast<void*>(place)) U(std::forward<Arguments>(arguments)...);
+  }
+};
+template <typename T>
+using Buffer = std::vector<T, Unset<T>>;
 
 // What is above and at a threshold.
 struct Selected {
@@ -29,10 +50,9 @@ struct Selected {
 // the elements above and at either, and notes all above the lower one. The threshold is then one of the
 // two, or among those few noted elements that lie between them (as in Floyd and Rivest's SELECT, CACM 18(3), 1975). If
 // the margin was too small, histograms of the bits of the magnitudes give the threshold, in three passes.
-Selected select_largest(const Input& in, uint64_t k, std::vector<uint32_t>& places, std::vector<float>& values);
+Selected select_largest(const Input& in, uint64_t k, Buffer<uint32_t>& places, Buffer<float>& values);
 
 // The same by the pass of one instruction set, which must be available.
-Selected select_largest(const Input& in, uint64_t k, std::vector<uint32_t>& places, std::vector<float>& values,
-                        Isa isa);
+Selected select_largest(const Input& in, uint64_t k, Buffer<uint32_t>& places, Buffer<float>& values, Isa isa);
 
 }  // namespace hocket

@@ -343,7 +343,8 @@ def test_bad_input(options: dict[str, Any], error: type[Exception], names: tuple
 def test_options_are_those_of_the_interface() -> None:
     given = set(inspect.signature(hk.Communicator.sparse_all_reduce).parameters)
     assert given == {
-        "comm", "x", "k", "density", "state", "codec", "op", "nonfinite", "dense", "async_op", "timeout", "backend",
+        "comm", "x", "k", "density", "state", "codec", "algorithm", "op", "nonfinite", "dense",
+        "async_op", "timeout", "backend",
     }  # fmt: skip
 
 

@@ -72,10 +72,11 @@ void check_selection(const Kind& kind, uint64_t n, uint64_t k) {
   }
   for (const Isa isa : kIsas) {
     if (!isa_available(isa)) continue;
-    std::vector<uint32_t> places;
-    std::vector<float> values;
+    Buffer<uint32_t> places;
+    Buffer<float> values;
     const Selected found = select_largest({x.data(), nullptr, nullptr, n}, k, places, values, isa);
-    bool is_right = found.is_finite && places == want && values.size() == want.size() && found.threshold == threshold;
+    bool is_right = found.is_finite && std::equal(places.begin(), places.end(), want.begin(), want.end()) &&
+                    values.size() == want.size() && found.threshold == threshold;
     for (size_t i = 0; is_right && i < want.size(); ++i) is_right = values[i] == x[want[i]];
     uint64_t num_above = 0;
     for (const float each : x) num_above += std::fabs(each) > threshold;
@@ -98,10 +99,11 @@ void check_sums(const Kind& kind, uint64_t n, uint64_t k) {
   const std::vector<uint32_t> want = expected(twice, k);
   for (const Isa isa : kIsas) {
     if (!isa_available(isa)) continue;
-    std::vector<uint32_t> places;
-    std::vector<float> values, total(n, -1.0F);
+    Buffer<uint32_t> places;
+    Buffer<float> values;
+    std::vector<float> total(n, -1.0F);
     CHECK(select_largest({x.data(), x.data(), total.data(), n}, k, places, values, isa).is_finite);
-    CHECK(places == want && total == twice);
+    CHECK(std::equal(places.begin(), places.end(), want.begin(), want.end()) && total == twice);
     for (size_t i = 0; i < want.size(); ++i) CHECK(values[i] == twice[want[i]]);
   }
 }
@@ -113,8 +115,8 @@ void check_not_finite() {
       x[place] = wrong;
       for (const Isa isa : kIsas) {
         if (!isa_available(isa)) continue;
-        std::vector<uint32_t> places;
-        std::vector<float> values;
+        Buffer<uint32_t> places;
+        Buffer<float> values;
         CHECK(!select_largest({x.data(), nullptr, nullptr, x.size()}, 10, places, values, isa).is_finite &&
               places.empty());
       }

@@ -12,6 +12,7 @@ class SparseOptions(NamedTuple):
     density: Any
     state: Any
     codec: Any
+    algorithm: Any
     op: Any
     nonfinite: Any
     dense: Any
@@ -41,6 +42,7 @@ def sparse_all_reduce(
     density: float | None = None,
     state: Any = None,
     codec: Any = None,
+    algorithm: str = "exact",
     op: str = "sum",
     nonfinite: str = "raise",
     dense: str = "auto",
@@ -66,6 +68,9 @@ def sparse_all_reduce(
         density: their share of x instead, above 0 to 1.
         state: `SparseState` of x, with the residual. None: what is not sent is lost.
         codec: `ElementCodec` of the messages; by default places are packed, and values are float32.
+        algorithm: "exact"; or, to compare with, what others have published: "ok-topk" (thresholds are found every 32
+            steps only), "topk-a", "topk-dsa", "gtopk", "gaussian-k". Of these only "exact" and "gtopk" have at most k
+            elements in the result.
         op: "sum", or "avg": the sums are divided by the number of ranks at the end. Residuals are not.
         nonfinite: "raise" refuses x with NaN or infinite elements, on all ranks. "pass" then sums all of x, so that
             they arrive on all ranks; residuals wait for the next step. A dense step does not look at the elements.
@@ -97,5 +102,5 @@ def sparse_all_reduce(
         >>> x
         array([0.  , 0.75, 0.  , 1.  ], dtype=float32)
     """
-    options = SparseOptions(k, density, state, codec, op, nonfinite, dense, timeout, backend)
+    options = SparseOptions(k, density, state, codec, algorithm, op, nonfinite, dense, timeout, backend)
     return comm._sparse_sums().all_reduce(x, options, async_op)

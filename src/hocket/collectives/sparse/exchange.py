@@ -68,44 +68,63 @@ def exchange(
         how: timeout and backend, as for `Communicator.all_reduce`.
     """
     cuts = yield from cut_regions(comm, own.places, size, counts, **how)
-    sums, carried, sent_nbytes = yield from _add(comm, own, cuts, codec, **how)
+    sums, carried, sent_nbytes = yield from scatter_and_add(comm, own, cuts, codec, **how)
     kept = yield from _largest(comm, sums, k, **how)
-    message, _, rounded = _encoded(kept, np.array([len(kept.places)]), cuts[comm.rank : comm.rank + 1], codec)
+    message, _, rounded = encoded(kept, np.array([len(kept.places)]), cuts[comm.rank : comm.rank + 1], codec)
     lost = Elements(kept.places, kept.values - rounded) if codec.rounds else None
-    total = yield from _gather(comm, message, cuts, codec, **how)
+    out, nbytes = yield from gather(comm, message, **how)
+    edges = cuts.tolist()
+    parts = [
+        decoded(each, edges[rank], edges[rank + 1], codec, rank) for rank, each in enumerate(parts_of(out, nbytes))
+    ]
+    total = Elements(np.concatenate([each.places for each in parts]), np.concatenate([each.values for each in parts]))
     return Exchanged(total, carried, lost, (sent_nbytes, len(message) * (comm.size > 1)))
 
 
-def _encoded(
+def encoded(
     elements: Elements, ends: NDArray[np.int64], firsts: NDArray[np.int64], codec: ElementCodec
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.float32]]:
+    """Return the messages of parts of elements, one after the other, their numbers of bytes, and the values in them.
+
+    Args:
+        elements: all of them.
+        ends: number of elements before the end of each part.
+        firsts: first place of each part's region.
+        codec: of the messages.
+    """
     return _native.encode_elements(elements.places, elements.values, ends, firsts, *codec.numbers)
 
 
-def _decoded(message: NDArray[np.uint8], first: int, last: int, codec: ElementCodec, rank: int) -> Elements:
+def decoded(message: NDArray[np.uint8], first: int, last: int, codec: ElementCodec, rank: int) -> Elements:
+    """Return the elements of a message.
+
+    Raises:
+        WrongResult: it is not one of elements with places from `first` to below `last`.
+    """
     found = _native.decode_elements(message, first, last, *codec.numbers)
     if found is None:
         raise WrongResult(f"the message of rank {rank} in a sparse sum is damaged, or from another version of hocket")
     return Elements(*found)
 
 
-def _parts(message: NDArray[np.uint8], nbytes: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+def parts_of(message: NDArray[np.uint8], nbytes: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+    """Return messages that came one after the other."""
     return np.split(message, np.cumsum(nbytes)[:-1])
 
 
-def _add(
+def scatter_and_add(
     comm: Communicator, own: Elements, cuts: NDArray[np.int64], codec: ElementCodec, **how: Any
 ) -> Generator[Pending, None, tuple[Elements, NDArray[np.float32], int]]:
     """Send elements to the ranks of their regions; return the sums of this rank's region, added in the order of
     ranks."""
     ends = np.searchsorted(own.places, cuts[1:])
-    message, nbytes, carried = _encoded(own, ends, cuts[:-1], codec)
+    message, nbytes, carried = encoded(own, ends, cuts[:-1], codec)
     out_nbytes = np.empty_like(nbytes)
     yield comm.all_to_all(out_nbytes, nbytes, async_op=True, **how)
     out = np.empty(int(out_nbytes.sum()), np.uint8)
     yield comm.all_to_allv(out, message, out_nbytes.tolist(), nbytes.tolist(), async_op=True, **how)
     first, last = cuts[comm.rank : comm.rank + 2].tolist()
-    parts = [_decoded(each, first, last, codec, rank) for rank, each in enumerate(_parts(out, out_nbytes))]
+    parts = [decoded(each, first, last, codec, rank) for rank, each in enumerate(parts_of(out, out_nbytes))]
     sums = Elements(*_native.add_elements([(each.places, each.values) for each in parts]))
     return sums, carried, int(nbytes.sum() - nbytes[comm.rank])
 
@@ -122,10 +141,10 @@ def _largest(comm: Communicator, sums: Elements, k: int, **how: Any) -> Generato
     return Elements(sums.places[is_kept], sums.values[is_kept])
 
 
-def _gather(
-    comm: Communicator, message: NDArray[np.uint8], cuts: NDArray[np.int64], codec: ElementCodec, **how: Any
-) -> Generator[Pending, None, Elements]:
-    """Give all ranks all parts."""
+def gather(
+    comm: Communicator, message: NDArray[np.uint8], **how: Any
+) -> Generator[Pending, None, tuple[NDArray[np.uint8], NDArray[np.int64]]]:
+    """Give all ranks the messages of all ranks, one after the other, and their numbers of bytes."""
     nbytes = np.empty(comm.size, np.int64)
     yield comm.all_gather(nbytes, np.array([len(message)], np.int64), async_op=True, **how)
     if comm.num_hosts == 1 and not comm.is_virtual and how.get("backend", "shm") == "shm" and "shm" in comm.backends:
@@ -133,6 +152,4 @@ def _gather(
         yield comm.all_gatherv(out, message, nbytes.tolist(), async_op=True, **how)
     else:
         out = yield from all_gather_parts(comm, message, nbytes, **how)
-    edges = cuts.tolist()
-    parts = [_decoded(each, edges[rank], edges[rank + 1], codec, rank) for rank, each in enumerate(_parts(out, nbytes))]
-    return Elements(np.concatenate([each.places for each in parts]), np.concatenate([each.values for each in parts]))
+    return out, nbytes

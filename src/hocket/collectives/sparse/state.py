@@ -40,6 +40,7 @@ class SparseState:
         self.num_steps = self.num_dense_steps = 0
         self._spare: NDArray[np.float32] | None = None
         self._settled: Any = None
+        self._memory: dict[str, Any] = {}
 
     def check(self, size: int) -> None:
         """Check that the residual is that of an array of a size.

@@ -13,6 +13,7 @@ from hocket import _native
 from hocket.collectives.sparse.control import NUM_WORDS, control_words, do_agree, num_unfit
 from hocket.collectives.sparse.elements import ElementCodec, Elements
 from hocket.collectives.sparse.exchange import exchange
+from hocket.collectives.sparse.published import PUBLISHED
 from hocket.collectives.sparse.regions import count_first
 from hocket.collectives.sparse.state import SparseState
 from hocket.collectives.sparse.trial import DenseTrial
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from hocket.comm import Communicator
     from hocket.comm.steps import Background, Pending
 
+ALGORITHMS = ("exact", *PUBLISHED)
 OPS = ("sum", "avg")
 NONFINITE = ("raise", "pass")
 DENSE = ("auto", "never", "always")
@@ -65,6 +67,7 @@ class _Request:
     size: int
     k: int
     codec: ElementCodec
+    algorithm: str
     op: str
     nonfinite: str
     dense: str
@@ -165,9 +168,9 @@ class _Settled:
 
 def _checked(size: int, options: SparseOptions) -> _Request:
     """Check the options of a sum of an array of a size."""
-    for name, value, known in (
-        ("op", options.op, OPS), ("nonfinite", options.nonfinite, NONFINITE), ("dense", options.dense, DENSE)
-    ):  # fmt: skip
+    choices = {"algorithm": ALGORITHMS, "op": OPS, "nonfinite": NONFINITE, "dense": DENSE}
+    for name, known in choices.items():
+        value = getattr(options, name)
         if value not in known:
             raise InvalidArgument(f"{name} must be one of {', '.join(known)}, not {value!r}")
     if size >= 1 << 32:
@@ -180,7 +183,9 @@ def _checked(size: int, options: SparseOptions) -> _Request:
             raise InvalidType(f"state must be a SparseState, not {type(options.state).__name__}")
         options.state.check(size)
     k = _count(options.k, options.density, size)
-    return _Request(size, k, codec, options.op, options.nonfinite, options.dense)
+    if options.algorithm != "exact" and codec.rounds:
+        raise InvalidArgument(f"values of {options.algorithm} are sent as float32, not as {codec.values}")
+    return _Request(size, k, codec, options.algorithm, options.op, options.nonfinite, options.dense)
 
 
 def _count(k: Any, density: Any, size: int) -> int:
@@ -208,7 +213,7 @@ def _sum(
     is_settled = trial.decision is True  # all ranks know it, and a rank that deviates is found by the all_reduce
     if not is_settled:
         is_dense = trial.is_dense
-        total, own = (x, None) if is_dense else _select(x, request.k, state)
+        total, own = (x, None) if is_dense else _select(x, request, state)
         unfit = own is None and not is_dense
         words = np.concatenate((control_words(request, unfit), trial.words()))
         places = np.empty(0, np.uint32) if own is None else own.places
@@ -232,7 +237,12 @@ def _sum(
         trial.note(comm.wtime() - begin_s, was_dense=True)
         return _dense(state, trial.reason)
     assert own is not None
-    done = yield from exchange(comm, own, request.size, request.k, counts, request.codec, **how)
+    if request.algorithm == "exact":
+        done = yield from exchange(comm, own, request.size, request.k, counts, request.codec, **how)
+    else:
+        memory = {} if state is None else state._memory
+        published = PUBLISHED[request.algorithm]
+        done = yield from published.exchange(comm, own, request.size, request.k, request.codec, memory, **how)
     if state is not None:
         _settle(state, total, own, done.carried, done.total, done.lost)
     values = done.total.values
@@ -244,16 +254,24 @@ def _sum(
     return SparseSum(done.total.places, values, False, trial.reason, done.nbytes)
 
 
-def _select(x: NDArray[np.float32], k: int, state: SparseState | None) -> tuple[NDArray[np.float32], Elements | None]:
+def _select(
+    x: NDArray[np.float32], request: _Request, state: SparseState | None
+) -> tuple[NDArray[np.float32], Elements | None]:
     """Return the array with its residual, and the elements to send; None if some element is not finite."""
+    if request.algorithm != "exact":
+        total = x + state.residual if state is not None and state.residual is not None else x.copy()
+        if not np.isfinite(total).all():
+            return total, None
+        memory = {} if state is None else state._memory
+        return total, PUBLISHED[request.algorithm].select(total, request.k, memory)
     if state is None or state.residual is None:
         total = x if state is None else x.copy()
-        found = _native.select_largest(x, k)
+        found = _native.select_largest(x, request.k)
     else:
         if state._spare is None or len(state._spare) != len(x):
             state._spare = np.empty_like(x)
         total = state._spare
-        found = _native.select_largest(x, k, state.residual, total)
+        found = _native.select_largest(x, request.k, state.residual, total)
     return total, None if found is None else Elements(found[0], found[1])
 
 
