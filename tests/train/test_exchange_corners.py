@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 import hocket as hk
 from hocket.comm import Communicator
 from hocket.errors import InvalidArgument, InvalidModel, InvalidState
-from hocket.train import GradientExchange
+from hocket.train import GradientExchange, gradient_engines
 from hocket.train.engines.servers.optimizers import TorchServedOptimizer
 from hocket.train.engines.servers.refused import Refused
 from hocket.train.engines.servers.updates import Updates
@@ -61,6 +61,12 @@ def _inferred() -> nn.Module:
         return nn.Linear(2, 2)
 
 
+def _with_an_expanded_buffer() -> nn.Module:
+    model = nn.Linear(2, 2)
+    model.register_buffer("mask", torch.ones(1).expand(3))
+    return model
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
     "wrapped": (lambda: nn.parallel.DistributedDataParallel(nn.Linear(2, 2)), ("DistributedDataParallel",)),
     "part wrapped": (
@@ -70,6 +76,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
     "sharded": (_sharded, ("weight", "DTensor")),
     "without values": (lambda: nn.Linear(2, 2, device="meta"), ("weight", "'meta'")),
     "without shapes": (lambda: nn.LazyLinear(2), ("weight",)),
+    "expanded": (_with_an_expanded_buffer, ("mask", "mask.contiguous")),
     "made for inference": (_inferred, ("weight", "torch.inference_mode")),
 }
 
@@ -290,3 +297,133 @@ def _raising(comm: Communicator, name: str) -> tuple[str, float]:
 def test_an_error_in_a_loop_waits_for_no_other_rank(name: str) -> None:
     kind, seconds = hk.spawn(_raising, 2, name, timeout=120)[1]
     assert kind == "ZeroDivisionError" and seconds < scaled(7)
+
+
+def _two_exchanges(comm: Communicator, engines: list[str]) -> None:
+    """Ranks compute the gradients of two models in one backward pass, in different orders, and not all of them."""
+    for name in engines:
+        one = nn.ModuleDict({"stem": nn.Linear(2, 2), "head": nn.Linear(2, 2)})
+        two = nn.Linear(2, 2)
+        with (
+            GradientExchange(one, comm, name, timeout=scaled(20)),
+            GradientExchange(two, comm, name, timeout=scaled(20)),
+        ):
+            y = two(one["stem"](torch.ones(1, 2)))
+            if comm.rank == 0:
+                y = one["head"](y)
+            y.sum().backward()
+            losses = [one["stem"].weight.sum(), two.weight.sum() * 3]
+            (losses[comm.rank] + losses[1 - comm.rank]).backward()
+        for each in (*one.parameters(), *two.parameters()):
+            rows = comm.all_gather_object(each.grad)
+            assert torch.equal(rows[0], rows[1]), name
+
+
+@pytest.mark.own_ranks
+def test_two_exchanges_in_one_backward_pass() -> None:
+    hk.spawn(_two_exchanges, 2, summing(), timeout=150)
+
+
+def _large_halves(comm: Communicator, engines: list[str]) -> None:
+    for name in engines:
+        model = nn.ParameterList([torch.zeros(3, dtype=torch.float16)])
+        with GradientExchange(model, comm, name):
+            for _ in range(2):
+                model.zero_grad()
+                (model[0] * 40_000).sum().backward()
+                assert model[0].grad is not None and model[0].grad.tolist() == [40_000.0] * 3, name
+
+
+@pytest.mark.own_ranks
+def test_means_of_halves_whose_sum_is_too_large() -> None:
+    hk.spawn(_large_halves, 2, summing(), timeout=100)
+
+
+def _only_empty_parameters(comm: Communicator) -> None:
+    for name in gradient_engines():
+        model = nn.ParameterList([torch.zeros(0), torch.zeros(0, 3)])
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        options = {"optimizer": optimizer} if name not in summing() else {}
+        with GradientExchange(model, comm, name, **options):
+            sum(each.sum() for each in model).backward()  # type: ignore[union-attr]
+            optimizer.step()
+
+
+@pytest.mark.own_ranks
+def test_parameters_without_elements() -> None:
+    hk.spawn(_only_empty_parameters, 2, timeout=100)
+
+
+Deviation = Callable[[list[nn.Parameter], int], torch.optim.Optimizer]
+
+
+def _other_groups(parameters: list[nn.Parameter], rank: int) -> torch.optim.Optimizer:
+    first, second = parameters if rank == 0 else parameters[::-1]
+    return torch.optim.SGD([{"params": [first], "lr": 1.0}, {"params": [second], "lr": 8.0}])
+
+
+def _other_state(parameters: list[nn.Parameter], rank: int) -> torch.optim.Optimizer:
+    optimizer = torch.optim.SGD(parameters, 1.0, momentum=0.5)
+    for each in parameters:
+        optimizer.state[each]["momentum_buffer"] = torch.full((3,), 8.0 * (rank + 1))
+    return optimizer
+
+
+def _no_state(parameters: list[nn.Parameter], rank: int) -> torch.optim.Optimizer:
+    optimizer = _other_state(parameters, 0)
+    if rank == 1:
+        optimizer.state.clear()
+    return optimizer
+
+
+def _other_rate(parameters: list[nn.Parameter], rank: int) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, 1.0 + rank)
+
+
+def _other_class(parameters: list[nn.Parameter], rank: int) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, 1.0) if rank == 0 else torch.optim.Adam(parameters, 1.0)
+
+
+DEVIATIONS: dict[str, tuple[Deviation, tuple[str, ...]]] = {
+    "groups": (_other_groups, ("groups_of_the_optimizer", "number 0", "'0'", "'1'", "rank 1")),
+    "state": (_other_state, ("state_of_the_optimizer", "momentum_buffer", "0", "rank 1")),
+    "no state": (_no_state, ("state_of_the_optimizer", "0", "missing", "rank 1")),
+    "rate": (_other_rate, ("settings_of_the_optimizer", "lr", "1.0", "2.0", "rank 1")),
+    "class": (_other_class, ("optimizer", "'SGD'", "'Adam'", "rank 1")),
+}
+
+
+def _deviating(comm: Communicator, deviation: Deviation, name: str) -> tuple[str, str]:
+    model = nn.ParameterList([torch.zeros(3), torch.zeros(3)])
+    optimizer = deviation(list(model.parameters()), comm.rank)
+    return refusal(lambda: GradientExchange(model, comm, name, optimizer=optimizer, num_servers=2))
+
+
+@pytest.mark.parametrize("what", DEVIATIONS)
+@pytest.mark.parametrize("name", sorted({*gradient_engines()} - {*summing()}))
+def test_optimizers_that_differ_are_refused(name: str, what: str) -> None:
+    deviation, names = DEVIATIONS[what]
+    for kind, told in hk.spawn(_deviating, 2, deviation, name, timeout=60):
+        assert kind == "InvalidArgument" and len(told) < 400
+        assert_names(told, *names)
+
+
+def _another_last_layer(comm: Communicator) -> tuple[str, str]:
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(80)), nn.Linear(4, 3 + comm.rank))
+    return refusal(lambda: GradientExchange(model, comm))
+
+
+def test_of_many_parameters_the_one_that_differs_is_named() -> None:
+    for kind, told in hk.spawn(_another_last_layer, 2, timeout=60):
+        assert kind == "InvalidArgument" and len(told) < 400
+        assert_names(told, "number 160", "'80.weight'", "rank 1")
+
+
+def test_an_optimizer_with_other_parameters() -> None:
+    model, other = nn.Linear(2, 2), nn.Linear(5, 3)
+    optimizer = torch.optim.SGD([*model.parameters(), *other.parameters()], 0.1)
+    with hk.init() as comm:
+        with raises(InvalidArgument, names=("SGD", "2", "(3, 5)")):
+            GradientExchange(model, comm, optimizer=optimizer)
+        other.requires_grad_(False)
+        GradientExchange(model, comm, optimizer=optimizer).close()

@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -121,6 +122,10 @@ def test_classes_of_types_are_chosen_for_apart() -> None:
     assert best(policy, "all_reduce", 64, "half") == "mpi"
 
 
+def with_high(rows: tuple[Row, ...], high: float) -> tuple[Row, ...]:
+    return replace(rows[0], high=high), *rows[1:]
+
+
 @pytest.mark.parametrize(
     ("rows", "order", "chosen"),
     [
@@ -138,6 +143,8 @@ def test_classes_of_types_are_chosen_for_apart() -> None:
         (of_two(1.04, 1.0, busy=(1.5, 1.5)), ["shm", "mpi"], "shm"),  # the loss is as large
         (of_two(1.0, 1.0, busy=(1.52, 1.5)), ["shm", "mpi"], "shm"),
         (of_two(1.0, 2.0, busy=(9.0, 2.0)), ["shm", "mpi"], "shm"),  # faster alone counts more
+        (with_high(of_two(1.0, 1.0), 1.3), ["shm", "mpi"], "mpi"),  # shm is as fast, but slow now and then
+        (with_high(of_two(1.0, 1.0), 1.09), ["shm", "mpi"], "shm"),
     ],
 )
 def test_the_first_stays_unless_another_is_faster(rows: tuple[Row, ...], order: list[str], chosen: str) -> None:

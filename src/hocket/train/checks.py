@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 from hocket.comm import Communicator
@@ -35,9 +36,23 @@ def check_alike(comm: Communicator, **options: Any) -> None:
         values = [each.get(name) for each in of_ranks]
         for rank, value in enumerate(values):
             if value != values[0]:
-                raise InvalidArgument(
-                    f"{name} must be equal on all ranks; it is {values[0]!r} on rank 0 and {value!r} on rank {rank}"
-                )
+                raise InvalidArgument(f"{name} must be equal on all ranks; {_difference(values[0], value, rank)}")
+
+
+_MISSING = object()
+
+
+def _difference(first: Any, other: Any, rank: int, place: str = "it") -> str:
+    """Return what differs: of two lists or dictionaries the first items that do, not all of them."""
+    if isinstance(first, list) and isinstance(other, list):
+        named = {f"number {place}": pair for place, pair in enumerate(zip_longest(first, other, fillvalue=_MISSING))}
+    elif isinstance(first, dict) and isinstance(other, dict):
+        named = {name: (first.get(name, _MISSING), other.get(name, _MISSING)) for name in (*first, *other)}
+    else:
+        values = ["missing" if each is _MISSING else repr(each) for each in (first, other)]
+        return f"{place} is {values[0]} on rank 0 and {values[1]} on rank {rank}"
+    name, pair = next((name, pair) for name, pair in named.items() if pair[0] is not pair[1] and pair[0] != pair[1])
+    return _difference(*pair, rank, name if place == "it" else f"{place}, {name}")
 
 
 def name_ranks(ranks: Sequence[int]) -> str:

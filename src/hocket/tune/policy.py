@@ -33,6 +33,9 @@ from hocket.tune.table import Table, TableRow, TableRule
 # lower ends of intervals are reliable.
 _LEAST_GAIN = 0.05
 _CLEAR_GAIN = 0.25
+# Of those that are as fast, one whose interval ends further above its median than another's by this is not taken: it is
+# slow now and then, and a program waits for the slowest of its operations.
+_UNSTEADY = 0.1
 # Messages are matched within one library, but sender and receiver may see different sizes, like the ranks of an
 # all_to_allv. Such an operation therefore has one choice for all sizes (R8), made at this size.
 _ONE_CHOICE = {"send": 64 << 10, "recv": 64 << 10, "all_to_allv": 256 << 10}
@@ -48,9 +51,9 @@ Sizes = Mapping[int, Mapping[str, TableRow]]
 class TablePolicy(Policy):
     """A policy that chooses, for each operation, the backend with the shortest time at the nearest measured size.
 
-    If none is clearly faster, it chooses the one that slows down less beside a busy second backend, and then the one
-    that the model prefers. Without measurements, the model decides. An operation with counts uses the choice of the
-    same operation with equal blocks, at the mean size of its blocks.
+    If none is clearly faster, it chooses the one that slows down less beside a busy second backend, then one that is
+    not slow now and then, and then the one that the model prefers. Without measurements, the model decides. An
+    operation with counts uses the choice of the same operation with equal blocks, at the mean size of its blocks.
 
     Examples:
         >>> machine = hk.tune.Machine("a processor", 2, 1, {"shm": "shared memory"})
@@ -257,10 +260,12 @@ class TablePolicy(Policy):
         while left:
             best = min(left, key=lambda name: rows[name].seconds)
             equal = [name for name in left if not _is_faster(rows[best], rows[name])]
+            steady = min(map(_excess, (rows[name] for name in equal))) + _UNSTEADY
             chosen = min(
                 equal,
                 key=lambda name: (
                     self._slowdown_when_busy(rows[name]),
+                    _excess(rows[name]) > steady,
                     name != kept,
                     modelled.index(rows[name].backend),
                     rows[name].algorithm != "",  # a library's own algorithm before an equal schedule
@@ -378,6 +383,11 @@ def _unmeasured(carrier: str) -> RankedCarrier:
 def _is_faster(row: TableRow, other: TableRow) -> bool:
     is_clear = row.seconds < other.low or row.low * (1 + _CLEAR_GAIN) < other.low
     return row.seconds * (1 + _LEAST_GAIN) < other.seconds and is_clear
+
+
+def _excess(row: TableRow) -> float:
+    """Return the distance from the median to the end of the interval, as a share of the median."""
+    return row.high / row.seconds - 1 if row.seconds else 0.0
 
 
 def carry_over(row: TableRow, group: Group, table: Table) -> TableRow | None:

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from hashlib import sha256
 from typing import Any
 
 import torch
@@ -35,7 +36,8 @@ class GradientExchange:
         model: the module; all ranks begin with the parameters and buffers of rank 0.
         comm: a communicator of all ranks; the engine makes its own ones from it.
         engine: name of an engine: see `gradient_engines`.
-        optimizer: optimizer of the model's parameters; only engines that change the parameters need it.
+        optimizer: optimizer of the model's parameters; only engines that change the parameters need it. Others check
+            that it has no parameters but the model's.
         exact: add the ranks' gradients in the order of ranks, each rounded to its type.
         timeout: timeout of every wait, in seconds; None: that of the communicator.
         options: options of the engine, such as ``num_servers=2``.
@@ -50,7 +52,8 @@ class GradientExchange:
             as DistributedDataParallel does.
         InvalidState: the model has an exchange that is not closed, or `torch.inference_mode` is on.
         InvalidArgument: there is no such engine or option; ranks differ in engine, options, parameters, buffers or
-            settings of the optimizer; or the optimizer cannot be on servers. Raised before anything is sent but this.
+            settings, groups or state of the optimizer; or the optimizer cannot be on servers, or has other parameters.
+            Raised before anything is sent but this.
 
     Examples:
         >>> import torch
@@ -85,11 +88,13 @@ class GradientExchange:
         named = trained.named
         if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
             raise InvalidType(f"optimizer must be a torch optimizer, not {type(optimizer).__name__}")
-        settings = ""
+        settings: dict[str, Any] = {}
         if choice.updates:
             if optimizer is None:
                 raise InvalidArgument(f"engine {engine!r} changes the parameters itself: pass optimizer=")
-            settings = _settings(optimizer, list(named.values()))
+            settings = _settings(optimizer, named)
+        elif optimizer is not None:
+            _check_has_no_others(optimizer, named)
         _check_has_no_exchange(named, optimizer if choice.updates else None)
         tensors = [TensorSpec(name, tuple(each.shape), each.dtype) for name, each in named.items()]
         others = {**dict(model.named_parameters()), **dict(model.named_buffers())}
@@ -100,7 +105,7 @@ class GradientExchange:
             options=options,
             parameters=tensors,
             buffers=[(name, tuple(each.shape), each.dtype) for name, each in others.items() if name not in named],
-            optimizer=settings,
+            **settings,
         )
         with torch.no_grad():
             for tensor in [*model.parameters(), *model.buffers()]:
@@ -150,8 +155,8 @@ class GradientExchange:
         self._form.hooks.clear()
 
 
-def _settings(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> str:
-    """Return the kind and the settings of an optimizer that is to be on servers.
+def _settings(optimizer: torch.optim.Optimizer, named: dict[str, nn.Parameter]) -> dict[str, Any]:
+    """Return what must be equal on all ranks of an optimizer that is to be on servers.
 
     Raises:
         InvalidArgument: it cannot be there.
@@ -165,8 +170,42 @@ def _settings(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) 
     if isinstance(optimizer, torch.optim.SparseAdam):
         raise InvalidArgument("SparseAdam takes sparse gradients only, which no engine exchanges: use Adam")
     served = TorchServedOptimizer(optimizer)
-    served.check(parameters)
-    return f"{type(optimizer).__name__} {served.settings()}"
+    served.check(list(named.values()))
+    names = {id(each): name for name, each in named.items()}
+    return {
+        "optimizer": type(optimizer).__name__,
+        "settings_of_the_optimizer": served.group_settings(),
+        "groups_of_the_optimizer": [[names[id(each)] for each in group["params"]] for group in optimizer.param_groups],
+        # The state of a parameter comes to its server from the rank that starts the server.
+        "state_of_the_optimizer": {
+            names[id(parameter)]: {name: _digest(value) for name, value in state.items()}
+            for parameter, state in optimizer.state.items()
+        },
+    }
+
+
+def _digest(value: Any) -> str:
+    """Return a text that is equal for equal values of an optimizer's state."""
+    if not isinstance(value, torch.Tensor):
+        return repr(value)
+    content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)} {sha256(content).hexdigest()[:16]}"
+
+
+def _check_has_no_others(optimizer: torch.optim.Optimizer, named: dict[str, nn.Parameter]) -> None:
+    """Check that an optimizer trains nothing whose gradients would stay those of each rank."""
+    own = {id(each) for each in named.values()}
+    others = [
+        tuple(each.shape)
+        for group in optimizer.param_groups
+        for each in group["params"]
+        if each.requires_grad and id(each) not in own
+    ]
+    if others:
+        raise InvalidArgument(
+            f"{type(optimizer).__name__} has {len(others)} parameters that are not the model's, the first of shape "
+            f"{others[0]}: their gradients would not be summed"
+        )
 
 
 def _check_has_no_exchange(named: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer | None) -> None:
@@ -186,6 +225,8 @@ class _Means:
         self._engine, self._trained, self._parameters, self._num_ranks = engine, trained, parameters, num_ranks
         self._exist = torch.zeros(len(parameters), dtype=torch.float32, device="cpu")  # whatever torch's defaults are
         self._started: dict[int, torch.Tensor] = {}
+        self._divided: set[int] = set()
+        """Those that were divided before the sum."""
         self._backward: int | None = None
         """Autograd's number of the backward pass under way."""
         self._failure: str | None = None
@@ -204,7 +245,7 @@ class _Means:
         this = torch._C._current_graph_task_id()
         if self._backward is None:
             self._backward = this
-            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+            torch.autograd.Variable._execution_engine.queue_callback(self._complete)
         elif self._backward != this or number in self._started:
             self._failure = "an earlier backward pass failed, or computed a gradient twice (reentrant checkpoints do)"
             raise InvalidState(f"the engine cannot be used any longer: {self._failure}")
@@ -216,10 +257,18 @@ class _Means:
         else:
             check_gradient(self._engine.tensors[number].name, self._parameters[number], gradient)
         self._started[number] = gradient.detach().contiguous()
+        if gradient.dtype == torch.float16 and not self._engine.exact:
+            # As DistributedDataParallel does: sums of halves overflow where their mean does not.
+            self._started[number].div_(self._num_ranks)
+            self._divided.add(number)
         self._engine.start(number, self._started[number])
 
-    def _finish(self) -> None:
-        """Wait for the sums, at the end of a backward pass, and set all gradients."""
+    def _complete(self) -> None:
+        """Start what the backward pass did not compute, at its end.
+
+        The wait is a callback of its own: of several exchanges in one backward pass each has then started everything
+        before one of them waits, so that ranks may compute their gradients in different orders.
+        """
         self._failure = "a step has failed"
         self._trained.check_unchanged()
         self._exist.copy_(torch.tensor([float(each.grad is not None) for each in self._parameters]))
@@ -227,8 +276,14 @@ class _Means:
             if number not in self._started:
                 self._start(number, parameter.grad)
         self._engine.start(len(self._parameters), self._exist)
+        torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+
+    def _finish(self) -> None:
+        """Wait for the sums, and set all gradients."""
         self._engine.finish()
-        torch._foreach_div_(list(self._started.values()), self._num_ranks)
+        if sums := [each for number, each in self._started.items() if number not in self._divided]:
+            torch._foreach_div_(sums, self._num_ranks)
+        self._divided.clear()
         for number, gradient in self._started.items():
             parameter = self._parameters[number]
             if not self._exist[number]:

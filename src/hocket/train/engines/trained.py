@@ -43,6 +43,8 @@ class TrainedParameters:
         self.named = {name: each for name, each in model.named_parameters() if each.requires_grad}
         for name, each in model.named_parameters():
             _check_parameter(name, each)
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            _check_memory(name, tensor)
         if not self.named:
             raise InvalidModel(f"no parameter of {type(model).__name__} requires a gradient: set requires_grad = True")
 
@@ -86,6 +88,17 @@ def _check_parameter(name: str, parameter: nn.Parameter) -> None:
         raise InvalidModel(f"{name} is on device 'meta', without values: move the model to a device before")
     if parameter.is_inference():
         raise InvalidModel(f"{name} was made in torch.inference_mode(), and cannot be trained: make it outside of it")
+
+
+def _check_memory(name: str, tensor: torch.Tensor) -> None:
+    """Check that rank 0's values can be written into a tensor: an expanded one has elements that share memory."""
+    if tensor.layout != torch.strided or nn.parameter.is_lazy(tensor):
+        return
+    if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
+        raise InvalidModel(
+            f"{name} is expanded, so that its elements share memory, and cannot be set to rank 0's: use "
+            f"{name}.contiguous() in its place"
+        )
 
 
 def check_gradient(name: str, parameter: torch.Tensor, gradient: torch.Tensor) -> None:

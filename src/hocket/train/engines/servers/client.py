@@ -244,9 +244,10 @@ class ServerClient:
             head = MessageHead.unpack(answer, self._to_rank)
             if (head.kind, head.parcel, head.step) != (kind, parcel, step):
                 raise BadMessage(f"an answer is of parcel {head.parcel} in step {head.step}")
-            wanted = 0 if self._is_in_memory else self._plan.numel(parcel) * self._plan.dtype(parcel).itemsize
-            if kind == MessageKind.VALUES and head.nbytes != wanted:
-                raise BadMessage(f"an answer has {head.nbytes} bytes of parcel {parcel}")
+            if kind == MessageKind.VALUES:
+                wanted = 0 if self._is_in_memory else self._plan.numel(parcel) * self._plan.dtype(parcel).itemsize
+                if head.nbytes != wanted:
+                    raise BadMessage(f"an answer has {head.nbytes} bytes of parcel {parcel}")
         except BadMessage as error:
             raise AuthenticationError(f"{server}: {error}") from None
         return answer
@@ -254,7 +255,7 @@ class ServerClient:
     def _late(self, parcel: int, step: int, server: ServerAddress) -> HocketError:
         """Return the error of a wait that took too long, with the ranks that have not sent their gradients."""
         head = MessageHead(MessageKind.WHO_IS_LATE, self._rank, parcel, step, 0).pack(self._to_server)
-        names = self._plan.names(parcel)
+        names = self._plan.names(parcel) if self._plan.parcels else "nothing"
         try:
             answer = self._exchanges[server.number](head, timeout=_ASK_S)
         except (self._grpc.RpcError, ValueError):  # ValueError: another thread has closed the connections

@@ -85,19 +85,24 @@ class TorchServedOptimizer:
         return TorchServerUpdate(self._optimizer, numbers)
 
     def settings(self) -> str:
+        """See `ServedOptimizer`."""
+        return json.dumps(self.group_settings(), sort_keys=True)
+
+    def group_settings(self) -> list[dict[str, Any]]:
         """Return the settings of each group, such as its learning rate.
 
         Raises:
             InvalidArgument: a learning rate is a tensor.
         """
-        settings = []
         for number, group in enumerate(self._optimizer.param_groups):
             if isinstance(group.get("lr"), torch.Tensor):
                 raise InvalidArgument(
                     f"the learning rate of group {number} is a tensor: parameter servers need a float"
                 )
-            settings.append({name: value for name, value in group.items() if name != "params" and _is_plain(value)})
-        return json.dumps(settings, sort_keys=True)
+        return [
+            {name: value for name, value in group.items() if name != "params" and _is_plain(value)}
+            for group in self._optimizer.param_groups
+        ]
 
     def state_nbytes(self, tensors: Sequence[int]) -> int:
         """See `ServedOptimizer`."""
