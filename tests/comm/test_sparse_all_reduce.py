@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -445,3 +446,42 @@ def test_all_elements_are_the_dense_sum() -> None:
         assert state.residual is not None and not state.residual.any()
 
     hk.simulate(program, 5, fabric=FABRIC)
+
+
+def left_alone(comm: hk.Communicator, is_async: bool) -> tuple[str, float]:
+    """Rank 1 leaves before the second sum."""
+    x = gradient(comm.rank, 0, 50_000)
+    comm.sparse_all_reduce(x, k=100, dense="never")
+    if comm.rank == 1:
+        return "", 0.0
+    begin_s = time.monotonic()
+    try:
+        found = comm.sparse_all_reduce(x, k=100, dense="never", async_op=is_async)
+        found.wait()
+    except hk.HocketError as error:
+        return type(error).__name__, time.monotonic() - begin_s
+    return "nothing", 0.0
+
+
+@pytest.mark.own_ranks
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_rank_that_left(is_async: bool) -> None:
+    (kind, seconds), _ = hk.spawn(left_alone, 2, is_async, timeout=50)
+    assert kind in ("PeerFailure", "Aborted") and seconds < scaled(10)
+
+
+def late(comm: hk.Communicator) -> str:
+    x = gradient(comm.rank, 0, 50_000)
+    if comm.rank == 1:
+        comm.recv(np.zeros(1), 0)
+        return ""
+    with pytest.raises(hk.CommTimeout) as caught:
+        comm.sparse_all_reduce(x, k=100, dense="never", timeout=0.5)
+    comm.send(np.zeros(1), 1)
+    return str(caught.value)
+
+
+@pytest.mark.own_ranks
+def test_a_rank_that_is_late_is_named() -> None:
+    told, _ = hk.spawn(late, 2, timeout=50)
+    assert_names(told, "rank 1", "0.5")
