@@ -24,7 +24,20 @@ from .budgets import BudgetKeeper
 from .load import FACTOR_VARIABLE, BusyProcesses, patient, scale_subprocesses, scale_timeouts, scaled
 from .program import FORK_SERVER, RANK_POOL
 
-_SPAWNING = ("bench", "comm", "conformance", "gpu", "keras", "mixing", "model", "prefork", "session", "train", "tune")
+_SPAWNING = (
+    "bench",
+    "comm",
+    "conformance",
+    "gpu",
+    "keras",
+    "mixing",
+    "model",
+    "prefork",
+    "session",
+    "torch",
+    "train",
+    "tune",
+)
 # Variables of a launcher, or of another job, would make ranks of the tests' processes; those that are kept are meant
 # for tests.
 _LAUNCHERS = (

@@ -19,10 +19,11 @@ inline void need(bool is_right, const char* what) {
   if (!is_right) throw Failure(ErrorCode::invalid_argument, what);
 }
 
-template <typename T>
-nanobind::object as_array(std::vector<T> values) {
-  auto* owned = new std::vector<T>(std::move(values));
-  nanobind::capsule owner(owned, [](void* pointer) noexcept { delete static_cast<std::vector<T>*>(pointer); });
+template <typename T, typename Allocator>
+nanobind::object as_array(std::vector<T, Allocator> values) {
+  using Owned = std::vector<T, Allocator>;
+  auto* owned = new Owned(std::move(values));
+  nanobind::capsule owner(owned, [](void* pointer) noexcept { delete static_cast<Owned*>(pointer); });
   return nanobind::cast(
       nanobind::ndarray<nanobind::numpy, T, nanobind::ndim<1>>(owned->data(), {owned->size()}, owner));
 }

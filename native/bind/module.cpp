@@ -16,6 +16,7 @@
 #include "bind/rollups.hpp"
 #include "bind/shared_memory.hpp"
 #include "bind/sim.hpp"
+#include "bind/sparse.hpp"
 #include "bind/virtual_ranks.hpp"
 #include "core/choice.hpp"
 #include "core/process.hpp"
@@ -58,6 +59,7 @@ NB_MODULE(_native, module) {
   bind_program_events(module);
   bind_io_events(module);
   bind_rollups(module);
+  bind_sparse(module);
 
   // The sizes at which the core changes its method; tests use sizes around them.
   nb::dict constants;

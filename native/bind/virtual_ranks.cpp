@@ -1,5 +1,6 @@
 #include "bind/virtual_ranks.hpp"
 
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -109,6 +110,8 @@ void bind_virtual_ranks(nb::module_& module) {
           nb::arg("reason"), nb::call_guard<nb::gil_scoped_release>())
       .def(
           "now_s", [](const PyVirtualRanks& self, int rank) { return self.ranks->now_s(rank); }, nb::arg("rank"))
+      .def(
+          "traffic", [](const PyVirtualRanks& self, int rank) { return self.ranks->traffic(rank); }, nb::arg("rank"))
       .def("stopped", [](const PyVirtualRanks& self) -> std::string {
         const nb::gil_scoped_release released;
         const std::optional<Error> error = self.ranks->stopped();

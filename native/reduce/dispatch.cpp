@@ -98,6 +98,8 @@ ReduceKernel reduce_kernel(DType dtype, ReduceOp op) {
   return active().kernels[static_cast<size_t>(dtype)][static_cast<size_t>(op)];
 }
 
+Isa active_isa_kind() { return static_cast<Isa>(&active().variant - kVariants.data()); }
+
 const char* active_isa() { return active().variant.name; }
 
 void divide(DType dtype, std::byte* values, uint64_t nbytes, int by) {

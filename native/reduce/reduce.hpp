@@ -40,7 +40,8 @@ ReduceKernel reduce_kernel(Isa isa, DType dtype, ReduceOp op);
 // parts.
 void divide(DType dtype, std::byte* values, uint64_t nbytes, int by);
 
-// The name of the instruction set that reduce_kernel(dtype, op) uses.
+// The instruction set that reduce_kernel(dtype, op) uses, and its name. Throws as that does.
+Isa active_isa_kind();
 const char* active_isa();
 
 }  // namespace hocket

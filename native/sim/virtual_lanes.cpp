@@ -173,6 +173,17 @@ void PendingCollective::settle() {
   const double end = begin + seconds_;
   for (const auto& each : posted_) {
     const int member = group_.number(each->rank);
+    if (each->op.kind == OpKind::all_to_all) {
+      const uint64_t nbytes = each->op.in_block(0).nbytes * static_cast<uint64_t>(group_.size() - 1);
+      group_.ranks.count_bytes(member, nbytes, nbytes);
+    } else if (each->op.kind == OpKind::all_to_allv) {
+      for (int peer = 0; peer < group_.size(); ++peer) {
+        if (peer == each->rank) continue;
+        const uint64_t nbytes = each->op.in_block(peer).nbytes;
+        group_.ranks.count_bytes(member, nbytes, 0);
+        group_.ranks.count_bytes(group_.number(peer), 0, nbytes);
+      }
+    }
     group_.ranks.sends_from_s(member) = group_.ranks.receives_from_s(member) = end;
     group_.end(*each, end);
   }
@@ -225,6 +236,8 @@ void Message::settle() {
     for (const int link : cost_.shared) begin = std::max(begin, ranks.shared_from_s(link));
     for (const int link : cost_.shared) ranks.shared_from_s(link) = begin + cost_.occupied_s;
     sends_from = receives_from = end = begin + cost_.latency_s + cost_.occupied_s;
+    ranks.count_bytes(group_.number(send_->rank), op.nbytes, 0);
+    ranks.count_bytes(group_.number(op.root), 0, op.nbytes);
   }
   group_.end(*send_, end);
   arrived_s_ = end;

@@ -19,6 +19,12 @@ std::optional<Error> VirtualRanks::stopped() const {
   return stopped_;
 }
 
+std::pair<uint64_t, uint64_t> VirtualRanks::traffic(int rank) const {
+  const std::lock_guard lock(mutex_);
+  const RankThread& thread = *threads_.at(static_cast<size_t>(rank));
+  return {thread.sent_nbytes, thread.received_nbytes};
+}
+
 double VirtualRanks::now_s(int rank) const {
   return threads_[static_cast<size_t>(rank)]->clock_s.load(std::memory_order_relaxed);
 }

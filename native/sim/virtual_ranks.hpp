@@ -18,6 +18,7 @@
 #include <optional>
 #include <set>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/operation.hpp"
@@ -72,6 +73,11 @@ class VirtualRanks {
   // The rank's clock in nanoseconds, for events; may outlive this object.
   std::shared_ptr<const std::atomic<uint64_t>> clock_of(int rank);
 
+  // Bytes that the rank has sent to others and received from them, in messages (those of schedules included) and in
+  // all_to_all and all_to_allv, whose blocks cannot go other ways. Operations that only take their predicted time, such
+  // as an all_reduce without algorithm=, have no messages.
+  std::pair<uint64_t, uint64_t> traffic(int rank) const;
+
   std::mutex& mutex() { return mutex_; }
   // Call all of the following under the lock.
   // The group of a communicator, which exists from its first member's arrival until all have left.
@@ -87,6 +93,10 @@ class VirtualRanks {
   double& sends_from_s(int rank) { return threads_[static_cast<size_t>(rank)]->sends_from_s; }
   double& receives_from_s(int rank) { return threads_[static_cast<size_t>(rank)]->receives_from_s; }
   double& shared_from_s(int link) { return shared_from_s_[link]; }
+  void count_bytes(int rank, uint64_t sent, uint64_t received) {
+    threads_[static_cast<size_t>(rank)]->sent_nbytes += sent;
+    threads_[static_cast<size_t>(rank)]->received_nbytes += received;
+  }
 
  private:
   struct RankThread final : VirtualThread {
@@ -103,6 +113,7 @@ class VirtualRanks {
     double wake_s = 0;           // valid while it waits
     std::multiset<double> ends;  // end times of operations that the rank has not yet tested as done
     double sends_from_s = 0, receives_from_s = 0;
+    uint64_t sent_nbytes = 0, received_nbytes = 0;
     std::condition_variable scheduled;
   };
 

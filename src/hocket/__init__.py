@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from hocket._native import Work
+    from hocket.collectives import ElementCodec, SparseState
     from hocket.comm import PROC_NULL, Communicator, Policy, Recv, Send, register_reduction, wait_all, wait_any, wtime
     from hocket.errors import (
         Aborted,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         InvalidType,
         LaunchError,
         MissingPackage,
+        NotFinite,
         PeerFailure,
         QueryTimeout,
         RecorderError,
@@ -48,6 +50,7 @@ __all__ = [
     "CollectiveMismatch",
     "CommTimeout",
     "Communicator",
+    "ElementCodec",
     "HocketError",
     "InvalidArgument",
     "InvalidState",
@@ -55,6 +58,7 @@ __all__ = [
     "InvalidType",
     "LaunchError",
     "MissingPackage",
+    "NotFinite",
     "PROC_NULL",
     "PeerFailure",
     "Policy",
@@ -66,6 +70,7 @@ __all__ = [
     "ResourceExhausted",
     "Send",
     "Simulated",
+    "SparseState",
     "TableError",
     "TableMismatch",
     "UnsupportedCall",
@@ -104,12 +109,14 @@ __getattr__ = lazy(
         **dict.fromkeys(__all__, "errors"),
         **dict.fromkeys(_PACKAGES, ""),
         "Communicator": "comm",
+        "ElementCodec": "collectives",
         "PROC_NULL": "comm",
         "Policy": "comm",
         "Record": "trace",
         "Recv": "comm",
         "Send": "comm",
         "Simulated": "session",
+        "SparseState": "collectives",
         "Work": "_native",
         "init": "session",
         "register_reduction": "comm",

@@ -216,6 +216,22 @@ class CollectiveMismatch(HocketError, RuntimeError):
     """
 
 
+class NotFinite(HocketError, ValueError):
+    """An array that must have finite elements holds NaN or infinity; the message names rank, array and element.
+
+    Examples:
+        >>> def program(comm):
+        ...     x = np.full(4, np.nan if comm.rank == 1 else 1.0, np.float32)
+        ...     try:
+        ...         comm.sparse_all_reduce(x, k=2, dense="never")
+        ...     except hk.NotFinite as error:
+        ...         print("rank 1 has nan at element 0" in str(error))
+        >>> _ = hk.simulate(program, 2, fabric=hk.sim.Link(1e-6, 1e-9))
+        True
+        True
+    """
+
+
 class WrongResult(HocketError, RuntimeError):
     """An operation gave a wrong result; the message names the place, the value found and the value expected.
 

@@ -20,6 +20,7 @@ CASES = {
     "simulate.py": (None, "100 Gbit/s:   100 ms per step"),
     "train.py": (2, "accuracy on 1,000 held-out digits: 9"),
     "engines.py": (2, "parameter-server-async: 9"),
+    "sparse_sum.py": (2, "1000 of 100000 elements a step"),
     "spawn.py": (None, "both ranks have the same result: True"),
 }
 LONG = {"bench.py", "engines.py", "simulate.py", "train.py"}  # take 10 s or more; other tests show what they do

@@ -15,9 +15,9 @@ from torch import nn
 
 import hocket as hk
 from hocket.comm import Communicator
+from hocket.comm.steps import wait_in_turn
 from hocket.errors import BackendUnavailable, InvalidArgument, InvalidModel, InvalidState, InvalidType
 from hocket.train import EngineChoice, GradientExchange, TensorSpec, fit, gradient_engines
-from hocket.train.engines.background import wait_in_turn
 from hocket.train.engines.buckets import plan_buckets
 from hocket.train.engines.pipelined_ring import PipelinedAllReduce, arrivals
 from hocket.train.engines.servers.shards import ParcelPlan, assign

@@ -13,10 +13,17 @@ if TYPE_CHECKING:
     from hocket.collectives.proof import verify
     from hocket.collectives.registry import Algorithm, algorithm, algorithms, find_algorithm
     from hocket.collectives.schedule import Schedule, Transfers, make_schedule
+    from hocket.collectives.sparse.elements import ElementCodec
+    from hocket.collectives.sparse.state import SparseState
+    from hocket.collectives.sparse.sums import SparseSum, SparseWork
 
 __all__ = [
     "Algorithm",
+    "ElementCodec",
     "Schedule",
+    "SparseState",
+    "SparseSum",
+    "SparseWork",
     "Transfers",
     "algorithm",
     "algorithms",
@@ -35,6 +42,10 @@ __getattr__ = lazy(
         "Schedule": "schedule",
         "Transfers": "schedule",
         "make_schedule": "schedule",
+        "ElementCodec": "sparse.elements",
+        "SparseState": "sparse.state",
+        "SparseSum": "sparse.sums",
+        "SparseWork": "sparse.sums",
         "simulate": "",
         "verify": "proof",
     },

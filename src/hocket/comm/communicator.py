@@ -23,6 +23,7 @@ from hocket.comm.policy import Explanation, Group, Policy
 from hocket.comm.rank_clock import compute, wtime
 from hocket.comm.reductions import reduce_by_function
 from hocket.comm.shrink import Lineage, Membership, Opening, check_excluded, open_survivors
+from hocket.comm.sparse_sums import SparseSource, sparse_all_reduce
 from hocket.comm.unseen import raise_or_note, warn_at_the_users_line
 from hocket.errors import HocketError, InvalidState, InvalidType
 from hocket.trace import GroupRecords, Record, decode_events, logger, write_flight_record
@@ -39,6 +40,7 @@ class Communicator(_native.Communicator, ForeignNames):
     with the buffer protocol or DLPack. A non-contiguous array is copied, and the result is written back.
 
     - Reduce: `all_reduce`, `reduce`, `scan`, `reduce_scatter`, `all_reduce_coalesced`.
+    - Sum the largest elements only: `sparse_all_reduce`.
     - Move equal blocks: `broadcast`, `gather`, `scatter`, `all_gather`, `all_to_all`, `broadcast_coalesced`.
     - Move blocks of different sizes: `gatherv`, `scatterv`, `all_gatherv`, `reduce_scatterv`, `all_to_allv`.
     - Wait for all ranks: `barrier`, `quiesce`; for this rank's own operations: `synchronize`.
@@ -135,6 +137,7 @@ class Communicator(_native.Communicator, ForeignNames):
         """Whether its operations only notice failures, and never complete: nobody waits for them."""
         self._on_finalize: Callable[[], object] | None = None
         self._lineage = Lineage(key)
+        self._sparse: SparseSource | None = None
 
     @property
     def local_rank(self) -> int:
@@ -255,6 +258,7 @@ class Communicator(_native.Communicator, ForeignNames):
     coalesced = coalesced
     wtime = wtime
     compute = compute
+    sparse_all_reduce = sparse_all_reduce
 
     all_gather_object = objects.all_gather_object
     gather_object = objects.gather_object
@@ -275,6 +279,11 @@ class Communicator(_native.Communicator, ForeignNames):
     def _find_program(self, kind: str, algorithm: object, nbytes: int) -> int:
         """Return the number of a schedule; called by the native methods with the value of `algorithm=`."""
         return self._chooser.find_program(self, kind, algorithm, nbytes)
+
+    def _sparse_sums(self) -> SparseSource:
+        if self._sparse is None:
+            self._sparse = self._fabric.open_sparse_sums(self)
+        return self._sparse
 
     def _take_turn(self) -> None:
         """Call `on_turn`; called by the native methods before the collective that `_set_turn` has named."""

@@ -11,6 +11,8 @@ from hocket import _native
 from hocket.backends.base import Backend
 from hocket.comm.policy import DefaultPolicy, Policy
 from hocket.comm.schedule_source import ScheduleSource
+from hocket.comm.sparse_sums import SparseSource
+from hocket.errors import InvalidState
 
 
 class Backends(dict[str, str]):
@@ -72,6 +74,10 @@ def row_length(places: Sequence[object]) -> int:
     return rows[0] if len(set(rows)) == 1 and len(rows) == len(set(places)) else 1
 
 
+def _no_sparse_sums(comm: Any) -> SparseSource:
+    raise InvalidState("this communicator was made without sparse sums")
+
+
 @dataclass(frozen=True)
 class JobFabric:
     """The state that all communicators of a job share.
@@ -88,6 +94,7 @@ class JobFabric:
         on_failure: called with (communicator, error) when an operation has failed.
         has_raised: returns whether a failure of any communicator was raised in the program.
         object_key: key for the seals of objects that libraries carry.
+        open_sparse_sums: makes what carries the sparse sums of a communicator out.
         virtual: the virtual ranks, if the ranks are threads of one process; `libraries` has their lanes.
     """
 
@@ -102,6 +109,7 @@ class JobFabric:
     on_failure: Callable[[Any, BaseException], object] | None = None
     has_raised: Callable[[], bool] = lambda: False
     object_key: bytes = field(default=b"", repr=False)
+    open_sparse_sums: Callable[[Any], SparseSource] = _no_sparse_sums
     virtual: _native.VirtualRanks | None = None
 
     def backends_between(self, ranks: Sequence[int]) -> tuple[list[str], Backends]:

@@ -1,4 +1,4 @@
-"""The registry of collective algorithms, for communicators; loaded when a call or table first names one."""
+"""Collective algorithms and sparse sums for communicators; loaded when a call or table first needs them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,15 @@ from hocket.tune.model import typical_link
 
 if TYPE_CHECKING:
     from hocket.collectives.source import Schedules
+    from hocket.collectives.sparse.sums import SparseSums
+    from hocket.comm import Communicator
+
+
+def open_sparse_sums(comm: Communicator) -> SparseSums:
+    """Make what carries the sparse sums of a communicator out; called by all ranks."""
+    from hocket.collectives.sparse.sums import SparseSums
+
+    return SparseSums(comm)
 
 
 class LazySchedules:

@@ -14,11 +14,28 @@ from hocket.lazy_names import lazy
 if TYPE_CHECKING:
     from hocket.comm import Communicator
     from hocket.torch.options import Options
+    from hocket.torch.sparse_hook import OkTopkState, ok_topk, reshard_residuals
     from hocket.torch.symmetric import use_symmetric_buckets
 
-__all__ = ["Options", "autoload", "communicator", "use_symmetric_buckets"]
+__all__ = [
+    "OkTopkState",
+    "Options",
+    "autoload",
+    "communicator",
+    "ok_topk",
+    "reshard_residuals",
+    "use_symmetric_buckets",
+]
 
-__getattr__ = lazy(__name__, {"Options": "options", "dist": "", "use_symmetric_buckets": "symmetric"})
+__getattr__ = lazy(
+    __name__,
+    {
+        **dict.fromkeys(("OkTopkState", "ok_topk", "reshard_residuals"), "sparse_hook"),
+        "Options": "options",
+        "dist": "",
+        "use_symmetric_buckets": "symmetric",
+    },
+)
 
 
 def autoload() -> None:

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 
 from hocket.comm import Communicator
+from hocket.comm.steps import Pending
 from hocket.errors import ResourceExhausted
 from hocket.train.engines.engine import SummingEngine, TensorSpec
 from hocket.train.engines.in_order import InOrder
-from hocket.train.engines.ordered_sums import PendingSum, check_backend, start_sum
+from hocket.train.engines.ordered_sums import check_backend, start_sum
 
 
 @dataclass
@@ -140,7 +141,7 @@ class BucketEngine(SummingEngine):
             torch._foreach_copy_(self._parts(bucket, bucket.buffer), flats)
         bucket.work = self._sum(flats[0] if bucket.buffer is None else bucket.buffer)
 
-    def _sum(self, bucket: torch.Tensor) -> PendingSum:
+    def _sum(self, bucket: torch.Tensor) -> Pending:
         """Start to sum a bucket over all ranks, in place."""
         return start_sum(
             self._comm,

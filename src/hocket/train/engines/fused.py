@@ -19,11 +19,11 @@ import numpy as np
 import torch
 
 from hocket.comm import Communicator
+from hocket.comm.steps import Pause, Pending, Steps, VirtualBackground, wait_in_turn
 from hocket.errors import Aborted, CollectiveMismatch, CommTimeout, InvalidArgument
 from hocket.train.checks import check_count, name_ranks
-from hocket.train.engines.background import Pause, Steps, VirtualBackground, wait_in_turn
 from hocket.train.engines.engine import SummingEngine, TensorSpec
-from hocket.train.engines.ordered_sums import PendingSum, check_backend, start_sum
+from hocket.train.engines.ordered_sums import check_backend, start_sum
 
 _ALL_KNOWN, _STAYS, _NUM_FLAGS = 0, 1, 2
 """The first bits of a cycle: all names of this rank's ready tensors are known; it does not close."""
@@ -270,7 +270,7 @@ class FusedAllReduce(SummingEngine):
         if self._comm.moves_data:
             torch._foreach_copy_(flats, list(parts))
 
-    def _start(self, tensor: torch.Tensor) -> PendingSum:
+    def _start(self, tensor: torch.Tensor) -> Pending:
         return start_sum(self._comm, tensor, self.timeout_s, exact=self.exact, backend=self._backend)
 
     def _buffer(self, dtype: torch.dtype) -> torch.Tensor:

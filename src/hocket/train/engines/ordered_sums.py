@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from hocket.comm import Communicator
+from hocket.comm.steps import Pending
 from hocket.errors import BackendUnavailable
 from hocket.suggestions import unknown
-
-
-class PendingSum(Protocol):
-    """A sum in flight."""
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Wait for it, at most so many seconds."""
 
 
 def start_sum(
@@ -26,7 +20,7 @@ def start_sum(
     exact: bool,
     backend: str | None = None,
     algorithm: str | None = None,
-) -> PendingSum:
+) -> Pending:
     """Start to sum a tensor over all ranks, in place.
 
     Args:
@@ -46,7 +40,7 @@ def start_sum(
             return _GatheredSum(comm, tensor, timeout_s, backend)
         chosen = {"backend": "shm", "algorithm": "native"}
     given = {name: value for name, value in chosen.items() if value is not None}
-    work: PendingSum = comm.all_reduce(tensor, async_op=True, timeout=timeout_s, **given)
+    work: Pending = comm.all_reduce(tensor, async_op=True, timeout=timeout_s, **given)
     return work
 
 
@@ -66,7 +60,7 @@ class _GatheredSum:
         self._tensor = tensor
         self._rows = tensor.new_empty((comm.size, *tensor.shape))
         chosen: dict[str, Any] = {} if backend is None else {"backend": backend}
-        self._work: PendingSum = comm.all_gather(self._rows, tensor, async_op=True, timeout=timeout_s, **chosen)
+        self._work: Pending = comm.all_gather(self._rows, tensor, async_op=True, timeout=timeout_s, **chosen)
 
     def wait(self, timeout: float | None = None) -> None:
         self._work.wait(timeout=timeout)

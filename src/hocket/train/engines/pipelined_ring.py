@@ -16,12 +16,11 @@ from typing import Any
 import torch
 
 from hocket.comm import Communicator
+from hocket.comm.steps import Pending, Steps, background_of
 from hocket.train.checks import check_count
 from hocket.train.engines.adding import Adder, adder_for
-from hocket.train.engines.background import Steps, background_of
 from hocket.train.engines.buckets import BucketEngine
 from hocket.train.engines.engine import TensorSpec
-from hocket.train.engines.ordered_sums import PendingSum
 
 
 @dataclass(frozen=True)
@@ -190,7 +189,7 @@ class PipelinedRing(BucketEngine):
         super().close()
         self._background.close()
 
-    def _sum(self, bucket: torch.Tensor) -> PendingSum:
+    def _sum(self, bucket: torch.Tensor) -> Pending:
         if bucket.device not in self._rings:
             self._rings[bucket.device] = PipelinedAllReduce(
                 self._comm, adder_for(bucket.device), self._chunk_nbytes, self._depth, self._backend, self.timeout_s

@@ -20,7 +20,6 @@ from hocket.train.engines.servers.optimizers import ServedOptimizer
 
 _HELPERS = (
     "adding",
-    "background",
     "buckets",
     "engine",
     "exchange",

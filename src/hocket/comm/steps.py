@@ -1,6 +1,6 @@
-"""Work beside the backward pass, as steps: a thread runs them, or a virtual rank, which has no threads, in between.
+"""Work beside the program, as steps: a thread runs them, or a virtual rank, which has no threads, in between.
 
-A generator yields what it waits for: an operation in flight, or a pause. The engines' code is the same in both cases.
+A generator yields what it waits for: an operation in flight, or a pause. Its code is the same in both cases.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hocket.comm import Communicator
 from hocket.errors import CommTimeout
-from hocket.train.engines.ordered_sums import PendingSum
 
 
 @dataclass(frozen=True)
@@ -30,6 +28,22 @@ class Pause:
     is_idle: bool = False
 
 
+class Pending(Protocol):
+    """An operation in flight."""
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait for it, at most so many seconds."""
+
+
+class OnClock(Protocol):
+    """What is needed of a communicator."""
+
+    @property
+    def is_virtual(self) -> bool: ...
+    def compute(self, seconds: float) -> None: ...
+    def wtime(self) -> float: ...
+
+
 Steps = Generator[Any, None, None]
 """Yields operations in flight and `Pause`s."""
 
@@ -37,7 +51,7 @@ Steps = Generator[Any, None, None]
 class Background(Protocol):
     """Runs steps, one generator after the other."""
 
-    def start(self, steps: Steps) -> PendingSum:
+    def start(self, steps: Steps) -> Pending:
         """Begin to run them, after those that were given before."""
 
     def poll(self) -> None:
@@ -47,7 +61,7 @@ class Background(Protocol):
         """Stop. Idempotent."""
 
 
-def background_of(comm: Communicator, name: str, timeout_s: float) -> Background:
+def background_of(comm: OnClock, name: str, timeout_s: float) -> Background:
     """Return what runs steps of a rank.
 
     Args:
@@ -65,7 +79,7 @@ class ThreadBackground:
         self._timeout_s = timeout_s
         self._thread = ThreadPoolExecutor(1, name)
 
-    def start(self, steps: Steps) -> PendingSum:
+    def start(self, steps: Steps) -> Pending:
         """See `Background.start`."""
         return _InThread(self._thread.submit(self._run, steps))
 
@@ -92,7 +106,7 @@ class _InThread:
         except TimeoutError as error:
             if isinstance(error, CommTimeout):
                 raise
-            raise CommTimeout(f"a sum did not complete within {timeout:g} s") from None
+            raise CommTimeout(f"work beside the program did not complete within {timeout:g} s") from None
 
 
 def wait_in_turn(steps: Steps, timeout_s: float, pause: Callable[[Pause], object]) -> None:
@@ -116,11 +130,11 @@ def wait_in_turn(steps: Steps, timeout_s: float, pause: Callable[[Pause], object
 class VirtualBackground:
     """Runs steps on the clock of a virtual rank, whenever it is asked to; see `background_of`."""
 
-    def __init__(self, comm: Communicator, timeout_s: float) -> None:
+    def __init__(self, comm: OnClock, timeout_s: float) -> None:
         self._comm, self._timeout_s = comm, timeout_s
         self._queue: deque[_InTurn] = deque()
 
-    def start(self, steps: Steps) -> PendingSum:
+    def start(self, steps: Steps) -> Pending:
         """See `Background.start`."""
         self._queue.append(_InTurn(self, steps))
         return self._queue[-1]

@@ -1,0 +1,323 @@
+"""The sparse all-reduce of a communicator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hocket import _native
+from hocket.collectives.sparse.control import NUM_WORDS, control_words, do_agree, num_unfit
+from hocket.collectives.sparse.elements import ElementCodec, Elements
+from hocket.collectives.sparse.exchange import exchange
+from hocket.collectives.sparse.published import PUBLISHED
+from hocket.collectives.sparse.regions import count_first
+from hocket.collectives.sparse.state import SparseState
+from hocket.collectives.sparse.trial import DenseTrial
+from hocket.collectives.sparse.vectors import vector_of
+from hocket.comm.sparse_sums import SparseOptions
+from hocket.comm.steps import background_of, wait_in_turn
+from hocket.errors import CollectiveMismatch, InvalidArgument, InvalidType, NotFinite
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from hocket.comm import Communicator
+    from hocket.comm.steps import Background, Pending
+
+ALGORITHMS = ("exact", *PUBLISHED)
+OPS = ("sum", "avg")
+NONFINITE = ("raise", "pass")
+DENSE = ("auto", "never", "always")
+
+
+@dataclass(frozen=True)
+class SparseSum:
+    """The result of a sparse all-reduce; equal on all ranks but for what this rank has sent.
+
+    Args:
+        places: of the elements of the sum that are not zero, ascending; uint32. Empty after a dense step.
+        values: as many; float32.
+        is_dense: whether the array was summed as a whole.
+        why: the reason of that.
+        nbytes: bytes of elements that this rank has sent: its own ones, and its part of the result. Control words, and
+            parts of other ranks that it passed on, are left out.
+
+    Examples:
+        >>> x = np.array([3.0, 1.0, 0.0, -2.0], np.float32)
+        >>> found = comm.sparse_all_reduce(x, k=2, dense="never")
+        >>> found.places, found.values, found.why
+        (array([0, 3], dtype=uint32), array([ 6., -4.], dtype=float32), "dense='never'")
+    """
+
+    places: NDArray[np.uint32]
+    values: NDArray[np.float32]
+    is_dense: bool
+    why: str
+    nbytes: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What must be equal on all ranks."""
+
+    size: int
+    k: int
+    codec: ElementCodec
+    algorithm: str
+    op: str
+    nonfinite: str
+    dense: str
+
+
+class SparseWork:
+    """A sparse all-reduce in flight.
+
+    Examples:
+        >>> x = np.array([3.0, 1.0, 0.0, -2.0], np.float32)
+        >>> work = comm.sparse_all_reduce(x, k=2, dense="never", async_op=True)
+        >>> work.wait().values, x
+        (array([ 6., -4.], dtype=float32), array([ 6.,  0.,  0., -4.], dtype=float32))
+    """
+
+    def __init__(self, pending: Pending, found: Callable[[], SparseSum]) -> None:
+        self._pending, self._found = pending, found
+
+    def wait(self, timeout: float | None = None) -> SparseSum:
+        """Wait for the result, at most so many seconds.
+
+        Raises:
+            CommTimeout, PeerFailure, CollectiveMismatch, NotFinite: as for `Communicator.sparse_all_reduce`.
+        """
+        self._pending.wait(timeout=timeout)
+        return self._found()
+
+
+class SparseSums:
+    """The sparse all-reduces of one communicator, on a duplicate of it: so they can go on beside other operations."""
+
+    def __init__(self, comm: Communicator) -> None:
+        self._comm = comm.dup()
+        self._background: Background | None = None
+        self._trials: dict[_Request, DenseTrial] = {}
+
+    def all_reduce(self, x: Any, options: SparseOptions, async_op: bool) -> Any:
+        """See `Communicator.sparse_all_reduce`."""
+        if isinstance(options.state, SparseState) and (settled := options.state._settled) is not None:
+            if not async_op and settled.is_for(self, x, options):
+                return settled.all_reduce(x)
+            options.state._settled = None
+        vector, write_back = vector_of(x)
+        request, state = _checked(len(vector), options), options.state
+        how: dict[str, Any] = {"timeout": self._comm.timeout if options.timeout is None else options.timeout}
+        if options.backend is not None:
+            how["backend"] = options.backend
+        found: list[SparseSum] = []
+
+        def steps() -> Generator[Pending, None, None]:
+            trial = self._trials.setdefault(request, DenseTrial(request.dense))
+            found.append((yield from _sum(self._comm, vector, request, state, trial, how)))
+            write_back()
+
+        if request in self._trials and self._trials[request].decision and state is not None:
+            state._settled = _Settled(self, x, options, how, self._trials[request].reason)
+        if async_op:
+            return SparseWork(self._in_background(how["timeout"]).start(steps()), partial(found.__getitem__, 0))
+        if self._background is not None or self._comm.is_virtual:  # after those that are in flight
+            self._in_background(how["timeout"]).start(steps()).wait()
+        else:
+            wait_in_turn(steps(), how["timeout"], lambda pause: None)
+        return found[0]
+
+    def _in_background(self, timeout_s: float) -> Background:
+        if self._background is None:
+            self._background = background_of(self._comm, "hocket-sparse", timeout_s)
+        return self._background
+
+
+class _Settled:
+    """A sum that all ranks know to be dense: nothing is left to find out, and a call takes as long as an all_reduce."""
+
+    def __init__(self, sums: SparseSums, x: Any, options: SparseOptions, how: dict[str, Any], why: str) -> None:
+        self._sums, self._options, self._how = sums, options, how
+        self._shape, self._dtype = x.shape, x.dtype
+        self._result = _no_elements(why)
+
+    def is_for(self, sums: SparseSums, x: Any, options: SparseOptions) -> bool:
+        """Whether a call is the same but for the elements."""
+        return (
+            sums is self._sums
+            and options == self._options
+            and getattr(x, "shape", None) == self._shape
+            and x.dtype == self._dtype
+            and options.state.residual is None
+            and sums._background is None
+        )
+
+    def all_reduce(self, x: Any) -> SparseSum:
+        """Sum x."""
+        self._sums._comm.all_reduce(x, self._options.op, **self._how)
+        state = self._options.state
+        state.num_steps += 1
+        state.num_dense_steps += 1
+        return self._result
+
+
+def _checked(size: int, options: SparseOptions) -> _Request:
+    """Check the options of a sum of an array of a size."""
+    choices = {"algorithm": ALGORITHMS, "op": OPS, "nonfinite": NONFINITE, "dense": DENSE}
+    for name, known in choices.items():
+        value = getattr(options, name)
+        if value not in known:
+            raise InvalidArgument(f"{name} must be one of {', '.join(known)}, not {value!r}")
+    if size >= 1 << 32:
+        raise InvalidArgument(f"x has {size} elements, but places have 32 bits: sum it in parts")
+    codec = ElementCodec() if options.codec is None else options.codec
+    if not isinstance(codec, ElementCodec):
+        raise InvalidType(f"codec must be an ElementCodec, not {type(codec).__name__}")
+    if options.state is not None:
+        if not isinstance(options.state, SparseState):
+            raise InvalidType(f"state must be a SparseState, not {type(options.state).__name__}")
+        options.state.check(size)
+    k = _count(options.k, options.density, size)
+    if options.algorithm != "exact" and codec.rounds:
+        raise InvalidArgument(f"values of {options.algorithm} are sent as float32, not as {codec.values}")
+    return _Request(size, k, codec, options.algorithm, options.op, options.nonfinite, options.dense)
+
+
+def _count(k: Any, density: Any, size: int) -> int:
+    """Return the number of elements that are sent."""
+    if (k is None) == (density is None):
+        raise InvalidArgument("give either k, the number of elements, or density, their share of the array")
+    if density is not None:
+        if isinstance(density, bool) or not isinstance(density, (int, float)) or not 0 < density <= 1:
+            raise InvalidArgument(f"density must be a number above 0 and at most 1, not {density!r}")
+        k = max(round(density * size), 1)
+    if type(k) is not int or not 1 <= k <= size:
+        raise InvalidArgument(f"k must be an int from 1 to the {size} elements of x, not {k!r}")
+    return k
+
+
+def _sum(
+    comm: Communicator,
+    x: NDArray[np.float32],
+    request: _Request,
+    state: SparseState | None,
+    trial: DenseTrial,
+    how: dict[str, Any],
+) -> Generator[Pending, None, SparseSum]:
+    begin_s = comm.wtime()
+    is_settled = trial.decision is True  # all ranks know it, and a rank that deviates is found by the all_reduce
+    if not is_settled:
+        is_dense = trial.is_dense
+        total, own = (x, None) if is_dense else _select(x, request, state)
+        unfit = own is None and not is_dense
+        words = np.concatenate((control_words(request, unfit), trial.words()))
+        places = np.empty(0, np.uint32) if own is None else own.places
+        words, counts = yield from count_first(comm, places, request.size, words, **how)
+        if not do_agree(words, comm.size):
+            _raise_mismatch(comm, request, how)
+        trial.decide(words[NUM_WORDS:], comm.size)
+        if num_unfit(words):
+            if request.nonfinite == "raise":
+                _raise_not_finite(comm, total, "x" if state is None or not state.name else state.name, how)
+            yield comm.all_reduce(
+                x, request.op, async_op=True, **how
+            )  # the residual waits for a step with finite values
+            return _dense(state, "x is not finite on some rank")
+        is_settled = is_dense or trial.is_dense
+    if is_settled:
+        if state is not None and state.residual is not None:
+            x += state.residual
+            state.residual = None
+        yield comm.all_reduce(x, request.op, async_op=True, **how)
+        trial.note(comm.wtime() - begin_s, was_dense=True)
+        return _dense(state, trial.reason)
+    assert own is not None
+    if request.algorithm == "exact":
+        done = yield from exchange(comm, own, request.size, request.k, counts, request.codec, **how)
+    else:
+        memory = {} if state is None else state._memory
+        published = PUBLISHED[request.algorithm]
+        done = yield from published.exchange(comm, own, request.size, request.k, request.codec, memory, **how)
+    if state is not None:
+        _settle(state, total, own, done.carried, done.total, done.lost)
+    values = done.total.values
+    if request.op == "avg":
+        values /= np.float32(comm.size)
+    x.fill(0)
+    x[done.total.places] = values
+    trial.note(comm.wtime() - begin_s, was_dense=False)
+    return SparseSum(done.total.places, values, False, trial.reason, done.nbytes)
+
+
+def _select(
+    x: NDArray[np.float32], request: _Request, state: SparseState | None
+) -> tuple[NDArray[np.float32], Elements | None]:
+    """Return the array with its residual, and the elements to send; None if some element is not finite."""
+    if request.algorithm != "exact":
+        total = x + state.residual if state is not None and state.residual is not None else x.copy()
+        if not np.isfinite(total).all():
+            return total, None
+        memory = {} if state is None else state._memory
+        return total, PUBLISHED[request.algorithm].select(total, request.k, memory)
+    if state is None or state.residual is None:
+        total = x if state is None else x.copy()
+        found = _native.select_largest(x, request.k)
+    else:
+        if state._spare is None or len(state._spare) != len(x):
+            state._spare = np.empty_like(x)
+        total = state._spare
+        found = _native.select_largest(x, request.k, state.residual, total)
+    return total, None if found is None else Elements(found[0], found[1])
+
+
+def _settle(
+    state: SparseState,
+    total: NDArray[np.float32],
+    own: Elements,
+    carried: NDArray[np.float32],
+    sums: Elements,
+    lost: Elements | None,
+) -> None:
+    """Keep what has not become part of the result."""
+    _native.subtract_kept(total, own.places, carried, sums.places)
+    if lost is not None:
+        total[lost.places] += lost.values
+    state.residual, state._spare = total, state.residual
+    state.num_steps += 1
+
+
+def _dense(state: SparseState | None, why: str) -> SparseSum:
+    if state is not None:
+        state.num_steps += 1
+        state.num_dense_steps += 1
+    return _no_elements(why)
+
+
+def _no_elements(why: str) -> SparseSum:
+    return SparseSum(np.empty(0, np.uint32), np.empty(0, np.float32), True, why, (0, 0))
+
+
+def _raise_mismatch(comm: Communicator, request: _Request, how: dict[str, Any]) -> None:
+    ranks: dict[str, list[int]] = {}
+    for rank, each in enumerate(comm.all_gather_object(repr(request)[len("_Request") :], **how)):
+        ranks.setdefault(each, []).append(rank)
+    told = "; ".join(f"rank{'s' * (len(each) > 1)} {', '.join(map(str, each))}: {what}" for what, each in ranks.items())
+    raise CollectiveMismatch(f"the ranks differ in their sparse all_reduce: {told}")
+
+
+def _raise_not_finite(comm: Communicator, total: NDArray[np.float32], name: str, how: dict[str, Any]) -> None:
+    bad = np.flatnonzero(~np.isfinite(total))
+    own = (name, int(bad[0]), str(total[bad[0]]), len(bad)) if len(bad) else None
+    told = [
+        f"rank {rank} has {each[2]} at element {each[1]} of {each[0]}" + f", and {each[3] - 1} more" * (each[3] > 1)
+        for rank, each in enumerate(comm.all_gather_object(own, **how))
+        if each is not None
+    ]
+    raise NotFinite(
+        f"{'; '.join(told)}: nothing was sent, and no residual has changed. nonfinite='pass' gives the sum to all ranks"
+    )
