@@ -72,7 +72,8 @@ def accuracies(comm: hk.Communicator, folder: str, num_seeds: int) -> dict[str, 
         for name in found:
             found[name].append(accuracy(seed, data, SPARSE.get(name)))
         if comm.rank == 0:
-            print(f"seed {seed}: " + ", ".join(f"{name} {values[-1]:.1f} %" for name, values in found.items()), flush=True)
+            told = ", ".join(f"{name} {values[-1]:.1f} %" for name, values in found.items())
+            print(f"seed {seed}: {told}", flush=True)
     dist.destroy_process_group()
     return found
 

@@ -22,5 +22,5 @@ with hk.init() as comm:
     comm.all_reduce(left)
     if comm.rank == 0:
         arrived = np.abs(out).sum() / np.abs(own).sum()
-        print(f"{len(found.places)} of {SIZE} elements a step; after {STEPS} steps {arrived:.0%} of the sum has arrived")
+        print(f"{len(found.places)} of {SIZE} elements a step; after {STEPS} steps {arrived:.0%} of the sum is there")
         print(f"arrived and waiting together differ from the sum by at most {np.abs(out + left - own).max():.1e}")
