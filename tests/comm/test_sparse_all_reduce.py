@@ -472,6 +472,7 @@ def test_a_rank_that_left(is_async: bool) -> None:
 
 def late(comm: hk.Communicator) -> str:
     x = gradient(comm.rank, 0, 50_000)
+    comm.sparse_all_reduce(x, k=100, dense="never")  # makes the duplicate, within the communicator's timeout
     if comm.rank == 1:
         comm.recv(np.zeros(1), 0)
         return ""

@@ -26,7 +26,7 @@ _VERSION = 1
 
 
 @dataclass
-class _Bucket:
+class _SparseBucket:
     """What is known of a bucket.
 
     Args:
@@ -68,7 +68,7 @@ class OkTopkState:
         self._options: dict[str, Any] = {"density": density, "codec": codec, "nonfinite": nonfinite}
         self._dense, self._dense_steps = dense, dense_steps
         self._loss_scale = loss_scale or (lambda: 1.0)
-        self._buckets: dict[int, _Bucket] = {}
+        self._buckets: dict[int, _SparseBucket] = {}
         self._left: dict[int, NDArray[np.float32]] = {}  # residuals of parameters whose bucket is not known yet
         self._left_scale = 1.0
         self._thread = ThreadPoolExecutor(1, "hocket-ok-topk")
@@ -98,7 +98,7 @@ class OkTopkState:
 
         self._last = self._thread.submit(run)
         if is_drained:
-            self._drain.add(_Sum(self._last))
+            self._drain.add(_HookedSum(self._last))
         return future
 
     def use(self, comm: Communicator) -> None:
@@ -171,7 +171,7 @@ class OkTopkState:
         self._left = left
         self._left_scale = self._loss_scale() / saved["loss_scale"]
 
-    def _known(self, bucket: GradBucket) -> _Bucket:
+    def _known(self, bucket: GradBucket) -> _SparseBucket:
         """Return what is known of a bucket; if it has other parameters than before, its residual is put together anew:
         DistributedDataParallel makes new buckets after the first step."""
         parameters = bucket.parameters()
@@ -188,7 +188,7 @@ class OkTopkState:
             whole = [np.zeros(size, np.float32) if part is None else part
                      for part, size in zip(parts, sizes, strict=True)]  # fmt: skip
             state.residual = np.concatenate(whole) * np.float32(self._left_scale)
-        known = _Bucket(parameters, np.cumsum(sizes).tolist(), state, scale)
+        known = _SparseBucket(parameters, np.cumsum(sizes).tolist(), state, scale)
         self._buckets[bucket.index()] = known
         return known
 
@@ -205,7 +205,7 @@ class OkTopkState:
         self._buckets.clear()
 
 
-class _Sum:
+class _HookedSum:
     """A sum of a backward pass, whose end raises its error."""
 
     def __init__(self, future: Future[None]) -> None:
