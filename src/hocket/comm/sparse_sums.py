@@ -57,8 +57,8 @@ def sparse_all_reduce(
     receives at most 2 k elements. What is not sent, or is not part of the result, stays in the residual of `state` and
     is added to x in the next step: so nothing is lost, only late.
 
-    The operation runs on a duplicate of the communicator, in several messages. The first call makes the duplicate, within
-    the communicator's timeout.
+    The operation runs on a duplicate of the communicator, in several messages. The first call makes the duplicate,
+    within the communicator's timeout.
 
     Algorithm: Ok-Topk (Li and Hoefler, arXiv 2201.07598), with exact thresholds and regions in every step.
 
