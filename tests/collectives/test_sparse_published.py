@@ -111,6 +111,24 @@ def test_reused_thresholds_break_the_bound_that_exact_ones_keep() -> None:
     assert most["ok-topk"] > 6
 
 
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_step_that_is_not_finite_changes_nothing(name: str) -> None:
+    def summed(comm: Communicator, is_disturbed: bool) -> list[bytes]:
+        state, found = hk.SparseState(), []
+        for step in range(4):
+            if is_disturbed and step == 2:
+                x = np.full(SIZE, np.nan if comm.rank == 1 else 1.0, np.float32)
+                with pytest.raises(hk.NotFinite):
+                    comm.sparse_all_reduce(x, K, state=state, algorithm=name, dense="never")
+            x = gradient("spread", comm.rank, comm.size, SIZE, K, step)
+            comm.sparse_all_reduce(x, K, state=state, algorithm=name, dense="never")
+            found.append(x.tobytes())
+        return found
+
+    one, other = (hk.simulate(summed, 3, each, fabric=FABRIC).results for each in (False, True))
+    assert one == other
+
+
 def test_gaussian_thresholds_miss_the_number() -> None:
     """Elements with heavy tails are fewer beyond a threshold for normal ones, as their authors say."""
     x = gradient("spread", 0, 1, SIZE, K) ** 5

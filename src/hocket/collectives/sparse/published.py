@@ -174,8 +174,7 @@ def _gaussian(x: NDArray[np.float32], k: int, memory: Memory) -> Elements:
 
 def _with_reused_threshold(x: NDArray[np.float32], k: int, memory: Memory) -> Elements:
     """Select by the k-th largest magnitude of the latest of every 32 steps."""
-    step = memory["step"] = memory.get("step", -1) + 1
-    if step % _LOCAL_PERIOD == 0:
+    if memory.get("step", 0) % _LOCAL_PERIOD == 0:
         found = _native.select_largest(x, k)
         assert found is not None
         memory["local"] = found[2]
@@ -187,7 +186,8 @@ def _ok_topk(
 ) -> Exchange:
     """Ok-Topk as published, without the corrections of thresholds that its code has beside the paper."""
     num_ranks = comm.size
-    if memory["step"] % _REGION_PERIOD == 0:
+    step = memory.get("step", 0)
+    if step % _REGION_PERIOD == 0:
         at = len(own.places) * np.arange(1, num_ranks) // num_ranks
         inner = own.places[at].astype(np.int64) if len(own.places) else _equal_cuts(size, num_ranks)[1:-1]
         if num_ranks > 1:
@@ -195,7 +195,7 @@ def _ok_topk(
         memory["cuts"] = np.concatenate(([0], inner // num_ranks, [size]))
     cuts = memory["cuts"]
     sums, carried, sent_nbytes = yield from scatter_and_add(comm, own, cuts, codec, **how)
-    if memory["step"] % _LOCAL_PERIOD == 0:
+    if step % _LOCAL_PERIOD == 0:
         values, counts = yield from gather(comm, np.abs(sums.values).view(np.uint8), **how)
         everything = values.view(np.float32)
         memory["global"] = float(np.sort(everything)[-min(k, len(everything))]) if len(everything) else 0.0
@@ -205,6 +205,7 @@ def _ok_topk(
     message = _whole(kept, codec)
     out, nbytes = yield from gather(comm, message, **how)
     parts = [decoded(each, 0, size, codec, rank) for rank, each in enumerate(parts_of(out, nbytes))]
+    memory["step"] = step + 1  # not before: a step that all ranks leave out is none
     return Exchanged(_joined(parts), carried, None, (sent_nbytes, len(message)))
 
 

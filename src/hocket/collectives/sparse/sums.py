@@ -224,16 +224,16 @@ def _sum(
         if num_unfit(words):
             if request.nonfinite == "raise":
                 _raise_not_finite(comm, total, "x" if state is None or not state.name else state.name, how)
-            yield comm.all_reduce(
-                x, request.op, async_op=True, **how
-            )  # the residual waits for a step with finite values
+            # The residual waits for a step with finite values.
+            yield comm.all_reduce(x, request.op, async_op=True, **how)
             return _dense(state, "x is not finite on some rank")
         is_settled = is_dense or trial.is_dense
     if is_settled:
         if state is not None and state.residual is not None:
             x += state.residual
-            state.residual = None
         yield comm.all_reduce(x, request.op, async_op=True, **how)
+        if state is not None:
+            state.residual = None
         trial.note(comm.wtime() - begin_s, was_dense=True)
         return _dense(state, trial.reason)
     assert own is not None
