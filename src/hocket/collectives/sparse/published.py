@@ -205,7 +205,7 @@ def _ok_topk(
     message = _whole(kept, codec)
     out, nbytes = yield from gather(comm, message, **how)
     parts = [decoded(each, 0, size, codec, rank) for rank, each in enumerate(parts_of(out, nbytes))]
-    memory["step"] = step + 1  # not before: a step that all ranks leave out is none
+    memory["step"] = step + 1  # at the end: a step that raises does not count
     return Exchanged(_joined(parts), carried, None, (sent_nbytes, len(message)))
 
 
