@@ -52,7 +52,22 @@ class _SparseBucket:
 
 
 class OkTopkState:
-    """The state of the hook of one model on one rank: residuals of all gradients; see `ok_topk`."""
+    """The state of the hook of one model on one rank: residuals of all gradients; see `ok_topk`.
+
+    Examples:
+        >>> import torch
+        >>> store = torch.distributed.FileStore("state", 2)
+        >>> torch.distributed.init_process_group("hocket", store=store, rank=comm.rank, world_size=2)
+        >>> model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1, bias=False))
+        >>> state, hook = hk.torch.ok_topk(density=0.25, dense="never")
+        >>> model.register_comm_hook(state, hook)
+        >>> model(torch.tensor([[8.0, 4.0, 2.0, 1.0]])).sum().backward()
+        >>> state.state_dict(model)["residuals"]["weight"]
+        tensor([[0., 4., 2., 1.]])
+        >>> print(state.explain())
+        bucket 0, 4 elements: sparse: dense='never'
+        >>> torch.distributed.destroy_process_group()
+    """
 
     def __init__(
         self,
