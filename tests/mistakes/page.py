@@ -34,6 +34,7 @@ REMEDIES = {
     "TableError": "measure a new table: `hocket tune run`",
     "QueryTimeout": "narrow the query, for example by LIMIT or WHERE, or raise `timeout=`",
     "TableMismatch": "copy one table to all hosts, or set the same `HOCKET_TABLE` on all",
+    "NotFinite": 'look for the cause at the element that the message names, or pass `nonfinite="pass"`',
     "WrongResult": "the library computes wrong results: do not use it, and report it",
     "UnsupportedCall": "use the alternative that the message names",
     "BadEntry": "correct the file that the message names",

@@ -89,6 +89,7 @@ def finalize(comm: Communicator, engine: str) -> str:
     """Finalize the communicator that an exchange has; an engine that sums can be closed afterwards."""
     comm = comm.dup()
     trained = Trained(comm, engine)
+    comm.barrier()  # servers that update answer each rank by itself: another one may still be in its step
     began_s = time.monotonic()
     comm.finalize()
     try:
