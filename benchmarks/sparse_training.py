@@ -23,7 +23,7 @@ from torch import nn
 import hocket as hk
 from hocket.measure.statistics import median_interval
 
-NUM_TRAINED, NUM_EPOCHS, BATCH_SIZE, RATE = 4000, 5, 100, 0.1
+NUM_TRAINED, NUM_EPOCHS, BATCH_SIZE, RATE = 4000, 20, 100, 0.1
 LEAST_DIFFERENCE = -0.5
 """Percentage points."""
 SPARSE: dict[str, dict[str, Any]] = {
