@@ -177,7 +177,7 @@ class OkTopkState:
         named, left = _named(model), {}
         for name, residual in saved["residuals"].items():
             if name not in named:
-                raise InvalidArgument(f"the model has no parameter {name!r}, of which there is a residual")
+                raise InvalidArgument(f"the saved residuals name a parameter {name!r}, which the model does not have")
             if residual.shape != named[name].shape:
                 shapes = f"{tuple(residual.shape)}, but the parameter {tuple(named[name].shape)}"
                 raise InvalidArgument(f"the residual of {name} has the shape {shapes}")
