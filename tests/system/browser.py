@@ -64,6 +64,8 @@ class BrowserPage:
     def show(self, view: str) -> None:
         """Show a view, and wait until it is there."""
         self.page.click(f"nav a[href$='/{view}']")
+        # The address changes first: until then the page has the headings of the view before.
+        self.page.wait_for_selector(f"nav a[href$='/{view}'][aria-current=page]")
         self.page.wait_for_selector("main h2")
         self.until("!document.querySelector('main [aria-live]')?.textContent.includes('asking')")
 
