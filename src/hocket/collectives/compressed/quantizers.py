@@ -1,0 +1,229 @@
+"""How many elements become few bytes: each quantizer encodes a vector and decodes it again."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hocket.errors import InvalidArgument, MissingPackage
+
+if TYPE_CHECKING:
+    from numpy.random import Generator as Random
+    from numpy.typing import NDArray
+
+_LARGEST_INT8 = 127
+
+
+class Quantizer(ABC):
+    """Encodes vectors of single precision; equal for equal arguments, which all ranks must agree about."""
+
+    is_unbiased = False
+    """Whether the mean over many encodings is the vector itself: then no residual is kept."""
+
+    @abstractmethod
+    def encode(self, x: NDArray[np.float32], random: Random) -> NDArray[np.uint8]:
+        """Return the bytes of a vector."""
+
+    @abstractmethod
+    def decode(self, message: NDArray[np.uint8], size: int) -> NDArray[np.float32] | None:
+        """Return the vector of `size` elements that `encode` wrote; None if it did not."""
+
+
+@dataclass(frozen=True)
+class Cast(Quantizer):
+    """Elements of half precision.
+
+    Args:
+        dtype: "float16" or "bfloat16".
+
+    Raises:
+        InvalidArgument: it is another type.
+    """
+
+    dtype: str = "bfloat16"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("float16", "bfloat16"):
+            raise InvalidArgument(f"dtype must be float16 or bfloat16, not {self.dtype!r}")
+
+    def encode(self, x: NDArray[np.float32], random: Random) -> NDArray[np.uint8]:
+        """See `Quantizer`."""
+        if self.dtype == "float16":
+            with np.errstate(over="ignore"):
+                return np.clip(x, -65504, 65504).astype(np.float16).view(np.uint8)
+        # To nearest, ties to even; what would become infinite is cut. x is finite.
+        bits = x.view(np.uint32)
+        rounded = bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
+        is_infinite = (rounded & np.uint32(0x7F800000)) == np.uint32(0x7F800000)
+        return (np.where(is_infinite, bits, rounded) >> np.uint32(16)).astype(np.uint16).view(np.uint8)
+
+    def decode(self, message: NDArray[np.uint8], size: int) -> NDArray[np.float32] | None:
+        """See `Quantizer`."""
+        if len(message) != 2 * size:
+            return None
+        if self.dtype == "float16":
+            return message.view(np.float16).astype(np.float32)
+        return (message.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+@dataclass(frozen=True)
+class Qsgd(Quantizer):
+    """Integers from -levels to levels and a norm for each group, rounded by chance so that the mean is exact.
+
+    Alistarh et al., "QSGD: communication-efficient SGD via gradient quantization and encoding", arXiv 1610.02132, with
+    the Euclidean norm of each group.
+
+    Args:
+        levels: from 1 to 127.
+        group: number of elements that share a norm.
+
+    Raises:
+        InvalidArgument: an argument is out of range.
+    """
+
+    levels: int = 127
+    group: int = 512
+
+    is_unbiased = True
+
+    def __post_init__(self) -> None:
+        if type(self.levels) is not int or not 1 <= self.levels <= _LARGEST_INT8:
+            raise InvalidArgument(f"levels must be an int from 1 to {_LARGEST_INT8}, not {self.levels!r}")
+        if type(self.group) is not int or self.group < 1:
+            raise InvalidArgument(f"group must be an int of 1 or more, not {self.group!r}")
+
+    def encode(self, x: NDArray[np.float32], random: Random) -> NDArray[np.uint8]:
+        """See `Quantizer`."""
+        rows = _rows(x, self.group)
+        norms = np.sqrt((rows.astype(np.float64) ** 2).sum(1)).astype(np.float32)
+        # A norm that is rounded down could need a level more than there is.
+        norms = np.where(norms.astype(np.float64) ** 2 < (rows.astype(np.float64) ** 2).sum(1),
+                         np.nextafter(norms, np.float32(np.inf)), norms)  # fmt: skip
+        scaled = np.divide(np.abs(rows) * np.float32(self.levels), norms[:, None],
+                           out=np.zeros_like(rows), where=norms[:, None] > 0)  # fmt: skip
+        lower = np.floor(scaled)
+        level = lower + (random.random(rows.shape, np.float32) < scaled - lower)
+        signed = np.copysign(np.minimum(level, self.levels), rows).astype(np.int8)
+        return np.concatenate((norms.view(np.uint8), signed.reshape(-1)[: len(x)].view(np.uint8)))
+
+    def decode(self, message: NDArray[np.uint8], size: int) -> NDArray[np.float32] | None:
+        """See `Quantizer`."""
+        num_groups = -(-size // self.group)
+        if len(message) != 4 * num_groups + size:
+            return None
+        norms = message[: 4 * num_groups].copy().view(np.float32)
+        levels = message[4 * num_groups :].view(np.int8)
+        factors = np.repeat(norms / np.float32(self.levels), self.group)[:size]
+        return levels.astype(np.float32) * factors
+
+
+@dataclass(frozen=True)
+class OneBit(Quantizer):
+    """The sign of each element, and the mean magnitude of each group.
+
+    Seide et al., "1-bit stochastic gradient descent", Interspeech 2014; with a residual as in Karimireddy et al.,
+    arXiv 1901.09847.
+
+    Args:
+        group: number of elements that share a magnitude.
+
+    Raises:
+        InvalidArgument: it is not a multiple of 8.
+    """
+
+    group: int = 1024
+
+    def __post_init__(self) -> None:
+        if type(self.group) is not int or self.group < 8 or self.group % 8:
+            raise InvalidArgument(f"group must be a multiple of 8, not {self.group!r}")
+
+    def encode(self, x: NDArray[np.float32], random: Random) -> NDArray[np.uint8]:
+        """See `Quantizer`."""
+        starts = np.arange(0, len(x), self.group)
+        sizes = np.diff(np.append(starts, len(x)))
+        means = (np.add.reduceat(np.abs(x).astype(np.float64), starts) / sizes).astype(np.float32) if len(x) else x
+        return np.concatenate((means.view(np.uint8), np.packbits(x < 0)))
+
+    def decode(self, message: NDArray[np.uint8], size: int) -> NDArray[np.float32] | None:
+        """See `Quantizer`."""
+        num_groups = -(-size // self.group)
+        if len(message) != 4 * num_groups + -(-size // 8):
+            return None
+        means = np.repeat(message[: 4 * num_groups].copy().view(np.float32), self.group)[:size]
+        is_negative = np.unpackbits(message[4 * num_groups :], count=size).astype(bool)
+        return np.where(is_negative, -means, means)
+
+
+@dataclass(frozen=True)
+class Zfp(Quantizer):
+    """zfp's compression of floating point arrays, to a tolerance or a rate (Lindstrom, TVCG 2014); needs `zfpy`.
+
+    Args:
+        tolerance: largest absolute error; 0: it is exact.
+        rate: bits of an element instead.
+
+    Raises:
+        InvalidArgument: both or none are given, or one is out of range.
+        MissingPackage: zfpy is not installed.
+    """
+
+    tolerance: float | None = None
+    rate: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.tolerance is None) == (self.rate is None):
+            raise InvalidArgument("give either tolerance, the largest error, or rate, the bits of an element")
+        if self.tolerance is not None and not 0 <= self.tolerance < float("inf"):
+            raise InvalidArgument(f"tolerance must be a finite number of 0 or more, not {self.tolerance!r}")
+        if self.rate is not None and not 1 <= self.rate <= 32:
+            raise InvalidArgument(f"rate must be from 1 to 32 bits, not {self.rate!r}")
+        _zfpy()
+
+    def encode(self, x: NDArray[np.float32], random: Random) -> NDArray[np.uint8]:
+        """See `Quantizer`."""
+        if not len(x):
+            return np.empty(0, np.uint8)
+        how: dict[str, Any] = {"rate": self.rate} if self.rate is not None else (
+            {"tolerance": self.tolerance} if self.tolerance else {}
+        )  # fmt: skip
+        packed = _zfpy().compress_numpy(np.ascontiguousarray(x), write_header=False, **how)
+        return np.frombuffer(packed, np.uint8)
+
+    def decode(self, message: NDArray[np.uint8], size: int) -> NDArray[np.float32] | None:
+        """See `Quantizer`."""
+        if not size:
+            return np.empty(0, np.float32) if not len(message) else None
+        zfpy = _zfpy()
+        how: dict[str, Any] = {"rate": self.rate} if self.rate is not None else (
+            {"tolerance": self.tolerance} if self.tolerance else {}
+        )  # fmt: skip
+        try:
+            found: NDArray[np.float32] = zfpy._decompress(
+                message.tobytes(), zfpy.dtype_to_ztype(np.dtype(np.float32)), (size,), **how
+            )
+        except ValueError:
+            return None
+        return found
+
+
+def _zfpy() -> Any:
+    try:
+        import zfpy
+    except ImportError:
+        raise MissingPackage("zfp needs zfpy: pip install 'hocket[zfp]'") from None
+    return zfpy
+
+
+def _rows(x: NDArray[np.float32], width: int) -> NDArray[np.float32]:
+    """Return a vector as rows, the last one filled up with zeros."""
+    num_rows = -(-len(x) // width)
+    if len(x) == num_rows * width:
+        return x.reshape(num_rows, width)
+    rows = np.zeros(num_rows * width, np.float32)
+    rows[: len(x)] = x
+    return rows.reshape(num_rows, width)
+
+
