@@ -55,7 +55,7 @@ def sums(comm: hk.Communicator, x: np.ndarray) -> Iterator[tuple[str, Callable[[
     from mpi4py import MPI
 
     for name, codec in ((SPARSE, hk.ElementCodec()), (PACKED, hk.ElementCodec(values="bfloat16"))):
-        yield name, partial(comm.sparse_all_reduce, x, density=DENSITY, state=hk.SparseState(name), codec=codec)
+        yield name, partial(comm.sparse_all_reduce, x, density=DENSITY, state=hk.ResidualState(name), codec=codec)
     yield RIVALS[0], partial(comm.all_reduce, x)
     yield RIVALS[1], partial(dist.all_reduce, torch.from_numpy(x))
     yield RIVALS[2], partial(MPI.COMM_WORLD.Allreduce, MPI.IN_PLACE, [x, MPI.FLOAT])

@@ -32,7 +32,7 @@ def gradient(rank: int, step: int, size: int) -> np.ndarray:
 
 def seconds_of(comm: hk.Communicator, algorithm: str, size: int, k: int, num_steps: int) -> float:
     """Return the simulated time of a sum, the median of the steps; of a dense one without an algorithm."""
-    state, found = hk.SparseState(), []
+    state, found = hk.ResidualState(), []
     for step in range(num_steps):
         x = gradient(comm.rank, step, size)
         comm.barrier()
@@ -50,7 +50,7 @@ def local_seconds(size: int, k: int) -> float:
     """Return the time of a rank's own work, measured: the sum of one rank alone."""
 
     def alone(comm: hk.Communicator) -> float:
-        state, found = hk.SparseState(), []
+        state, found = hk.ResidualState(), []
         for step in range(9):
             x = gradient(0, step, size)
             begin_s = time.perf_counter()

@@ -43,7 +43,7 @@ def words_of_steps(
     """Return the words that this rank sends and receives in each step, in units of k."""
     virtual = comm._fabric.virtual
     assert virtual is not None
-    state, found = hk.SparseState(), []
+    state, found = hk.ResidualState(), []
     for step in range(num_steps):
         x = gradient(stream, comm.rank, step, size)
         comm.barrier()

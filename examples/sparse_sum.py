@@ -10,7 +10,7 @@ import hocket as hk
 SIZE, DENSITY, STEPS = 100_000, 0.01, 20
 
 with hk.init() as comm:
-    state = hk.SparseState("gradient")
+    state = hk.ResidualState("gradient")
     own, out = np.zeros(SIZE), np.zeros(SIZE)
     for step in range(STEPS):
         x = np.random.default_rng((comm.rank, step)).standard_normal(SIZE).astype(np.float32) ** 3

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from hocket._native import Work
-    from hocket.collectives import ElementCodec, SparseState
+    from hocket.collectives import ElementCodec, ResidualState
     from hocket.comm import PROC_NULL, Communicator, Policy, Recv, Send, register_reduction, wait_all, wait_any, wtime
     from hocket.errors import (
         Aborted,
@@ -70,7 +70,7 @@ __all__ = [
     "ResourceExhausted",
     "Send",
     "Simulated",
-    "SparseState",
+    "ResidualState",
     "TableError",
     "TableMismatch",
     "UnsupportedCall",
@@ -116,7 +116,7 @@ __getattr__ = lazy(
         "Recv": "comm",
         "Send": "comm",
         "Simulated": "session",
-        "SparseState": "collectives",
+        "ResidualState": "collectives",
         "Work": "_native",
         "init": "session",
         "register_reduction": "comm",

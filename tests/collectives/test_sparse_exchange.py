@@ -74,7 +74,7 @@ class Reference:
 
 
 def summed(comm: Communicator, kind: str, size: int, k: int, num_steps: int, codec: hk.ElementCodec) -> list[Any]:
-    state = hk.SparseState()
+    state = hk.ResidualState()
     results = []
     for step in range(num_steps):
         x = gradient(kind, comm.rank, comm.size, size, k, step)

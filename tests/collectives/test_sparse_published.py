@@ -22,7 +22,7 @@ def program(comm: Communicator, name: str, kind: str, num_steps: int) -> list[An
     """Return array, residual, and bytes sent and received in each step."""
     virtual = comm._fabric.virtual
     assert virtual is not None
-    state, found = hk.SparseState(), []
+    state, found = hk.ResidualState(), []
     for step in range(num_steps):
         x = gradient(kind, comm.rank, comm.size, SIZE, K, step)
         comm.barrier()
@@ -114,7 +114,7 @@ def test_reused_thresholds_break_the_bound_that_exact_ones_keep() -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_step_that_is_not_finite_changes_nothing(name: str) -> None:
     def summed(comm: Communicator, is_disturbed: bool) -> list[bytes]:
-        state, found = hk.SparseState(), []
+        state, found = hk.ResidualState(), []
         for step in range(4):
             if is_disturbed and step == 2:
                 x = np.full(SIZE, np.nan if comm.rank == 1 else 1.0, np.float32)
@@ -152,7 +152,7 @@ def test_names() -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_real_ranks(name: str) -> None:
     def summed(comm: Communicator) -> bytes:
-        state = hk.SparseState()
+        state = hk.ResidualState()
         for step in range(3):
             x = gradient("spread", comm.rank, comm.size, SIZE, K, step)
             comm.sparse_all_reduce(x, K, state=state, algorithm=name, dense="never")

@@ -33,7 +33,7 @@ def volumes(comm: Communicator, kind: str, size: int, k: int, num_steps: int) ->
     """Return the words that this rank has sent and received in each step."""
     virtual = comm._fabric.virtual
     assert virtual is not None
-    state = hk.SparseState()
+    state = hk.ResidualState()
     found = []
     for step in range(num_steps):
         x = stream(kind, comm, size, k, step)

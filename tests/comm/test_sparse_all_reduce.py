@@ -38,7 +38,7 @@ def in_fixed_point(x: np.ndarray) -> np.ndarray:
 
 def steps_of(comm: hk.Communicator, codec: hk.ElementCodec, size: int, num_steps: int, how: dict[str, Any]) -> None:
     """Check that nothing is lost: what was put in is in the results and in the residuals; and all ranks agree."""
-    state = hk.SparseState()
+    state = hk.ResidualState()
     put_in, come_out = np.zeros(size, np.int64), np.zeros(size, np.int64)
     for step in range(num_steps):
         x = gradient(comm.rank, step, size)
@@ -97,7 +97,7 @@ def bytes_of_the_kernel() -> tuple[int, int]:
 def traffic(comm: hk.Communicator, kind: str) -> list[tuple[float, float]]:
     """Return words sent and received in each step, in units of 4k."""
     size, k = 200_000, 20_000
-    state, found = hk.SparseState(), []
+    state, found = hk.ResidualState(), []
     for step in range(3):
         x = gradient(comm.rank, step, size) / np.float32(64)
         if kind == "one region":
@@ -125,7 +125,7 @@ def test_the_kernel_counts_no_more_than_4k_words(kind: str, num_ranks: int) -> N
 
 def beside(comm: hk.Communicator) -> None:
     """Sums in flight, other operations beside them, and sums that wait."""
-    states = [hk.SparseState(str(number)) for number in range(3)]
+    states = [hk.ResidualState(str(number)) for number in range(3)]
     arrays = [gradient(comm.rank, number, 50_000) for number in range(3)]
     works = [comm.sparse_all_reduce(x, k=100, state=state, async_op=True, dense="never")
              for x, state in zip(arrays, states, strict=True)]  # fmt: skip
@@ -176,7 +176,7 @@ def test_arrays_of_many_forms(form: str) -> None:
 
 
 def tried(comm: hk.Communicator) -> list[tuple[bool, str]]:
-    state, found = hk.SparseState(), []
+    state, found = hk.ResidualState(), []
     for step in range(11):
         x = gradient(comm.rank, step, 100_000)
         whole = x.copy() if state.residual is None else x + state.residual
@@ -202,7 +202,7 @@ def test_the_first_steps_find_out_what_is_faster() -> None:
 
 
 def not_finite(comm: hk.Communicator, nonfinite: str) -> str:
-    state = hk.SparseState("layer 3")
+    state = hk.ResidualState("layer 3")
     comm.sparse_all_reduce(gradient(comm.rank, 0, 500), k=10, state=state, dense="never", nonfinite=nonfinite)
     before = state.state_dict()
     x = gradient(comm.rank, 1, 500)
@@ -228,7 +228,7 @@ def test_what_is_not_finite_is_named_or_passed_on() -> None:
 
 
 def overflowing(comm: hk.Communicator) -> None:
-    state = hk.SparseState()
+    state = hk.ResidualState()
     for _ in range(2):
         x = np.zeros(8, np.float32)
         x[:2] = 3e38
@@ -252,7 +252,7 @@ DEVIATIONS: list[dict[str, Any]] = [
 
 
 def deviating(comm: hk.Communicator, given: dict[str, Any]) -> str:
-    options: dict[str, Any] = {"size": 500, "k": 10, "dense": "never", "state": hk.SparseState()}
+    options: dict[str, Any] = {"size": 500, "k": 10, "dense": "never", "state": hk.ResidualState()}
     if comm.rank == 1:
         options |= given
     x = gradient(comm.rank, 0, options.pop("size"))
@@ -324,7 +324,7 @@ def of_torch(name: str) -> Any:
         ({"k": 1, "x": "meta"}, hk.InvalidArgument, ("meta",)),
         ({"k": 1, "x": "integers"}, hk.UnsupportedDtype, ("torch.int32",)),
         ({"k": 1, "x": "double"}, hk.UnsupportedDtype, ("torch.float64",)),
-        ({"k": 1, "state": {}}, hk.InvalidType, ("SparseState", "dict")),
+        ({"k": 1, "state": {}}, hk.InvalidType, ("ResidualState", "dict")),
         ({"k": 1, "codec": "int8"}, hk.InvalidType, ("ElementCodec", "str")),
         ({"k": 1, "op": "max"}, hk.InvalidArgument, ("op", "'max'", "sum", "avg")),
         ({"k": 1, "nonfinite": "drop"}, hk.InvalidArgument, ("nonfinite", "'drop'", *NONFINITE)),
@@ -358,12 +358,12 @@ def test_codecs_that_do_not_exist() -> None:
 
 def test_states_are_saved_and_restored() -> None:
     def program(comm: hk.Communicator, is_interrupted: bool) -> list[bytes]:
-        state, found = hk.SparseState(), []
+        state, found = hk.ResidualState(), []
         for step in range(6):
             if is_interrupted and step == 3:
                 saved = state.state_dict()
                 state.residual = None  # what was saved is a copy
-                state = hk.SparseState()
+                state = hk.ResidualState()
                 state.load_state_dict(saved)
                 assert state.num_steps == 3
             x = gradient(comm.rank, step, 300)
@@ -377,7 +377,7 @@ def test_states_are_saved_and_restored() -> None:
 
 def test_a_scale_of_the_loss_that_changes() -> None:
     def program(comm: hk.Communicator, factor: float) -> np.ndarray:
-        state = hk.SparseState()
+        state = hk.ResidualState()
         x = gradient(comm.rank, 0, 300)
         comm.sparse_all_reduce(x, k=7, state=state, dense="never")
         state.scale(factor)
@@ -407,7 +407,7 @@ def test_a_scale_of_the_loss_that_changes() -> None:
 def test_wrong_states_change_nothing(
     change: dict[str, Any] | None, error: type[Exception], names: tuple[str, ...]
 ) -> None:
-    state = hk.SparseState("layer")
+    state = hk.ResidualState("layer")
     state.residual = np.ones(3, np.float32)
     saved: Any = None if change is None else state.state_dict() | change
     with raises(error, names=names):
@@ -423,7 +423,7 @@ def test_wrong_states_change_nothing(
 @pytest.mark.parametrize("dense", DENSE)
 def test_averages(dense: str) -> None:
     def program(comm: hk.Communicator) -> None:
-        state = hk.SparseState()
+        state = hk.ResidualState()
         for step in range(12):
             x = gradient(comm.rank, step, 500)
             whole = x if state.residual is None else x + state.residual
@@ -440,7 +440,7 @@ def test_all_elements_are_the_dense_sum() -> None:
         x = gradient(comm.rank, 0, 777)
         dense = x.copy()
         comm.all_reduce(dense)
-        state = hk.SparseState()
+        state = hk.ResidualState()
         comm.sparse_all_reduce(x, k=777, state=state, dense="never")
         np.testing.assert_array_equal(x, dense)
         assert state.residual is not None and not state.residual.any()

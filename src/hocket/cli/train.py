@@ -70,6 +70,10 @@ def train(
             metavar="NAME", help="How copies sum gradients: mix, ring, 'fused cycle_ms=5', ... (see Engines)."
         ),
     ] = "mix",
+    gradients: Annotated[
+        str | None,
+        optional(metavar="TEXT", help="How copies compress gradients: 'ok-topk(density=0.01)', 'power-sgd(rank=2)', ..."),
+    ] = None,
     exact: Annotated[
         bool, typer.Option("--exact", help="Make gradients bit-identical to those of one process.")
     ] = False,
@@ -104,7 +108,7 @@ def train(
         "model": model, "data": data, "strategy": strategy, "partitions": partitions, "replicas": replicas,
         "schedule": schedule, "micro_batches": micro_batches, "layers": layers,
         "balance": balance, "batch_size": batch_size, "epochs": epochs, "steps": steps, "loss": loss,
-        "optimizer": optimizer, "learning_rate": learning_rate, "engine": engine, "exact": exact,
+        "optimizer": optimizer, "learning_rate": learning_rate, "engine": engine, "gradients": gradients, "exact": exact,
         "recompute": recompute, "seed": seed, "timeout": timeout, "save": str(save.absolute()) if save else None,
         "picture": str(picture.absolute()) if picture else None,
     }  # fmt: skip
@@ -124,13 +128,14 @@ def _check(options: dict[str, Any], num_ranks: int, save: Path | None) -> None:
     from hocket.cli._engine_names import read_engine
     from hocket.cli._engine_values import check_values
     from hocket.cli._train_inputs import check_save_path, is_keras, load_data, load_loss, load_model
-    from hocket.train import SetupRequest, check_request, graph_of
+    from hocket.train import EngineChoice, SetupRequest, check_request, graph_of
     from hocket.train.checks import check_seed
     from hocket.train.data.batches import samples_of
     from hocket.train.loop.by_name import optimizer_by_name
 
     check_seed(options["seed"])
     choice = read_engine(options["engine"])
+    choice = EngineChoice.of(choice.name, choice.options, options.pop("gradients"))
     choice.check(exact=options["exact"])
     check_values(choice)
     options["engine"], options["engine_options"] = choice.name, dict(choice.options)

@@ -10,23 +10,41 @@ from typing import TYPE_CHECKING
 from hocket.lazy_names import lazy
 
 if TYPE_CHECKING:
+    from hocket.collectives.compressed.compressor import CompressedSum, Compressor
+    from hocket.collectives.compressed.largest import Dgc, OkTopk
+    from hocket.collectives.compressed.power_sgd import PowerSgd
+    from hocket.collectives.compressed.quantizers import Cast, OneBit, Qsgd, Zfp
+    from hocket.collectives.compressed.registry import compressor, compressors
+    from hocket.collectives.compressed.sums import CompressedWork
     from hocket.collectives.proof import verify
     from hocket.collectives.registry import Algorithm, algorithm, algorithms, find_algorithm
+    from hocket.collectives.residual import ResidualState
     from hocket.collectives.schedule import Schedule, Transfers, make_schedule
     from hocket.collectives.sparse.elements import ElementCodec
-    from hocket.collectives.sparse.state import SparseState
     from hocket.collectives.sparse.sums import SparseSum, SparseWork
 
 __all__ = [
     "Algorithm",
+    "Cast",
+    "CompressedSum",
+    "CompressedWork",
+    "Compressor",
+    "Dgc",
     "ElementCodec",
+    "OkTopk",
+    "OneBit",
+    "PowerSgd",
+    "Qsgd",
     "Schedule",
-    "SparseState",
+    "ResidualState",
     "SparseSum",
     "SparseWork",
     "Transfers",
+    "Zfp",
     "algorithm",
     "algorithms",
+    "compressor",
+    "compressors",
     "find_algorithm",
     "make_schedule",
     "verify",
@@ -42,8 +60,16 @@ __getattr__ = lazy(
         "Schedule": "schedule",
         "Transfers": "schedule",
         "make_schedule": "schedule",
+        "CompressedSum": "compressed.compressor",
+        "Compressor": "compressed.compressor",
+        "Dgc": "compressed.largest",
+        "OkTopk": "compressed.largest",
+        "PowerSgd": "compressed.power_sgd",
+        **dict.fromkeys(("Cast", "OneBit", "Qsgd", "Zfp"), "compressed.quantizers"),
+        **dict.fromkeys(("compressor", "compressors"), "compressed.registry"),
+        "CompressedWork": "compressed.sums",
         "ElementCodec": "sparse.elements",
-        "SparseState": "sparse.state",
+        "ResidualState": "residual",
         "SparseSum": "sparse.sums",
         "SparseWork": "sparse.sums",
         "simulate": "",

@@ -13,6 +13,7 @@ from typing import Any, Self
 from hocket import _native
 from hocket.comm import fusion, groups, messages, objects, sharing, waiting
 from hocket.comm.chooser import Chooser
+from hocket.comm.compressed_sums import CompressedSource, compressed_all_reduce, compressed_reduce_scatter
 from hocket.comm.fabric import Backends, JobFabric
 from hocket.comm.foreign_names import ForeignNames
 from hocket.comm.identity import derive_key
@@ -40,7 +41,8 @@ class Communicator(_native.Communicator, ForeignNames):
     with the buffer protocol or DLPack. A non-contiguous array is copied, and the result is written back.
 
     - Reduce: `all_reduce`, `reduce`, `scan`, `reduce_scatter`, `all_reduce_coalesced`.
-    - Sum the largest elements only: `sparse_all_reduce`.
+    - Sum the largest elements only: `sparse_all_reduce`; with fewer bits, or by factors: `compressed_all_reduce`,
+      `compressed_reduce_scatter`.
     - Move equal blocks: `broadcast`, `gather`, `scatter`, `all_gather`, `all_to_all`, `broadcast_coalesced`.
     - Move blocks of different sizes: `gatherv`, `scatterv`, `all_gatherv`, `reduce_scatterv`, `all_to_allv`.
     - Wait for all ranks: `barrier`, `quiesce`; for this rank's own operations: `synchronize`.
@@ -138,6 +140,7 @@ class Communicator(_native.Communicator, ForeignNames):
         self._on_finalize: Callable[[], object] | None = None
         self._lineage = Lineage(key)
         self._sparse: SparseSource | None = None
+        self._compressed: CompressedSource | None = None
 
     @property
     def local_rank(self) -> int:
@@ -259,6 +262,8 @@ class Communicator(_native.Communicator, ForeignNames):
     wtime = wtime
     compute = compute
     sparse_all_reduce = sparse_all_reduce
+    compressed_all_reduce = compressed_all_reduce
+    compressed_reduce_scatter = compressed_reduce_scatter
 
     all_gather_object = objects.all_gather_object
     gather_object = objects.gather_object
@@ -284,6 +289,11 @@ class Communicator(_native.Communicator, ForeignNames):
         if self._sparse is None:
             self._sparse = self._fabric.open_sparse_sums(self)
         return self._sparse
+
+    def _compressed_sums(self) -> CompressedSource:
+        if self._compressed is None:
+            self._compressed = self._fabric.open_compressed_sums(self)
+        return self._compressed
 
     def _take_turn(self) -> None:
         """Call `on_turn`; called by the native methods before the collective that `_set_turn` has named."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from hocket import _native
 from hocket.backends.base import Backend
+from hocket.comm.compressed_sums import CompressedSource
 from hocket.comm.policy import DefaultPolicy, Policy
 from hocket.comm.schedule_source import ScheduleSource
 from hocket.comm.sparse_sums import SparseSource
@@ -74,8 +75,8 @@ def row_length(places: Sequence[object]) -> int:
     return rows[0] if len(set(rows)) == 1 and len(rows) == len(set(places)) else 1
 
 
-def _no_sparse_sums(comm: Any) -> SparseSource:
-    raise InvalidState("this communicator was made without sparse sums")
+def _no_sums(comm: Any) -> Any:
+    raise InvalidState("this communicator was made without sparse and compressed sums")
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ class JobFabric:
         has_raised: returns whether a failure of any communicator was raised in the program.
         object_key: key for the seals of objects that libraries carry.
         open_sparse_sums: makes what carries the sparse sums of a communicator out.
+        open_compressed_sums: likewise for compressed sums.
         virtual: the virtual ranks, if the ranks are threads of one process; `libraries` has their lanes.
     """
 
@@ -109,7 +111,8 @@ class JobFabric:
     on_failure: Callable[[Any, BaseException], object] | None = None
     has_raised: Callable[[], bool] = lambda: False
     object_key: bytes = field(default=b"", repr=False)
-    open_sparse_sums: Callable[[Any], SparseSource] = _no_sparse_sums
+    open_sparse_sums: Callable[[Any], SparseSource] = _no_sums
+    open_compressed_sums: Callable[[Any], CompressedSource] = _no_sums
     virtual: _native.VirtualRanks | None = None
 
     def backends_between(self, ranks: Sequence[int]) -> tuple[list[str], Backends]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any, NamedTuple, Protocol
 
 
@@ -25,6 +26,10 @@ class SparseSource(Protocol):
 
     def all_reduce(self, x: Any, options: SparseOptions, async_op: bool) -> Any:
         """See `sparse_all_reduce`."""
+        ...
+
+    def steps(self, x: Any, options: SparseOptions) -> Generator[Any, None, Any]:
+        """Return the steps of `all_reduce` for a vector of single precision."""
         ...
 
 
@@ -67,7 +72,7 @@ def sparse_all_reduce(
             ranks. Halves are added as float32.
         k: number of elements, from 1 to those of x.
         density: their share of x instead, above 0 to 1.
-        state: `SparseState` of x, with the residual. None: what is not sent is lost.
+        state: `ResidualState` of x, with the residual. None: what is not sent is lost.
         codec: `ElementCodec` of the messages; by default places are packed, and values are float32.
         algorithm: "exact"; or, to compare with, what others have published: "ok-topk" (thresholds are found every 32
             steps only), "topk-a", "topk-dsa", "gtopk", "gaussian-k". Of these only "exact" and "gtopk" have at most k
@@ -94,7 +99,7 @@ def sparse_all_reduce(
 
     Examples:
         >>> x = np.array([5, 0.5, 0, 0], np.float32) if comm.rank == 0 else np.array([0, 0.25, -3, 1], np.float32)
-        >>> state = hk.SparseState()
+        >>> state = hk.ResidualState()
         >>> found = comm.sparse_all_reduce(x, k=2, state=state, dense="never")
         >>> x, found.places
         (array([ 5.,  0., -3.,  0.], dtype=float32), array([0, 2], dtype=uint32))

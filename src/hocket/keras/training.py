@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 
+from hocket.collectives import Compressor
 from hocket.comm import Communicator
 from hocket.errors import InvalidArgument, InvalidType
 from hocket.keras.callbacks import KerasCallbacks
@@ -73,6 +74,7 @@ def fit(
     drop_last: bool = False,
     engine: str = DEFAULT,
     engine_options: Mapping[str, Any] | None = None,
+    gradients: Compressor | str | None = None,
     exact: bool = False,
     recompute: bool = False,
     seed: int = 0,
@@ -112,9 +114,9 @@ def fit(
             if these are not samples or their weights: for masked outputs.
         shuffle: take the samples in a new order in every epoch.
         drop_last: leave out the last batch of an epoch if it is smaller.
-        engine, engine_options, exact, recompute, seed, timeout, picture: see `hocket.train.fit`. Servers of an engine
-            that updates have copies of the model's optimizer; callbacks may then change settings, such as the learning
-            rate, but write to trained variables only before the first step and after the last one.
+        engine, engine_options, gradients, exact, recompute, seed, timeout, picture: see `hocket.train.fit`. Servers of
+            an engine that updates have copies of the model's optimizer; callbacks may then change settings, such as the
+            learning rate, but write to trained variables only before the first step and after the last one.
         comm: a communicator of all ranks; None: join the job, and leave it at the end.
         verbose: show progress on rank 0; 0 or False: do not.
 
@@ -158,7 +160,7 @@ def fit(
         if value is not None:
             check_count(name, value)
     check_seed(seed)
-    choice = EngineChoice(engine, {} if engine_options is None else engine_options)
+    choice = EngineChoice.of(engine, engine_options, gradients)
     choice.check(exact=exact)
     validates = _when(validation_freq)
     data = data_of(x, y, sample_weight)

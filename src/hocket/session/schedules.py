@@ -1,4 +1,4 @@
-"""Collective algorithms and sparse sums for communicators; loaded when a call or table first needs them."""
+"""Collective algorithms, sparse and compressed sums for communicators; loaded when a call or table first needs them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hocket.comm.policy import Group, Policy, Range, RankedCarrier
 from hocket.tune.model import typical_link
 
 if TYPE_CHECKING:
+    from hocket.collectives.compressed.sums import CompressedSums
     from hocket.collectives.source import Schedules
     from hocket.collectives.sparse.sums import SparseSums
     from hocket.comm import Communicator
@@ -21,6 +22,13 @@ def open_sparse_sums(comm: Communicator) -> SparseSums:
     from hocket.collectives.sparse.sums import SparseSums
 
     return SparseSums(comm)
+
+
+def open_compressed_sums(comm: Communicator) -> CompressedSums:
+    """Make what carries the compressed sums of a communicator out; called by all ranks."""
+    from hocket.collectives.compressed.sums import CompressedSums
+
+    return CompressedSums(comm)
 
 
 class LazySchedules:

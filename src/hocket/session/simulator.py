@@ -14,7 +14,7 @@ from hocket.backends.sim import Sim
 from hocket.comm import Communicator, JobFabric, JobLayout
 from hocket.comm.identity import derive_key
 from hocket.errors import Aborted, CommTimeout, InvalidArgument, InvalidState, InvalidType, PeerFailure
-from hocket.session.schedules import LazySchedules, open_sparse_sums
+from hocket.session.schedules import LazySchedules, open_compressed_sums, open_sparse_sums
 from hocket.suggestions import names_wrong_keywords
 
 if TYPE_CHECKING:
@@ -139,6 +139,7 @@ class _VirtualJob:
             allowed=["sim"],
             schedules=LazySchedules(),
             open_sparse_sums=open_sparse_sums,
+            open_compressed_sums=open_compressed_sums,
             virtual=self.ranks,
         )
         return Communicator(fabric, list(range(self.num_ranks)), rank, derive_key("world"), "world", timeout, timeout)

@@ -34,7 +34,7 @@ from hocket.errors import (
 )
 from hocket.session.learning import is_learning_asked_for, learn_until_finalized
 from hocket.session.libraries import Libraries, agree_on_policy, start_libraries
-from hocket.session.schedules import LazySchedules, open_sparse_sums
+from hocket.session.schedules import LazySchedules, open_compressed_sums, open_sparse_sums
 from hocket.session.variables import check_variables
 from hocket.suggestions import names_wrong_keywords
 from hocket.trace import logger, start_log, write_failure_record
@@ -186,6 +186,7 @@ def _join(
         policy=libraries.policy,
         schedules=LazySchedules(),
         open_sparse_sums=open_sparse_sums,
+        open_compressed_sums=open_compressed_sums,
         on_failure=failures.on_failure,
         has_raised=lambda: failures.has_raised,
         object_key=object_key,

@@ -13,16 +13,21 @@ from hocket.lazy_names import lazy
 
 if TYPE_CHECKING:
     from hocket.comm import Communicator
+    from hocket.torch.compressed_fsdp import CompressedShards, compress_fsdp
+    from hocket.torch.compressed_hook import CompressedState, compressed, ok_topk, power_sgd, reshard_residuals
     from hocket.torch.options import Options
-    from hocket.torch.sparse_hook import OkTopkState, ok_topk, reshard_residuals
     from hocket.torch.symmetric import use_symmetric_buckets
 
 __all__ = [
-    "OkTopkState",
+    "CompressedShards",
+    "CompressedState",
     "Options",
     "autoload",
     "communicator",
+    "compress_fsdp",
+    "compressed",
     "ok_topk",
+    "power_sgd",
     "reshard_residuals",
     "use_symmetric_buckets",
 ]
@@ -30,7 +35,10 @@ __all__ = [
 __getattr__ = lazy(
     __name__,
     {
-        **dict.fromkeys(("OkTopkState", "ok_topk", "reshard_residuals"), "sparse_hook"),
+        **dict.fromkeys(("CompressedShards", "compress_fsdp"), "compressed_fsdp"),
+        **dict.fromkeys(
+            ("CompressedState", "compressed", "ok_topk", "power_sgd", "reshard_residuals"), "compressed_hook"
+        ),
         "Options": "options",
         "dist": "",
         "use_symmetric_buckets": "symmetric",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hocket.collectives.compressed.compressor import CompressedSum, Compressor, SumRequest, with_residual
 from hocket.errors import WrongResult
 
 if TYPE_CHECKING:
@@ -15,71 +16,134 @@ if TYPE_CHECKING:
     from numpy.random import Generator as Random
     from numpy.typing import NDArray
 
-    from hocket.collectives.compressed.quantizers import Quantizer
+    from hocket.collectives.residual import ResidualState
     from hocket.comm import Communicator
     from hocket.comm.steps import Pending
 
 
-@dataclass(frozen=True)
-class QuantizedSum:
-    """What this rank has sent.
-
-    Args:
-        lost: what its elements had beyond what their receivers have read, and its sums beyond what all have read.
-        nbytes: bytes that it has sent to others.
-    """
-
-    lost: NDArray[np.float32]
-    nbytes: int
-
-
-def quantized_all_reduce(
-    comm: Communicator, x: NDArray[np.float32], quantizer: Quantizer, random: Random, **how: Any
-) -> Generator[Pending, None, QuantizedSum]:
-    """Sum x over all ranks, in place, equal on all ranks bit for bit; called by all ranks.
+class Quantizer(Compressor):
+    """Encodes elements with fewer bits; a base class.
 
     Each rank gets a part of equal size of every rank's array, adds the parts in the order of ranks, and gives all ranks
-    the sums. Both ways elements are quantized: 2 (P - 1) / P of an encoded array is sent, whatever P is.
-
-    Args:
-        comm: a communicator of all ranks.
-        x: equally large on all ranks, and finite.
-        quantizer: equal on all ranks.
-        random: of this rank, for quantizers that need it.
-        how: timeout and backend, as for `Communicator.all_to_allv`.
+    the sums, quantized again: 2 (P - 1) / P of an encoded array is sent, whatever P is. What a rank's elements, or its
+    sums, lose goes to its residual, but for quantizers without a bias.
     """
-    size, num_ranks, rank = len(x), comm.size, comm.rank
-    cuts = [size * each // num_ranks for each in range(num_ranks + 1)]
-    messages = [quantizer.encode(x[begin:end], random) for begin, end in zip(cuts, cuts[1:], strict=False)]
-    lost = x - np.concatenate(
-        [_decoded(quantizer, each, end - begin, rank)
-         for each, begin, end in zip(messages, cuts, cuts[1:], strict=False)]
-    )  # fmt: skip
-    in_nbytes = np.array([len(each) for each in messages], np.int64)
-    out_nbytes = np.empty_like(in_nbytes)
-    yield comm.all_to_all(out_nbytes, in_nbytes, async_op=True, **how)
-    out = np.empty(int(out_nbytes.sum()), np.uint8)
-    yield comm.all_to_allv(
-        out, np.concatenate(messages), out_nbytes.tolist(), in_nbytes.tolist(), async_op=True, **how
-    )
-    own = slice(cuts[rank], cuts[rank + 1])
-    sums = np.zeros(cuts[rank + 1] - cuts[rank], np.float32)
-    for source, each in enumerate(np.split(out, np.cumsum(out_nbytes)[:-1])):
-        sums += _decoded(quantizer, each, len(sums), source)
-    message = quantizer.encode(sums, random)
-    lost[own] += sums - _decoded(quantizer, message, len(sums), rank)
-    nbytes = np.empty(num_ranks, np.int64)
-    yield comm.all_gather(nbytes, np.array([len(message)], np.int64), async_op=True, **how)
-    out = np.empty(int(nbytes.sum()), np.uint8)
-    yield comm.all_gatherv(out, message, nbytes.tolist(), async_op=True, **how)
-    for source, each in enumerate(np.split(out, np.cumsum(nbytes)[:-1])):
-        x[cuts[source] : cuts[source + 1]] = _decoded(quantizer, each, cuts[source + 1] - cuts[source], source)
-    sent = int(in_nbytes.sum() - in_nbytes[rank]) + len(message) * (num_ranks - 1)
-    return QuantizedSum(lost, sent)
+
+    is_unbiased = False
+    """Whether the mean over many encodings is the array itself: then no residual is needed."""
+
+    @abstractmethod
+    def encode(self, x: NDArray[np.float32], random: Random) -> NDArray[np.uint8]:
+        """Return the bytes of an array."""
+
+    @abstractmethod
+    def decode(self, message: NDArray[np.uint8], size: int) -> NDArray[np.float32] | None:
+        """Return the array of `size` elements that `encode` wrote; None if it did not."""
+
+    @abstractmethod
+    def nbytes_of(self, size: int) -> int | None:
+        """Return the number of bytes of every array of a size; None: it varies."""
+
+    @property
+    def seed(self) -> int:
+        """Of the random numbers, which are others on each rank and in each step."""
+        return 0
+
+    def steps(
+        self, comm: Communicator, x: NDArray[np.float32], state: ResidualState, request: SumRequest
+    ) -> Generator[Pending, None, CompressedSum]:
+        """See `Compressor.steps`."""
+        total = x if self.is_unbiased else with_residual(x, state)
+        cuts, random = _cuts(len(x), comm.size), self._random(comm.rank, request.step)
+        sums, lost, sent = yield from self._scattered(comm, total, cuts, random, **request.how)
+        message = self.encode(sums, random)
+        own = slice(cuts[comm.rank], cuts[comm.rank + 1])
+        lost[own] += sums - self._decoded(message, len(sums), comm.rank)
+        sizes = np.diff(cuts).tolist()
+        nbytes = self._known_nbytes(sizes)
+        if nbytes is None:
+            nbytes = np.empty(comm.size, np.int64)
+            yield comm.all_gather(nbytes, np.array([len(message)], np.int64), async_op=True, **request.how)
+            _check_nbytes(nbytes, sizes)
+        out = np.empty(int(nbytes.sum()), np.uint8)
+        yield comm.all_gatherv(out, message, nbytes.tolist(), async_op=True, **request.how)
+        for source, each in enumerate(np.split(out, np.cumsum(nbytes)[:-1])):
+            x[cuts[source] : cuts[source + 1]] = self._decoded(each, cuts[source + 1] - cuts[source], source)
+        if request.op == "avg":
+            x /= np.float32(comm.size)
+        if not self.is_unbiased:
+            state.residual = lost
+        return CompressedSum(sent + len(message) * (comm.size > 1))
+
+    def scatter_steps(
+        self,
+        comm: Communicator,
+        x: NDArray[np.float32],
+        out: NDArray[np.float32],
+        state: ResidualState,
+        request: SumRequest,
+    ) -> Generator[Pending, None, CompressedSum]:
+        """See `Compressor.scatter_steps`."""
+        total = x if self.is_unbiased else with_residual(x, state)
+        random = self._random(comm.rank, request.step)
+        out[:], lost, sent = yield from self._scattered(comm, total, _cuts(len(x), comm.size), random, **request.how)
+        if request.op == "avg":
+            out /= np.float32(comm.size)
+        if not self.is_unbiased:
+            state.residual = lost
+        return CompressedSum(sent)
+
+    def _scattered(
+        self, comm: Communicator, x: NDArray[np.float32], cuts: list[int], random: Random, **how: Any
+    ) -> Generator[Pending, None, tuple[NDArray[np.float32], NDArray[np.float32], int]]:
+        """Give each rank the sums of its part; return those, what x has lost, and how many bytes were sent."""
+        messages = [self.encode(x[begin:end], random) for begin, end in zip(cuts, cuts[1:], strict=False)]
+        lost = x.copy()
+        for message, begin, end in zip(messages, cuts, cuts[1:], strict=False):
+            lost[begin:end] -= self._decoded(message, end - begin, comm.rank)
+        in_nbytes = np.array([len(each) for each in messages], np.int64)
+        sizes = [cuts[comm.rank + 1] - cuts[comm.rank]] * comm.size
+        out_nbytes = self._known_nbytes(sizes)
+        if out_nbytes is None:
+            out_nbytes = np.empty_like(in_nbytes)
+            yield comm.all_to_all(out_nbytes, in_nbytes, async_op=True, **how)
+            _check_nbytes(out_nbytes, sizes)
+        out = np.empty(int(out_nbytes.sum()), np.uint8)
+        yield comm.all_to_allv(
+            out, np.concatenate(messages), out_nbytes.tolist(), in_nbytes.tolist(), async_op=True, **how
+        )
+        sums = np.zeros(sizes[0], np.float32)
+        for source, each in enumerate(np.split(out, np.cumsum(out_nbytes)[:-1])):
+            sums += self._decoded(each, len(sums), source)
+        return sums, lost, int(in_nbytes.sum() - in_nbytes[comm.rank])
+
+    def _known_nbytes(self, sizes: list[int]) -> NDArray[np.int64] | None:
+        """Return the numbers of bytes of messages of some sizes; None if ranks must tell them."""
+        known = [self.nbytes_of(size) for size in sizes]
+        return None if None in known else np.array(known, np.int64)
+
+    def _random(self, rank: int, step: int) -> Random:
+        return np.random.Generator(np.random.Philox(np.random.SeedSequence((self.seed, rank, step))))
+
+    def _decoded(self, message: NDArray[np.uint8], size: int, rank: int) -> NDArray[np.float32]:
+        found = self.decode(message, size)
+        if found is None:
+            raise WrongResult(f"the message of rank {rank} in a quantized sum is damaged, or of another quantizer")
+        return found
 
 
-def _decoded(quantizer: Quantizer, message: NDArray[np.uint8], size: int, rank: int) -> NDArray[np.float32]:
-    found = quantizer.decode(message, size)
-    if found is None:
-        raise WrongResult(f"the message of rank {rank} in a quantized sum is damaged, or of another quantizer")
-    return found
+def _cuts(size: int, num_ranks: int) -> list[int]:
+    """Return where the parts of ranks begin and end."""
+    return [size * each // num_ranks for each in range(num_ranks + 1)]
+
+
+def _check_nbytes(nbytes: NDArray[np.int64], sizes: list[int]) -> None:
+    """Check numbers of bytes that other ranks have told, before there is memory for them."""
+    for rank, (told, size) in enumerate(zip(nbytes.tolist(), sizes, strict=True)):
+        if not 0 <= told <= most_nbytes(size):
+            raise WrongResult(f"rank {rank} told {told} bytes for {size} quantized elements: it is damaged")
+
+
+def most_nbytes(size: int) -> int:
+    """Return a bound of the bytes of a message of some elements: no quantizer makes them longer by a quarter."""
+    return 5 * size + 64

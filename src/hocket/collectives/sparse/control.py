@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from functools import lru_cache
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from hocket.errors import CollectiveMismatch, NotFinite
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from hocket.collectives.residual import ResidualState
+    from hocket.comm import Communicator
 
 _NUM_HASHES = 2
 _HASH_BITS = 24
@@ -54,3 +59,51 @@ def do_agree(words: NDArray[np.int64], num_ranks: int) -> bool:
 def num_unfit(words: NDArray[np.int64]) -> int:
     """The number of ranks that cannot send, by the sums of the words."""
     return int(words[2 * _NUM_HASHES])
+
+
+def raise_mismatch(comm: Communicator, what: str, own: str, how: dict[str, Any]) -> NoReturn:
+    """Tell how the requests of ranks differ; called by all ranks.
+
+    Args:
+        comm: a communicator of all ranks.
+        what: name of the operation.
+        own: this rank's request.
+        how: timeout and backend of operations.
+
+    Raises:
+        CollectiveMismatch: always.
+    """
+    ranks: dict[str, list[int]] = {}
+    for rank, each in enumerate(comm.all_gather_object(own, **how)):
+        ranks.setdefault(each, []).append(rank)
+    told = "; ".join(
+        f"rank{'s' * (len(each) > 1)} {', '.join(map(str, each))}: {request}" for request, each in ranks.items()
+    )
+    raise CollectiveMismatch(f"the ranks differ in their {what}: {told}")
+
+
+def raise_not_finite(
+    comm: Communicator, total: NDArray[np.float32], state: ResidualState | None, how: dict[str, Any]
+) -> NoReturn:
+    """Tell which elements of which ranks are not finite; called by all ranks.
+
+    Args:
+        comm: a communicator of all ranks.
+        total: this rank's array.
+        state: of the array, which has its name.
+        how: timeout and backend of operations.
+
+    Raises:
+        NotFinite: always.
+    """
+    bad = np.flatnonzero(~np.isfinite(total))
+    name = state.name if state is not None and state.name else "x"
+    own = (name, int(bad[0]), str(total[bad[0]]), len(bad)) if len(bad) else None
+    told = [
+        f"rank {rank} has {each[2]} at element {each[1]} of {each[0]}" + f", and {each[3] - 1} more" * (each[3] > 1)
+        for rank, each in enumerate(comm.all_gather_object(own, **how))
+        if each is not None
+    ]
+    raise NotFinite(
+        f"{'; '.join(told)}: nothing was sent, and no residual has changed. nonfinite='pass' gives the sum to all ranks"
+    )

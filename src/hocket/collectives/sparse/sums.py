@@ -10,17 +10,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hocket import _native
-from hocket.collectives.sparse.control import NUM_WORDS, control_words, do_agree, num_unfit
+from hocket.collectives.sparse.control import (
+    NUM_WORDS,
+    control_words,
+    do_agree,
+    num_unfit,
+    raise_mismatch,
+    raise_not_finite,
+)
 from hocket.collectives.sparse.elements import ElementCodec, Elements
 from hocket.collectives.sparse.exchange import exchange
 from hocket.collectives.sparse.published import PUBLISHED
 from hocket.collectives.sparse.regions import count_first
-from hocket.collectives.sparse.state import SparseState
+from hocket.collectives.residual import ResidualState
 from hocket.collectives.sparse.trial import DenseTrial
 from hocket.collectives.sparse.vectors import vector_of
 from hocket.comm.sparse_sums import SparseOptions
 from hocket.comm.steps import background_of, wait_in_turn
-from hocket.errors import CollectiveMismatch, InvalidArgument, InvalidType, NotFinite
+from hocket.errors import InvalidArgument, InvalidType
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -106,24 +113,20 @@ class SparseSums:
 
     def all_reduce(self, x: Any, options: SparseOptions, async_op: bool) -> Any:
         """See `Communicator.sparse_all_reduce`."""
-        if isinstance(options.state, SparseState) and (settled := options.state._settled) is not None:
+        if isinstance(options.state, ResidualState) and (settled := options.state._settled) is not None:
             if not async_op and settled.is_for(self, x, options):
                 return settled.all_reduce(x)
             options.state._settled = None
         vector, write_back = vector_of(x)
-        request, state = _checked(len(vector), options), options.state
-        how: dict[str, Any] = {"timeout": self._comm.timeout if options.timeout is None else options.timeout}
-        if options.backend is not None:
-            how["backend"] = options.backend
+        request, how = _checked(len(vector), options), self._how(options)
         found: list[SparseSum] = []
 
         def steps() -> Generator[Pending, None, None]:
-            trial = self._trials.setdefault(request, DenseTrial(request.dense))
-            found.append((yield from _sum(self._comm, vector, request, state, trial, how)))
+            found.append((yield from self._sum(vector, request, options.state, how)))
             write_back()
 
-        if request in self._trials and self._trials[request].decision and state is not None:
-            state._settled = _Settled(self, x, options, how, self._trials[request].reason)
+        if request in self._trials and self._trials[request].decision and options.state is not None:
+            options.state._settled = _Settled(self, x, options, how, self._trials[request].reason)
         if async_op:
             return SparseWork(self._in_background(how["timeout"]).start(steps()), partial(found.__getitem__, 0))
         if self._background is not None or self._comm.is_virtual:  # after those that are in flight
@@ -131,6 +134,19 @@ class SparseSums:
         else:
             wait_in_turn(steps(), how["timeout"], lambda pause: None)
         return found[0]
+
+    def steps(self, x: NDArray[np.float32], options: SparseOptions) -> Generator[Pending, None, SparseSum]:
+        """Return the steps of `all_reduce` for a vector, for whoever carries them out with others of its own."""
+        return self._sum(x, _checked(len(x), options), options.state, self._how(options))
+
+    def _how(self, options: SparseOptions) -> dict[str, Any]:
+        timeout = self._comm.timeout if options.timeout is None else options.timeout
+        return {"timeout": timeout} if options.backend is None else {"timeout": timeout, "backend": options.backend}
+
+    def _sum(
+        self, x: NDArray[np.float32], request: _Request, state: ResidualState | None, how: dict[str, Any]
+    ) -> Generator[Pending, None, SparseSum]:
+        return _sum(self._comm, x, request, state, self._trials.setdefault(request, DenseTrial(request.dense)), how)
 
     def _in_background(self, timeout_s: float) -> Background:
         if self._background is None:
@@ -179,8 +195,8 @@ def _checked(size: int, options: SparseOptions) -> _Request:
     if not isinstance(codec, ElementCodec):
         raise InvalidType(f"codec must be an ElementCodec, not {type(codec).__name__}")
     if options.state is not None:
-        if not isinstance(options.state, SparseState):
-            raise InvalidType(f"state must be a SparseState, not {type(options.state).__name__}")
+        if not isinstance(options.state, ResidualState):
+            raise InvalidType(f"state must be a ResidualState, not {type(options.state).__name__}")
         options.state.check(size)
     k = _count(options.k, options.density, size)
     if options.algorithm != "exact" and codec.rounds:
@@ -205,7 +221,7 @@ def _sum(
     comm: Communicator,
     x: NDArray[np.float32],
     request: _Request,
-    state: SparseState | None,
+    state: ResidualState | None,
     trial: DenseTrial,
     how: dict[str, Any],
 ) -> Generator[Pending, None, SparseSum]:
@@ -219,11 +235,11 @@ def _sum(
         places = np.empty(0, np.uint32) if own is None else own.places
         words, counts = yield from count_first(comm, places, request.size, words, **how)
         if not do_agree(words, comm.size):
-            _raise_mismatch(comm, request, how)
+            raise_mismatch(comm, "sparse all_reduce", repr(request)[len("_Request") :], how)
         trial.decide(words[NUM_WORDS:], comm.size)
         if num_unfit(words):
             if request.nonfinite == "raise":
-                _raise_not_finite(comm, total, "x" if state is None or not state.name else state.name, how)
+                raise_not_finite(comm, total, state, how)
             # The residual waits for a step with finite values.
             yield comm.all_reduce(x, request.op, async_op=True, **how)
             return _dense(state, "x is not finite on some rank")
@@ -255,7 +271,7 @@ def _sum(
 
 
 def _select(
-    x: NDArray[np.float32], request: _Request, state: SparseState | None
+    x: NDArray[np.float32], request: _Request, state: ResidualState | None
 ) -> tuple[NDArray[np.float32], Elements | None]:
     """Return the array with its residual, and the elements to send; None if some element is not finite."""
     if request.algorithm != "exact":
@@ -276,7 +292,7 @@ def _select(
 
 
 def _settle(
-    state: SparseState,
+    state: ResidualState,
     total: NDArray[np.float32],
     own: Elements,
     carried: NDArray[np.float32],
@@ -291,7 +307,7 @@ def _settle(
     state.num_steps += 1
 
 
-def _dense(state: SparseState | None, why: str) -> SparseSum:
+def _dense(state: ResidualState | None, why: str) -> SparseSum:
     if state is not None:
         state.num_steps += 1
         state.num_dense_steps += 1
@@ -300,24 +316,3 @@ def _dense(state: SparseState | None, why: str) -> SparseSum:
 
 def _no_elements(why: str) -> SparseSum:
     return SparseSum(np.empty(0, np.uint32), np.empty(0, np.float32), True, why, (0, 0))
-
-
-def _raise_mismatch(comm: Communicator, request: _Request, how: dict[str, Any]) -> None:
-    ranks: dict[str, list[int]] = {}
-    for rank, each in enumerate(comm.all_gather_object(repr(request)[len("_Request") :], **how)):
-        ranks.setdefault(each, []).append(rank)
-    told = "; ".join(f"rank{'s' * (len(each) > 1)} {', '.join(map(str, each))}: {what}" for what, each in ranks.items())
-    raise CollectiveMismatch(f"the ranks differ in their sparse all_reduce: {told}")
-
-
-def _raise_not_finite(comm: Communicator, total: NDArray[np.float32], name: str, how: dict[str, Any]) -> None:
-    bad = np.flatnonzero(~np.isfinite(total))
-    own = (name, int(bad[0]), str(total[bad[0]]), len(bad)) if len(bad) else None
-    told = [
-        f"rank {rank} has {each[2]} at element {each[1]} of {each[0]}" + f", and {each[3] - 1} more" * (each[3] > 1)
-        for rank, each in enumerate(comm.all_gather_object(own, **how))
-        if each is not None
-    ]
-    raise NotFinite(
-        f"{'; '.join(told)}: nothing was sent, and no residual has changed. nonfinite='pass' gives the sum to all ranks"
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +35,10 @@ class _Bucket:
 
 
 def plan_buckets(
-    tensors: Sequence[TensorSpec], limits: Sequence[int], alone_nbytes: int | None = None
+    tensors: Sequence[TensorSpec],
+    limits: Sequence[int],
+    alone_nbytes: int | None = None,
+    may_join: Callable[[TensorSpec], bool] = lambda tensor: True,
 ) -> list[list[int]]:
     """Return the tensors of each bucket: the last ones first, since the backward pass computes them first.
 
@@ -43,6 +46,7 @@ def plan_buckets(
         tensors: all tensors.
         limits: number of bytes at which a bucket is full, for the first ones; the last limit holds for all others.
         alone_nbytes: a tensor of so many bytes or more is a bucket of its own; None: none is.
+        may_join: returns whether a tensor may share a bucket with others.
 
     Examples:
         >>> import torch
@@ -54,7 +58,7 @@ def plan_buckets(
     filling: dict[torch.dtype, tuple[list[int], int]] = {}
     for number in reversed(range(len(tensors))):
         dtype = tensors[number].dtype
-        if alone_nbytes is not None and tensors[number].nbytes >= alone_nbytes:
+        if not may_join(tensors[number]) or (alone_nbytes is not None and tensors[number].nbytes >= alone_nbytes):
             buckets.append([number])
             continue
         members, nbytes = filling.pop(dtype, ([], 0))
@@ -73,7 +77,7 @@ class BucketEngine(SummingEngine):
 
     Args:
         comm, tensors, exact, timeout_s: see `GradientEngine`.
-        limits, alone_nbytes: see `plan_buckets`; a tensor that is alone is not copied.
+        limits, alone_nbytes, may_join: see `plan_buckets`; a tensor that is alone by its size is not copied.
         backend, algorithm: as for `Communicator.all_reduce`.
     """
 
@@ -86,6 +90,7 @@ class BucketEngine(SummingEngine):
         timeout_s: float,
         limits: Sequence[int],
         alone_nbytes: int | None = None,
+        may_join: Callable[[TensorSpec], bool] = lambda tensor: True,
         backend: str | None = None,
         algorithm: str | None = None,
     ) -> None:
@@ -96,7 +101,7 @@ class BucketEngine(SummingEngine):
         self._algorithm = algorithm
         self._buckets: list[_Bucket] = []
         self._place: dict[int, tuple[_Bucket, int]] = {}
-        for number, members in enumerate(plan_buckets(self.tensors, limits, alone_nbytes)):
+        for number, members in enumerate(plan_buckets(self.tensors, limits, alone_nbytes, may_join)):
             places, size = [], 0
             for each in members:
                 places.append(size)
@@ -139,10 +144,10 @@ class BucketEngine(SummingEngine):
         flats = [self._given[each].view(-1) for each in bucket.tensors]
         if bucket.buffer is not None and self._comm.moves_data:
             torch._foreach_copy_(self._parts(bucket, bucket.buffer), flats)
-        bucket.work = self._sum(flats[0] if bucket.buffer is None else bucket.buffer)
+        bucket.work = self._sum(number, flats[0] if bucket.buffer is None else bucket.buffer)
 
-    def _sum(self, bucket: torch.Tensor) -> Pending:
-        """Start to sum a bucket over all ranks, in place."""
+    def _sum(self, number: int, bucket: torch.Tensor) -> Pending:
+        """Start to sum the bucket of a number over all ranks, in place."""
         return start_sum(
             self._comm,
             bucket,

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from hocket.collectives.compressed.kept import KeptOfTensors
 from hocket.comm import Communicator
 
 
@@ -45,6 +46,8 @@ class TensorSpec:
 
 EXIST = "whether there are gradients"
 """Name of the tensor that a loop of one's own sums beside the gradients; errors leave it out."""
+COUNTS = "numbers of gradients"
+"""Name of the tensor that `fit` sums beside the gradients."""
 
 
 class GradientEngine(ABC):
@@ -113,6 +116,16 @@ class SummingEngine(GradientEngine):
             number: its place in `tensors`.
             tensor: contiguous, with the shape and type of its spec.
         """
+
+    def kept(self) -> KeptOfTensors:
+        """Return what this rank keeps of its gradients for the next step, by the names of tensors."""
+        return KeptOfTensors()  # most engines sum everything
+
+    def keep(self, kept: KeptOfTensors) -> None:
+        """Set what this rank keeps of its gradients; it is taken out of `kept`."""
+
+    def scale_kept(self, factor: float) -> None:
+        """Multiply what this rank keeps of its gradients, since gradients are scaled otherwise from now on."""
 
     def poll(self) -> None:
         """Go on with the sums without waiting: for virtual ranks, which have no threads that do."""

@@ -189,7 +189,7 @@ class PipelinedRing(BucketEngine):
         super().close()
         self._background.close()
 
-    def _sum(self, bucket: torch.Tensor) -> Pending:
+    def _sum(self, number: int, bucket: torch.Tensor) -> Pending:
         if bucket.device not in self._rings:
             self._rings[bucket.device] = PipelinedAllReduce(
                 self._comm, adder_for(bucket.device), self._chunk_nbytes, self._depth, self._backend, self.timeout_s

@@ -52,7 +52,7 @@ def gradient_engines() -> dict[str, type[GradientEngine]]:
 
     Examples:
         >>> print(*sorted(hk.train.gradient_engines()))
-        ddp fused mix parameter-server parameter-server-async parameter-server-backup pipelined-ring ring
+        compressed ddp fused mix parameter-server parameter-server-async parameter-server-backup pipelined-ring ring
     """
     return dict(_load())
 
@@ -124,6 +124,28 @@ class EngineChoice:
                 f"it; these engines add in the order of ranks: {', '.join(ordered)}"
             )
         return engine
+
+    @classmethod
+    def of(cls, engine: Any, options: Any, gradients: Any, *, is_scaled: bool = False) -> EngineChoice:
+        """Return the choice of someone who names an engine with options, or how gradients are compressed.
+
+        Args:
+            engine: name of an engine; the default one if `gradients` is given.
+            options: of the engine; None: those that it has by default.
+            gradients: a compressor or its text; None: gradients are summed as they are.
+            is_scaled: whether steps with infinite gradients are skipped, so that a sum must let them through.
+
+        Raises:
+            InvalidArgument: both are given.
+        """
+        if gradients is None:
+            return cls(engine, {} if options is None else options)
+        if engine != DEFAULT or options:
+            raise InvalidArgument(
+                f"give either engine={engine!r} or gradients={gradients!r}: gradients=X is the engine 'compressed' with "
+                "the option compressor=X"
+            )
+        return cls("compressed", {"compressor": gradients, "nonfinite": "pass" if is_scaled else "raise"})
 
     def check_is_default(self, why: str) -> None:
         """Check that no other engine than the default is chosen.

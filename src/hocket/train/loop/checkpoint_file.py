@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from hocket.collectives.compressed.kept import KEPT, SCALED
 from hocket.errors import InvalidArgument, first_line
 from hocket.whole_file import write_whole
 
@@ -24,6 +25,8 @@ class TrainingState:
         optimizer: state of the optimizer, as `Update.merge` returns it.
         callbacks: states of callbacks, by names such as "EarlyStopping 0".
         epoch, num_batches, totals, num_steps: see `Trainer`.
+        kept: what is left of gradients for the next step, the mean over ranks: residuals, momenta and factors of
+            compressors, by the names of parameters; and the number of their steps. Files without it have nothing left.
     """
 
     model: Mapping[str, torch.Tensor]
@@ -33,6 +36,7 @@ class TrainingState:
     num_batches: int
     totals: Mapping[str, tuple[float, float]]
     num_steps: int
+    kept: Mapping[str, Any] = field(default_factory=dict)
 
 
 def write_checkpoint(state: TrainingState, path: Path) -> None:
@@ -89,11 +93,32 @@ def read_checkpoint(path: Path, own: Mapping[str, torch.Tensor], callbacks: Iter
             f"{path} has no state of callback {absent[0]}, so it cannot continue here: pass the callbacks of the saved "
             "training"
         )
-    return TrainingState(**{name: content[name] for name in _KINDS})
+    kept = content.get("kept", {})
+    problem = _find_misfit(kept, own)
+    if problem is not None:
+        raise InvalidArgument(f"{path} is damaged, or of another model: {problem}")
+    return TrainingState(**{name: content[name] for name in _KINDS}, kept=kept)
 
 
 _KINDS = {"model": dict, "optimizer": dict, "callbacks": dict, "epoch": int, "num_batches": int, "totals": dict,
           "num_steps": int}  # fmt: skip
+
+
+def _find_misfit(kept: Any, own: Mapping[str, torch.Tensor]) -> str | None:
+    """Return what is wrong with what is left of gradients."""
+    if not isinstance(kept, dict) or not set(kept) <= {*KEPT, "num_steps"}:
+        return f"'kept' must be a dict of {', '.join(KEPT)} and num_steps"
+    if type(kept.get("num_steps", 0)) is not int or kept.get("num_steps", 0) < 0:
+        return f"num_steps of 'kept' must be an int of 0 or more, not {kept['num_steps']!r}"
+    for what in KEPT:
+        for name, each in kept.get(what, {}).items():
+            if name not in own:
+                return f"the {what} have {name!r}, which this model lacks"
+            if not isinstance(each, torch.Tensor) or each.dtype != torch.float32 or not torch.isfinite(each).all():
+                return f"the {what} of {name!r} must be a tensor of finite float32"
+            if each.shape != ((own[name].numel(),) if what in SCALED else (*each.shape,)[:2]):
+                return f"the {what} of {name!r} have the shape {list(each.shape)}"
+    return None
 
 
 def _find_difference(saved: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hocket.collectives import Compressor
 from hocket.comm import Communicator
 from hocket.errors import InvalidArgument, InvalidType
 from hocket.pipeline.schedule import PipelineSchedule
@@ -62,6 +63,7 @@ def fit(
     loss_is_mean: bool = True,
     engine: str = DEFAULT,
     engine_options: Mapping[str, Any] | None = None,
+    gradients: Compressor | str | None = None,
     exact: bool = False,
     recompute: bool = False,
     seed: int = 0,
@@ -104,6 +106,8 @@ def fit(
         weigh, loss_is_mean: see `Trainer`.
         engine: the gradient engine that sums gradients over copies of the model: see `gradient_engines`.
         engine_options: its options, such as {"num_servers": 2}.
+        gradients: how they are compressed between copies, such as "ok-topk(density=0.01)" or "power-sgd(rank=2)": see
+            `hocket.collectives.compressors`. What is lost is added to the gradients of the next step.
         exact: gradients equal those of one process bit for bit: see `PipelineExecutor`.
         recompute: keep only the inputs of stages, and repeat the forward pass before the backward pass.
         seed: seed of the order of samples, and of random numbers in the model.
@@ -137,7 +141,7 @@ def fit(
     with ExitStack() as stack:
         if comm is None:
             comm = stack.enter_context(init())
-        choice = EngineChoice(engine, {} if engine_options is None else engine_options)
+        choice = EngineChoice.of(engine, engine_options, gradients, is_scaled=scaler is not None)
         choice.check(exact=exact)
         if choice.updates and max_gradient_norm is not None:
             raise InvalidArgument(

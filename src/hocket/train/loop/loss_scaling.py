@@ -62,7 +62,10 @@ class LossScaling(Callback):
         self._signal.grad = torch.full((1,), torch.inf if self.overflows else 0.0)
         self._scaler.scale(torch.zeros(1))  # the first call makes the scaler's state, which `step` needs
         self._scaler.step(self._signal_optimizer)
+        before = self._scale()
         self._scaler.update()
+        if self._scale() != before:
+            executor.scale_kept_gradients(self._scale() / before)
 
     def state(self) -> Mapping[str, Any]:
         return self._scaler.state_dict()

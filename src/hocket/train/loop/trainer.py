@@ -11,6 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from hocket import _native
+from hocket.collectives.compressed.kept import KEPT, KeptOfTensors
 from hocket.errors import InvalidArgument
 from hocket.train.data.batches import Batch, Source
 from hocket.train.data.micro_batches import Parts, Weigh, micro_batches_of
@@ -195,6 +196,7 @@ class Trainer:
         for each in self.callbacks:
             each.on_save(self)
         states = self.comm.gather_object(self.update.state(), 0)
+        kept = self.comm.gather_object(self.executor.kept_gradients(), 0) or []
 
         def write() -> None:
             state = TrainingState(
@@ -205,6 +207,7 @@ class Trainer:
                 self.num_batches,
                 self.totals,
                 self.num_steps,
+                _saved(kept),
             )
             write_checkpoint(state, Path(path))
 
@@ -228,6 +231,8 @@ class Trainer:
         model.load_state_dict(state.model)
         self.epoch, self.num_batches, self.totals = state.epoch, state.num_batches, dict(state.totals)
         self.executor.num_steps = state.num_steps
+        arrays = {what: {name: each.numpy().copy() for name, each in state.kept.get(what, {}).items()} for what in KEPT}
+        self.executor.keep_gradients(KeptOfTensors(state.kept.get("num_steps", 0), **arrays))
 
     def cut(self, batch: Batch) -> Parts:
         """Cut a batch into the micro-batches of this replica."""
@@ -282,6 +287,17 @@ class Trainer:
             if share:
                 for place, metric in enumerate(self._metrics.values()):
                     values[place, first + number] = float(metric(output, target)) * share
+
+
+def _saved(of_ranks: Iterable[KeptOfTensors]) -> dict[str, Any]:
+    """Return what engines of all ranks keep of gradients as tensors; empty if they keep nothing."""
+    merged = KeptOfTensors()
+    for each in of_ranks:
+        merged.add(each)
+    found: dict[str, Any] = {
+        what: {name: torch.from_numpy(each) for name, each in getattr(merged, what).items()} for what in KEPT
+    }
+    return {**found, "num_steps": merged.num_steps} if any(found.values()) else {}
 
 
 def means_of(totals: Mapping[str, tuple[float, float]]) -> dict[str, float]:

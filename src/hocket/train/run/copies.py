@@ -10,6 +10,7 @@ from torch import nn
 
 from hocket.comm import Communicator
 from hocket.comm.unseen import warn_at_the_users_line
+from hocket.train.engines.engine import SummingEngine
 from hocket.train.engines.registry import EngineChoice
 from hocket.train.model.split_model import Tie
 from hocket.train.run.gradient_sync import GradientSync
@@ -76,6 +77,10 @@ class Copies:
         """Wait for the sum of a stage's gradients."""
         if stage in self._syncs:
             self._syncs[stage].wait()
+
+    def engines(self) -> list[SummingEngine]:
+        """Return the engines that sum on this rank."""
+        return [each.engine for each in self._syncs.values() if each.engine is not None]
 
     def close(self) -> None:
         """Close the engines. Idempotent."""

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from hocket import _native
+from hocket.collectives.compressed.kept import SCALED, KeptOfTensors
 from hocket.comm import Communicator
 from hocket.errors import Aborted, InvalidArgument, InvalidModel, InvalidState
 from hocket.pipeline.action import Action
@@ -219,6 +220,28 @@ class PipelineExecutor:
         if not self._times:
             raise InvalidState("no step has run yet, so there is no timeline")
         return measured_timeline(self.comm, self.schedule, self._times, costs or CostModel())
+
+    def kept_gradients(self) -> KeptOfTensors:
+        """Return what engines keep of gradients for the next step, as means over the ranks that sum them; called by all
+        ranks."""
+        found = KeptOfTensors()
+        for engine in self._copies.engines():
+            kept = engine.kept()
+            for what in SCALED:
+                for each in getattr(kept, what).values():
+                    engine.comm.all_reduce(each, "avg", timeout=self.timeout_s)
+            found.add(kept)
+        return found
+
+    def keep_gradients(self, kept: KeptOfTensors) -> None:
+        """Set what engines keep of gradients on every rank; it is taken out of `kept`."""
+        for engine in self._copies.engines():
+            engine.keep(kept)
+
+    def scale_kept_gradients(self, factor: float) -> None:
+        """Multiply what engines keep of gradients, since gradients are scaled otherwise from now on."""
+        for engine in self._copies.engines():
+            engine.scale_kept(factor)
 
     def before_close(self, call: Callable[[], None]) -> None:
         """Let `close` first call a function, such as one that closes communicators made from `comm`."""

@@ -10,7 +10,7 @@ import torch
 
 from hocket.comm import Communicator
 from hocket.errors import InvalidModel
-from hocket.train.engines.engine import TensorSpec
+from hocket.train.engines.engine import COUNTS, SummingEngine, TensorSpec
 from hocket.train.engines.registry import EngineChoice
 from hocket.train.run.backward import Gradients
 from hocket.train.run.gradients import StageGradients, added
@@ -75,6 +75,11 @@ class GradientSync:
         """Give back what the engine holds. Idempotent."""
         self._sum.close()
 
+    @property
+    def engine(self) -> SummingEngine | None:
+        """The engine, if one sums."""
+        return self._sum.engine if isinstance(self._sum, _EngineSum) else None
+
 
 class _EngineSum:
     """The sum by an engine: this rank's copies are added before."""
@@ -94,8 +99,8 @@ class _EngineSum:
             TensorSpec(name, tuple(parameters[number].shape), parameters[number].dtype)
             for number, name in zip(numbers, names, strict=True)
         ]
-        counts = TensorSpec("numbers of gradients", (len(tensors),), torch.float32)
-        self._engine = choice.make(comm, [*tensors, counts], exact=exact, timeout_s=timeout_s)
+        counts = TensorSpec(COUNTS, (len(tensors),), torch.float32)
+        self.engine = choice.make(comm, [*tensors, counts], exact=exact, timeout_s=timeout_s)
         self._counts = torch.zeros(len(tensors), dtype=torch.float32, device="cpu")  # whatever torch's defaults are
         self._places = {number: place for place, number in enumerate(self._numbers)}
         self._totals: dict[int, torch.Tensor] = {}
@@ -112,7 +117,7 @@ class _EngineSum:
                 if gradient is None:
                     gradient = torch.zeros_like(self._parameters[number], memory_format=torch.contiguous_format)
                 self.ready(number, gradient)
-        self._engine.start(len(self._numbers), self._counts)
+        self.engine.start(len(self._numbers), self._counts)
 
     def ready(self, number: int, gradient: torch.Tensor) -> None:
         """Start the sum of a gradient."""
@@ -120,16 +125,16 @@ class _EngineSum:
         if place is not None:
             # Engines sum in place, so it must be a block of memory of its own.
             self._totals[place] = _checked(gradient).detach().contiguous()
-            self._engine.start(place, self._totals[place])
+            self.engine.start(place, self._totals[place])
 
     def finish(self) -> dict[int, torch.Tensor | None]:
-        self._engine.finish()
+        self.engine.finish()
         exist = (self._counts > 0).tolist()
         totals, self._totals = self._totals, {}
         return {number: totals[place] if exist[place] else None for number, place in self._places.items()}
 
     def close(self) -> None:
-        self._engine.close()
+        self.engine.close()
 
 
 class _OrderedSum:

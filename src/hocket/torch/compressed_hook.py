@@ -1,0 +1,458 @@
+"""Communication hooks of DistributedDataParallel that compress gradients (`Communicator.compressed_all_reduce`).
+
+Annotations are evaluated, since torch reads those of hooks.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch._C._distributed_c10d import GradBucket
+
+from hocket.collectives import Compressor, ElementCodec, OkTopk, PowerSgd, ResidualState
+from hocket.collectives import compressor as find_compressor
+from hocket.collectives.compressed.kept import KEPT, SCALED, KeptOfTensors
+from hocket.collectives.residual import check_saved
+from hocket.comm import Communicator
+from hocket.errors import InvalidArgument, InvalidType
+from hocket.torch.backward import BackwardDrain, in_backward
+from hocket.torch.futures import Failure, fail
+from hocket.torch.process_group import process_group_of
+
+_VERSION = 1
+
+
+@dataclass
+class _CompressedBucket:
+    """What is known of a bucket.
+
+    Args:
+        parameters: those whose gradients it holds; kept, so that their ids stay theirs.
+        state: of its sums.
+        loss_scale: by which residuals and momenta are multiplied.
+        latest: words about the latest sum.
+    """
+
+    parameters: list[torch.Tensor]
+    state: ResidualState
+    loss_scale: float
+    latest: str = "no sum yet"
+
+    @property
+    def ids(self) -> list[int]:
+        """Ids of the parameters."""
+        return [id(each) for each in self.parameters]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers of their elements."""
+        return [each.numel() for each in self.parameters]
+
+
+class CompressedState:
+    """The state of the hook of one model on one rank: residuals of all gradients; see `compressed`.
+
+    Examples:
+        >>> import torch
+        >>> store = torch.distributed.FileStore("state", 2)
+        >>> torch.distributed.init_process_group("hocket", store=store, rank=comm.rank, world_size=2)
+        >>> model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1, bias=False))
+        >>> state, hook = hk.torch.ok_topk(density=0.25, dense="never")
+        >>> model.register_comm_hook(state, hook)
+        >>> model(torch.tensor([[8.0, 4.0, 2.0, 1.0]])).sum().backward()
+        >>> state.state_dict(model)["residuals"]["weight"]
+        tensor([[0., 4., 2., 1.]])
+        >>> print(state.explain())
+        bucket 0, 4 elements: compressed: dense='never'
+        >>> torch.distributed.destroy_process_group()
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        compressor: Compressor,
+        nonfinite: str,
+        dense_steps: int,
+        loss_scale: Callable[[], float] | None,
+    ) -> None:
+        self._comm = comm.dup()
+        self._compressor, self._nonfinite, self._dense_steps = compressor, nonfinite, dense_steps
+        self._loss_scale = loss_scale or (lambda: 1.0)
+        self._buckets: dict[int, _CompressedBucket] = {}
+        self._left, self._left_scale = KeptOfTensors(), 1.0
+        self._thread = ThreadPoolExecutor(1, "hocket-compressed")
+        self._last: Future[None] | None = None
+        self._drain = BackwardDrain()
+
+    def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Start to average a bucket: the hook."""
+        known, buffer = self._known(bucket), bucket.buffer()
+        scale = self._loss_scale()
+        if scale != known.loss_scale:
+            known.state.scale(scale / known.loss_scale)
+            known.loss_scale = scale
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        is_drained = in_backward()
+
+        def run() -> None:
+            is_dense = known.state.num_steps < self._dense_steps
+            try:
+                found = self._comm.compressed_all_reduce(
+                    buffer,
+                    OkTopk(dense="always") if is_dense else self._compressor,
+                    state=known.state,
+                    tensors=[tuple(each.shape) for each in known.parameters],
+                    op="avg",
+                    nonfinite=self._nonfinite,
+                )
+            except BaseException as error:
+                # DistributedDataParallel reads this; the end of the backward pass raises the error, with its type.
+                fail(future, Failure(error, [buffer] if is_drained else None))
+                raise
+            known.latest = f"{'dense' if found.is_dense else 'compressed'}: {found.why}"
+            future.set_result(buffer)
+
+        self._last = self._thread.submit(run)
+        if is_drained:
+            self._drain.add(_HookedSum(self._last))
+        return future
+
+    def use(self, comm: Communicator) -> None:
+        """Go on between other ranks, for example those that `Communicator.shrink` has left; all of them call it.
+
+        Residuals are kept, and scaled so that a mean over the new number of ranks gives them the weight that they had.
+        Register the hook for a model on the new process group: ``model.register_comm_hook(state, CompressedState.reduce)``.
+        """
+        self._collect()
+        self._left.scale(comm.size / self._comm.size)
+        self._comm = comm.dup()
+
+    def explain(self) -> str:
+        """Return a line for each bucket: its size, whether the latest sum was sparse, and why.
+
+        Examples:
+            >>> import torch
+            >>> hk.torch.ok_topk(comm=comm)[0].explain()
+            'no bucket was summed yet'
+        """
+        lines = [
+            f"bucket {index}, {sum(each.sizes)} elements: {each.latest}" for index, each in sorted(self._buckets.items())
+        ]
+        return "\n".join(lines) or "no bucket was summed yet"
+
+    def state_dict(self, model: torch.nn.Module) -> dict[str, Any]:
+        """Return what a checkpoint must hold of this rank: what each parameter has, by name.
+
+        Args:
+            model: whose gradients are summed, itself or in a DistributedDataParallel.
+        """
+        self._settle()
+        scale, named = self._loss_scale(), _named(model)
+        found = self._taken_apart(scale)
+        saved: dict[str, Any] = {"version": _VERSION, "world_size": self._comm.size, "loss_scale": scale}
+        for what in KEPT:
+            of_parameters = getattr(found, what)
+            kept = {
+                name: torch.from_numpy(of_parameters[id(each)].copy())
+                for name, each in named.items()
+                if id(each) in of_parameters
+            }
+            saved[what] = {name: each.view(named[name].shape) if what in SCALED else each for name, each in kept.items()}
+        return saved | {"num_steps": found.num_steps}
+
+    def load_state_dict(self, saved: Mapping[str, Any], model: torch.nn.Module) -> None:
+        """Take over what `state_dict` returned on the same rank of as many.
+
+        Raises:
+            InvalidArgument, InvalidType: it is not such a dictionary, is of another number of ranks (see
+                `reshard_residuals`), or of another model; then nothing has changed.
+        """
+        _check_saved(saved)
+        if saved["world_size"] != self._comm.size:
+            raise InvalidArgument(
+                f"the residuals are those of one of {saved['world_size']} ranks, but there are {self._comm.size}: "
+                "hocket.torch.reshard_residuals makes them fit"
+            )
+        named, left = _named(model), KeptOfTensors(saved["num_steps"])
+        for what in KEPT:
+            for name, kept in saved[what].items():
+                if name not in named:
+                    raise InvalidArgument(f"the saved {what} name a parameter {name!r}, which the model does not have")
+                if what in SCALED and kept.shape != named[name].shape:
+                    shapes = f"{tuple(kept.shape)}, but the parameter {tuple(named[name].shape)}"
+                    raise InvalidArgument(f"the saved {what} have for {name} the shape {shapes}")
+                array = kept.detach().cpu().float().numpy()
+                getattr(left, what)[id(named[name])] = array.reshape(-1) if what in SCALED else array
+        self._collect()
+        self._left, self._left_scale = left, saved["loss_scale"]
+
+    def _known(self, bucket: GradBucket) -> _CompressedBucket:
+        """Return what is known of a bucket; if it has other parameters than before, its residual is put together anew:
+        DistributedDataParallel makes new buckets after the first step."""
+        parameters = bucket.parameters()
+        known = self._buckets.get(bucket.index())
+        if known is not None and known.ids == list(map(id, parameters)):
+            return known
+        if known is not None:
+            self._collect()
+        known = _CompressedBucket(parameters, ResidualState(f"bucket {bucket.index()}"), self._left_scale)
+        self._left.give(known.state, known.ids, known.sizes)
+        self._buckets[bucket.index()] = known
+        return known
+
+    def _taken_apart(self, scale: float) -> KeptOfTensors:
+        """Return what all parameters have, for a scale of the loss."""
+        found = KeptOfTensors()
+        found.add(self._left)
+        found.scale(scale / self._left_scale)
+        for each in self._buckets.values():
+            kept = KeptOfTensors.of(each.state, each.ids, each.sizes)
+            kept.scale(scale / each.loss_scale)
+            found.add(kept)
+        return found
+
+    def _collect(self) -> None:
+        """Take the buckets apart, into what each parameter has."""
+        with suppress(Exception):  # the program has its error
+            self._settle()
+        self._left = self._taken_apart(self._left_scale)
+        self._buckets.clear()
+
+    def _settle(self) -> None:
+        if self._last is not None:
+            self._last.result()
+
+
+class _HookedSum:
+    """A sum of a backward pass, whose end raises its error."""
+
+    def __init__(self, future: Future[None]) -> None:
+        self._future = future
+        self.is_drained = False
+
+    def wait(self) -> bool:
+        self._future.result()  # its messages have deadlines
+        return True
+
+    def is_completed(self) -> bool:
+        return self._future.done()
+
+    def _settle(self) -> None:
+        """The thread has completed the future."""
+
+    def _hand_over(self) -> None:
+        """The thread goes on by itself."""
+
+
+Hook = Callable[[CompressedState, GradBucket], torch.futures.Future[torch.Tensor]]
+
+
+def compressed(
+    compressor: Compressor | str,
+    *,
+    nonfinite: str = "raise",
+    dense_steps: int = 0,
+    loss_scale: Callable[[], float] | None = None,
+    group: dist.ProcessGroup | None = None,
+    comm: Communicator | None = None,
+) -> tuple[CompressedState, Hook]:
+    """Return state and hook for ``DistributedDataParallel.register_comm_hook``: gradients travel compressed.
+
+    What a compressor loses of a gradient waits in a residual and is added to the gradient of the next step. All ranks
+    call this at the same place. Sums go on in a thread while the backward pass does.
+
+    Args:
+        compressor: such as ``"power-sgd(rank=2)"``, see `hocket.collectives.compressors`.
+        nonfinite: see `Communicator.compressed_all_reduce`. With a `torch.amp.GradScaler`, use "pass": it skips steps
+            whose gradients are infinite.
+        dense_steps: number of first steps that are dense; the first steps of a training change most.
+        loss_scale: returns the factor of the loss, such as `GradScaler.get_scale`; residuals follow it.
+        group: the process group of the model, whose backend must be "hocket"; None: the default group.
+        comm: a communicator between the ranks of the model instead, for groups of other backends.
+
+    Raises:
+        InvalidArgument: an argument is out of range, or the group has another backend.
+        InvalidType: an argument has another type.
+
+    Examples:
+        >>> import torch
+        >>> store = torch.distributed.FileStore("compressed", 2)
+        >>> torch.distributed.init_process_group("hocket", store=store, rank=comm.rank, world_size=2)
+        >>> model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1, bias=False))
+        >>> model.register_comm_hook(*hk.torch.compressed("cast(bfloat16)"))
+        >>> model(torch.tensor([[8.0, 4.0, 2.0, 1.0]])).sum().backward()
+        >>> model.module.weight.grad
+        tensor([[8., 4., 2., 1.]])
+        >>> torch.distributed.destroy_process_group()
+    """
+    chosen = find_compressor(compressor)
+    if nonfinite not in ("raise", "pass"):
+        raise InvalidArgument(f"nonfinite must be one of raise, pass, not {nonfinite!r}")
+    if type(dense_steps) is not int or dense_steps < 0:
+        raise InvalidArgument(f"dense_steps must be an int of 0 or more, not {dense_steps!r}")
+    if loss_scale is not None and not callable(loss_scale):
+        raise InvalidType(f"loss_scale must be a function, not {type(loss_scale).__name__}: for example get_scale")
+    if comm is None:
+        comm = process_group_of(group).communicator
+    elif group is not None:
+        raise InvalidArgument("give either group or comm")
+    elif not isinstance(comm, Communicator):
+        raise InvalidType(f"comm must be a hocket communicator, not {type(comm).__name__}")
+    return CompressedState(comm, chosen, nonfinite, dense_steps, loss_scale), CompressedState.reduce
+
+
+def ok_topk(
+    density: float = 0.01, *, codec: ElementCodec | None = None, dense: str = "auto", **options: Any
+) -> tuple[CompressedState, Hook]:
+    """Return state and hook for ``DistributedDataParallel.register_comm_hook``: one line makes its sums sparse.
+
+    Of each bucket the largest elements of all ranks are averaged; the others wait in a residual and are added to the
+    gradients of the next step.
+
+    Args:
+        density: share of the elements of each bucket, above 0 to 1.
+        codec: see `Communicator.sparse_all_reduce`.
+        dense: "auto" sums a bucket as a whole where that is faster; "never" and "always".
+        options: see `compressed`.
+
+    Raises:
+        InvalidArgument, InvalidType: see `compressed`.
+
+    Examples:
+        >>> import torch
+        >>> store = torch.distributed.FileStore("ok_topk", 2)
+        >>> torch.distributed.init_process_group("hocket", store=store, rank=comm.rank, world_size=2)
+        >>> model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1, bias=False))
+        >>> model.register_comm_hook(*hk.torch.ok_topk(density=0.25, dense="never"))
+        >>> model(torch.tensor([[8.0, 4.0, 2.0, 1.0]])).sum().backward()
+        >>> model.module.weight.grad  # the largest one; the others wait
+        tensor([[8., 0., 0., 0.]])
+        >>> torch.distributed.destroy_process_group()
+    """
+    if codec is not None and not isinstance(codec, ElementCodec):
+        raise InvalidType(f"codec must be an ElementCodec, not {type(codec).__name__}")
+    codec = codec or ElementCodec()
+    return compressed(OkTopk(density, codec.places, codec.values, dense), **options)
+
+
+def power_sgd(
+    rank: int = 1, *, min_rate: float = 2.0, seed: int = 0, dense_steps: int = 1000, **options: Any
+) -> tuple[CompressedState, Hook]:
+    """Return state and hook for ``DistributedDataParallel.register_comm_hook``: PowerSGD, as torch's `powerSGD_hook`.
+
+    It gives what torch's gives for the same seed, but for rounding, and for gradients of zeros, which torch's makes
+    NaN. Unlike there, residuals and factors are those of parameters: so it may begin at the first step, and they can
+    be saved, and used between other ranks.
+
+    Args:
+        rank: number of columns of the factors (torch: matrix_approximation_rank).
+        min_rate: a matrix is compressed if its factors are so many times smaller (min_compression_rate).
+        seed: of the first factors (random_seed).
+        dense_steps: number of first steps that are dense (start_powerSGD_iter).
+        options: see `compressed`.
+
+    Raises:
+        InvalidArgument, InvalidType: see `compressed`.
+
+    Examples:
+        >>> import torch
+        >>> store = torch.distributed.FileStore("power_sgd", 2)
+        >>> torch.distributed.init_process_group("hocket", store=store, rank=comm.rank, world_size=2)
+        >>> model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 8, bias=False))
+        >>> model.register_comm_hook(*hk.torch.power_sgd(rank=1, dense_steps=0))
+        >>> model(torch.ones(1, 16)).sum().backward()  # a gradient of rank 1: nothing is lost
+        >>> torch.allclose(model.module.weight.grad, torch.ones(8, 16))
+        True
+        >>> torch.distributed.destroy_process_group()
+    """
+    draws = _TorchDraws(seed) if type(seed) is int and seed >= 0 else None
+    chosen = PowerSgd(rank, min_rate, seed, draws)
+    return compressed(chosen, dense_steps=dense_steps, **options)
+
+
+class _TorchDraws:
+    """The random numbers of torch's PowerSGD: a seed for each time that a bucket needs them."""
+
+    def __init__(self, seed: int) -> None:
+        self._seeds = np.random.RandomState(seed)
+
+    def __call__(self, shapes: Sequence[tuple[int, ...]]) -> list[NDArray[np.float32]]:
+        generator = torch.Generator().manual_seed(self._seeds.randint(1_000_000_000))
+        return [torch.randn(shape, generator=generator).numpy() for shape in shapes]
+
+
+def reshard_residuals(saved: Sequence[Mapping[str, Any]], num_ranks: int) -> list[dict[str, Any]]:
+    """Return the residuals of a checkpoint for another number of ranks; nothing of them is lost.
+
+    The residual of old rank r goes to new rank r mod `num_ranks`, scaled so that a mean over the new ranks gives it
+    the weight that it had.
+
+    Args:
+        saved: what `CompressedState.state_dict` returned on all ranks, in their order.
+        num_ranks: new number of ranks.
+
+    Raises:
+        InvalidArgument, InvalidType: one is not such a dictionary, or they are not those of all ranks.
+
+    Examples:
+        >>> import torch
+        >>> old = [{"version": 1, "world_size": 2, "loss_scale": 1.0, "num_steps": 9, "momenta": {}, "factors": {},
+        ...         "residuals": {"w": torch.ones(2) * rank}} for rank in (1, 2)]
+        >>> hk.torch.reshard_residuals(old, 1)[0]["residuals"]["w"]  # (1 + 2) / 2
+        tensor([1.5000, 1.5000])
+    """
+    if type(num_ranks) is not int or num_ranks < 1:
+        raise InvalidArgument(f"num_ranks must be an int of 1 or more, not {num_ranks!r}")
+    for each in saved:
+        _check_saved(each)
+        if each["world_size"] != len(saved):
+            raise InvalidArgument(f"there are {len(saved)} saved states, but they are of {each['world_size']} ranks")
+    if not saved:
+        raise InvalidArgument("there must be a saved state of each rank, but there are 0")
+    scale = saved[0]["loss_scale"]
+    made: list[dict[str, Any]] = [
+        {"version": _VERSION, "world_size": num_ranks, "loss_scale": scale, "num_steps": saved[0]["num_steps"]}
+        | {what: {} for what in SCALED}
+        | {"factors": dict(saved[0]["factors"])}  # they are equal on all ranks
+        for _ in range(num_ranks)
+    ]
+    for rank, each in enumerate(saved):
+        for what in SCALED:
+            into = made[rank % num_ranks][what]
+            for name, kept in each[what].items():
+                part = kept * (num_ranks / len(saved) * scale / each["loss_scale"])
+                into[name] = into[name] + part if name in into else part
+    return made
+
+
+def _named(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    inner = model.module if isinstance(model, torch.nn.parallel.DistributedDataParallel) else model
+    return dict(inner.named_parameters())
+
+
+def _check_saved(saved: Any) -> None:
+    """Check that something has the form of `CompressedState.state_dict`."""
+    check_saved(saved, "a saved state", _VERSION, ("world_size", "loss_scale", "num_steps", *KEPT))
+    if type(saved["world_size"]) is not int or saved["world_size"] < 1:
+        raise InvalidArgument(f"world_size must be an int of 1 or more, not {saved['world_size']!r}")
+    scale = saved["loss_scale"]
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 0 < scale < float("inf"):
+        raise InvalidArgument(f"loss_scale must be a finite number above 0, not {scale!r}")
+    if type(saved["num_steps"]) is not int or saved["num_steps"] < 0:
+        raise InvalidArgument(f"num_steps must be an int of 0 or more, not {saved['num_steps']!r}")
+    for what in KEPT:
+        if not isinstance(saved[what], Mapping):
+            raise InvalidType(f"{what} must be a mapping, not {type(saved[what]).__name__}")
+        for name, kept in saved[what].items():
+            if not isinstance(kept, torch.Tensor) or not kept.is_floating_point() or kept.is_meta:
+                raise InvalidArgument(f"{what} must have a tensor of floats for {name!r}, not {kept!r:.80}")
+            if what == "factors" and kept.ndim != 2:
+                raise InvalidArgument(f"factors must have a matrix for {name!r}, not the shape {tuple(kept.shape)}")
+            if not bool(torch.isfinite(kept).all()):
+                raise InvalidArgument(f"the {what} of {name!r} are not finite")
