@@ -91,7 +91,7 @@ class OkTopk(Compressor):
             else _native.select_largest(x, k, state.residual, total)
         )  # fmt: skip
         assert selected is not None  # x is finite
-        own = Elements(*selected)
+        own = Elements(selected[0], selected[1])
         cuts = len(x) * np.arange(comm.size + 1, dtype=np.int64) // comm.size
         sums, carried, nbytes = yield from scatter_and_add(comm, own, cuts, self._codec, **request.how)
         _native.subtract_kept(total, own.places, carried, own.places)

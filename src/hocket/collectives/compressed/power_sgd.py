@@ -85,7 +85,7 @@ class PowerSgd(Compressor):
             works.append(comm.all_reduce(packed, async_op=True, **request.how))
         yield from works
         if lefts:
-            lefts = {number: _orthogonal(each) for number, each in _unpacked(packed, lefts).items()}
+            lefts = {number: orthogonal(each) for number, each in _unpacked(packed, lefts).items()}
             products = {number: matrix.T @ lefts[number] for number, (matrix, _) in matrices.items()}
             packed_products = _packed(products)
             yield comm.all_reduce(packed_products, async_op=True, **request.how)
@@ -140,14 +140,14 @@ class PowerSgd(Compressor):
             ))  # fmt: skip
             drawn = (self.draw or self._numpy_draw(step))([shapes[number] for number in order])
             known = {**dict(zip(order, drawn, strict=True)), **known}
-        return {number: _orthogonal(each) for number, each in known.items()}
+        return {number: orthogonal(each) for number, each in known.items()}
 
     def _numpy_draw(self, step: int) -> Draw:
         random = np.random.Generator(np.random.Philox(np.random.SeedSequence((self.seed, step))))
         return lambda shapes: [random.standard_normal(shape, np.float32) for shape in shapes]
 
 
-def _orthogonal(columns: NDArray[np.float32]) -> NDArray[np.float32]:
+def orthogonal(columns: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return orthonormal columns that span the same; a column of zeros becomes some other one."""
     return np.linalg.qr(columns.astype(np.float64))[0].astype(np.float32)
 
