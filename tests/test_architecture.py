@@ -28,7 +28,7 @@ TOP = {"__init__", "__main__"}  # only re-export names, or start the command
 # Third-party packages and the rooms (or files) that may import them.
 ALLOWED = {
     "torch": {"torch", "train", "keras", "kernels", "movement", "optim",
-              "collectives/sparse", "collectives/compress", "plan/capture", "plan/apply", "checkpoint/adapters",
+              "collectives/sparse", "plan/capture", "plan/apply", "checkpoint/adapters",
               "observe/sources", "bench/buffers/torch.py", "bench/drivers/torch.py", "cli/_train_inputs.py"},
     "numpy": {""},
     "cloudpickle": {"session", "train/engines"},
@@ -54,6 +54,7 @@ ALLOWED = {
     "pydantic_core": {"observe"},
     "uvicorn": {"observe"},
     "grpc": {"train/engines"},
+    "zfpy": {"collectives/compressed"},
     "fsspec": {"observe"},
     "matplotlib": {"measure/pictures.py", "tune/draw.py", "collectives/draw.py", "pipeline/draw.py", "bench/draw.py"},
 }  # fmt: skip

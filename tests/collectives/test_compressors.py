@@ -21,8 +21,14 @@ FABRIC = hk.sim.Link(alpha_s=1e-6, beta_s=1e-9)
 
 QUANTIZERS = [Cast("float16"), Cast("bfloat16"), Qsgd(), Qsgd(levels=3, group=7), OneBit(), OneBit(group=8),
               "zfp(tolerance=0.01)", "zfp(rate=8)", "zfp(tolerance=0)"]  # fmt: skip
-EVERY = [*QUANTIZERS, "ok-topk(density=0.1, dense=never)", "ok-topk(density=0.1, values=int8, dense=never)",
-         "power-sgd(rank=2)", "dgc(density=0.1)", "dgc(density=0.1, momentum=0, max_norm=3, warmup_steps=3)"]  # fmt: skip
+EVERY = [
+    *QUANTIZERS,
+    "ok-topk(density=0.1, dense=never)",
+    "ok-topk(density=0.1, values=int8, dense=never)",
+    "power-sgd(rank=2)",
+    "dgc(density=0.1)",
+    "dgc(density=0.1, momentum=0, max_norm=3, warmup_steps=3)",
+]
 
 
 def made(given: Any) -> Compressor:

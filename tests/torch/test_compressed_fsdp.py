@@ -145,7 +145,9 @@ def test_the_interface_is_that_of_torch() -> None:
     from hocket.torch.compressed_fsdp import _CompressedReduceScatter
 
     for name in ("__call__", "allocate"):
-        theirs, ours = (inspect.signature(getattr(each, name)).parameters for each in (ReduceScatter, _CompressedReduceScatter))
+        theirs, ours = (
+            inspect.signature(getattr(each, name)).parameters for each in (ReduceScatter, _CompressedReduceScatter)
+        )
         assert list(ours) == list(theirs)
     assert not _CompressedReduceScatter.__abstractmethods__
 

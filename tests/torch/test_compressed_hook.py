@@ -179,7 +179,14 @@ def test_a_scale_of_the_loss_that_changes() -> None:
     spawned(all_scales, 2)
 
 
-HOOKS = ["cast", "qsgd", "one-bit", "dgc(density=0.1, momentum=0.5)", "power-sgd(rank=2)", "ok-topk(density=0.1, dense=never)"]
+HOOKS = [
+    "cast",
+    "qsgd",
+    "one-bit",
+    "dgc(density=0.1, momentum=0.5)",
+    "power-sgd(rank=2)",
+    "ok-topk(density=0.1, dense=never)",
+]
 
 
 def resumed_with(comm: hk.Communicator, compressor: str, is_interrupted: bool) -> tuple[list[float], dict[str, Any]]:
@@ -339,7 +346,7 @@ def through_the_bucket(comm: hk.Communicator) -> None:
     model.register_comm_hook(state, looks)
     model(batch(comm.rank, 0)).square().mean().backward()
     # What a later torch adds is to be looked at.
-    assert {*sum(seen, [])} == {"buffer", "gradients", "index", "is_last", "parameters"}
+    assert set().union(*seen) == {"buffer", "gradients", "index", "is_last", "parameters"}
 
 
 def test_everything_of_a_bucket() -> None:

@@ -25,7 +25,7 @@ TENSORS = [
     TensorSpec("nothing", (0,), torch.float32),
     *(TensorSpec(f"small {number}", (number + 1,), torch.float32) for number in range(20)),
 ]
-SUMMING = ("ddp", "fused", "mix", "parameter-server", "pipelined-ring", "ring")
+SUMMING = ("compressed", "ddp", "fused", "mix", "parameter-server", "pipelined-ring", "ring")
 UPDATING = ("parameter-server-async", "parameter-server-backup")
 
 

@@ -205,6 +205,8 @@ def test_every_option_is_checked(name: str) -> None:
                     _exchange(model, comm, name, **{option: "gloo"})
                 continue
             for value in ("many", -1, 2.5 if option != "cycle_ms" else 1e9, math.nan, None):
+                if (option, value) == ("compressor", None):  # summed as they are
+                    continue
                 with raises(InvalidArgument, names=(option,)):
                     _exchange(model, comm, name, **{**alone, option: value})
         with raises(InvalidArgument, names=("num_serverz",)):

@@ -56,7 +56,9 @@ def test_servers_take_as_long_as_they_are_said_to() -> None:
 @pytest.mark.parametrize("name", SUMMING)
 def test_computation_hides_the_exchange(name: str) -> None:
     """Where the computation is long, only the exchange of the tensor that is ready last is left behind it."""
-    choice = EngineChoice(name, {"bucket_nbytes": TENSORS[0].nbytes} if name in ("ddp", "pipelined-ring") else {})
+    choice = EngineChoice(
+        name, {"bucket_nbytes": TENSORS[0].nbytes} if name in ("compressed", "ddp", "pipelined-ring") else {}
+    )
     exchange_s, compute_s = _seconds(choice, 4), 1.0
     with_compute_s = _seconds(choice, 4, compute_s)
     assert compute_s < with_compute_s < compute_s + 0.6 * exchange_s

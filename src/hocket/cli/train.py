@@ -72,7 +72,7 @@ def train(
     ] = "mix",
     gradients: Annotated[
         str | None,
-        optional(metavar="TEXT", help="How copies compress gradients: 'ok-topk(density=0.01)', 'power-sgd(rank=2)', ..."),
+        optional(metavar="TEXT", help="How copies compress gradients: 'ok-topk(density=0.01)', 'qsgd', ..."),
     ] = None,
     exact: Annotated[
         bool, typer.Option("--exact", help="Make gradients bit-identical to those of one process.")
@@ -108,8 +108,9 @@ def train(
         "model": model, "data": data, "strategy": strategy, "partitions": partitions, "replicas": replicas,
         "schedule": schedule, "micro_batches": micro_batches, "layers": layers,
         "balance": balance, "batch_size": batch_size, "epochs": epochs, "steps": steps, "loss": loss,
-        "optimizer": optimizer, "learning_rate": learning_rate, "engine": engine, "gradients": gradients, "exact": exact,
-        "recompute": recompute, "seed": seed, "timeout": timeout, "save": str(save.absolute()) if save else None,
+        "optimizer": optimizer, "learning_rate": learning_rate, "engine": engine, "gradients": gradients,
+        "exact": exact, "recompute": recompute, "seed": seed, "timeout": timeout,
+        "save": str(save.absolute()) if save else None,
         "picture": str(picture.absolute()) if picture else None,
     }  # fmt: skip
     from hocket.observe.training_file import HEAD

@@ -91,15 +91,13 @@ class ResidualState:
         for name in _COUNTS:
             if type(saved[name]) is not int or saved[name] < 0:
                 raise InvalidArgument(f"{name} of a saved state must be an int of 0 or more, not {saved[name]!r}")
-        kept = {}
-        for what in _ELEMENTWISE:
-            kept[what] = None if saved[what] is None else _checked(saved[what], what, 1)
-            if kept[what] is not None:
-                self._check_fits(kept[what], what)
+        kept = {what: _checked(saved[what], what, 1) for what in _ELEMENTWISE if saved[what] is not None}
+        for what, array in kept.items():
+            self._check_fits(array, what)
         if not isinstance(saved["factors"], Mapping) or not all(type(each) is int for each in saved["factors"]):
             raise InvalidArgument("factors of a saved state must be a mapping of numbers of tensors to arrays")
         factors = {number: _checked(each, "factor", 2) for number, each in saved["factors"].items()}
-        self.residual, self.momentum, self.factors = kept["residual"], kept["momentum"], factors
+        self.residual, self.momentum, self.factors = kept.get("residual"), kept.get("momentum"), factors
         self.num_steps, self.num_dense_steps = (saved[name] for name in _COUNTS)
 
     def _check_fits(self, saved: NDArray[np.float32], what: str) -> None:

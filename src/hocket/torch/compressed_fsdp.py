@@ -65,8 +65,8 @@ class CompressedShards:
         check_saved(saved, "a saved state", _VERSION, ("world_size", "num_steps", "modules"))
         if saved["world_size"] != self._num_ranks:
             raise InvalidArgument(
-                f"the residuals are those of one of {saved['world_size']} ranks, but there are {self._num_ranks}: shards "
-                "of another number of ranks have their elements in another order"
+                f"the residuals are those of one of {saved['world_size']} ranks, but there are {self._num_ranks}: "
+                "shards of another number of ranks have their elements in another order"
             )
         if type(saved["num_steps"]) is not int or saved["num_steps"] < 0:
             raise InvalidArgument(f"num_steps must be an int of 0 or more, not {saved['num_steps']!r}")
@@ -96,9 +96,7 @@ class _CompressedReduceScatter(ReduceScatter):
         self.numel: int | None = None
         self.latest = "no sum yet"
 
-    def allocate(
-        self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device
-    ) -> torch.Tensor:
+    def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(
@@ -193,6 +191,7 @@ def compress_fsdp(
             each.set_custom_reduce_scatter(made[name])
     except ValueError as error:
         raise InvalidArgument(str(error)) from None
-    groups = [each._get_fsdp_state()._fsdp_param_groups for each in sharded.values()]
-    num_ranks = next((group.mesh_info.shard_mesh_size for each in groups for group in each), 1)
-    return CompressedShards(made, num_ranks)
+    infos: list[Any] = [
+        group.mesh_info for each in sharded.values() for group in each._get_fsdp_state()._fsdp_param_groups
+    ]
+    return CompressedShards(made, infos[0].shard_mesh_size if infos else 1)

@@ -127,7 +127,8 @@ class CompressedState:
         """Go on between other ranks, for example those that `Communicator.shrink` has left; all of them call it.
 
         Residuals are kept, and scaled so that a mean over the new number of ranks gives them the weight that they had.
-        Register the hook for a model on the new process group: ``model.register_comm_hook(state, CompressedState.reduce)``.
+        Register the hook for a model on the new process group:
+        ``model.register_comm_hook(state, CompressedState.reduce)``.
         """
         self._collect()
         self._left.scale(comm.size / self._comm.size)
@@ -142,7 +143,8 @@ class CompressedState:
             'no bucket was summed yet'
         """
         lines = [
-            f"bucket {index}, {sum(each.sizes)} elements: {each.latest}" for index, each in sorted(self._buckets.items())
+            f"bucket {index}, {sum(each.sizes)} elements: {each.latest}"
+            for index, each in sorted(self._buckets.items())
         ]
         return "\n".join(lines) or "no bucket was summed yet"
 
@@ -163,7 +165,9 @@ class CompressedState:
                 for name, each in named.items()
                 if id(each) in of_parameters
             }
-            saved[what] = {name: each.view(named[name].shape) if what in SCALED else each for name, each in kept.items()}
+            saved[what] = {
+                name: each.view(named[name].shape) if what in SCALED else each for name, each in kept.items()
+            }
         return saved | {"num_steps": found.num_steps}
 
     def load_state_dict(self, saved: Mapping[str, Any], model: torch.nn.Module) -> None:

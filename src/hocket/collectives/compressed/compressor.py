@@ -53,7 +53,7 @@ class CompressedSum:
 
     Examples:
         >>> x = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
-        >>> comm.compressed_all_reduce(x, "cast(float16)")  # half of the elements, and half of the sums, in 2 bytes each
+        >>> comm.compressed_all_reduce(x, "cast(float16)")  # 2 elements and 2 sums
         CompressedSum(nbytes=8, is_dense=False, why='as asked for')
     """
 

@@ -197,7 +197,8 @@ def _sparse_sum(
         None, density, state, codec, "exact", request.op, request.nonfinite, dense,
         request.how["timeout"], request.how.get("backend"),
     )  # fmt: skip
-    return (yield from comm._sparse_sums().steps(x, options))
+    found: SparseSum = yield from comm._sparse_sums().steps(x, options)
+    return found
 
 
 def _check_density(density: Any) -> None:

@@ -127,9 +127,7 @@ class PowerSgd(Compressor):
         self, state: ResidualState, matrices: dict[int, tuple[NDArray[np.float32], slice]], step: int
     ) -> dict[int, NDArray[np.float32]]:
         """Return orthogonal factors from which the step begins."""
-        shapes = {
-            number: (matrix.shape[1], min(*matrix.shape, self.rank)) for number, (matrix, _) in matrices.items()
-        }
+        shapes = {number: (matrix.shape[1], min(*matrix.shape, self.rank)) for number, (matrix, _) in matrices.items()}
         known = {
             number: each for number, each in state.factors.items() if number in shapes and each.shape == shapes[number]
         }

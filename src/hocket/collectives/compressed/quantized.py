@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -97,9 +98,9 @@ class Quantizer(Compressor):
         self, comm: Communicator, x: NDArray[np.float32], cuts: list[int], random: Random, **how: Any
     ) -> Generator[Pending, None, tuple[NDArray[np.float32], NDArray[np.float32], int]]:
         """Give each rank the sums of its part; return those, what x has lost, and how many bytes were sent."""
-        messages = [self.encode(x[begin:end], random) for begin, end in zip(cuts, cuts[1:], strict=False)]
+        messages = [self.encode(x[begin:end], random) for begin, end in pairwise(cuts)]
         lost = x.copy()
-        for message, begin, end in zip(messages, cuts, cuts[1:], strict=False):
+        for message, begin, end in zip(messages, cuts[:-1], cuts[1:], strict=True):
             lost[begin:end] -= self._decoded(message, end - begin, comm.rank)
         in_nbytes = np.array([len(each) for each in messages], np.int64)
         sizes = [cuts[comm.rank + 1] - cuts[comm.rank]] * comm.size

@@ -233,7 +233,10 @@ class Zfp(Quantizer):
         try:
             found: NDArray[np.float32] = zfpy._decompress(
                 # zfp reads on behind the end of a damaged message: so there are zeros.
-                message.tobytes().ljust(most_nbytes(size), b"\0"), zfpy.dtype_to_ztype(np.dtype(np.float32)), (size,), **how
+                message.tobytes().ljust(most_nbytes(size), b"\0"),
+                zfpy.dtype_to_ztype(np.dtype(np.float32)),
+                (size,),
+                **how,
             )
         except ValueError:
             return None
@@ -256,5 +259,3 @@ def _rows(x: NDArray[np.float32], width: int) -> NDArray[np.float32]:
     rows = np.zeros(num_rows * width, np.float32)
     rows[: len(x)] = x
     return rows.reshape(num_rows, width)
-
-

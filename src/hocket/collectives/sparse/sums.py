@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hocket import _native
+from hocket.collectives.residual import ResidualState
 from hocket.collectives.sparse.control import (
     NUM_WORDS,
     control_words,
@@ -22,7 +23,6 @@ from hocket.collectives.sparse.elements import ElementCodec, Elements
 from hocket.collectives.sparse.exchange import exchange
 from hocket.collectives.sparse.published import PUBLISHED
 from hocket.collectives.sparse.regions import count_first
-from hocket.collectives.residual import ResidualState
 from hocket.collectives.sparse.trial import DenseTrial
 from hocket.collectives.sparse.vectors import vector_of
 from hocket.comm.sparse_sums import SparseOptions

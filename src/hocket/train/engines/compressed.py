@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from hocket.collectives import ResidualState
+from hocket.collectives import Compressor, ResidualState
 from hocket.collectives import compressor as find_compressor
 from hocket.collectives.compressed.kept import KeptOfTensors
 from hocket.comm import Communicator
 from hocket.comm.steps import Pending
-from hocket.errors import InvalidArgument
+from hocket.errors import InvalidArgument, InvalidType
 from hocket.train.checks import check_count
 from hocket.train.engines.buckets import BucketEngine
 from hocket.train.engines.engine import COUNTS, EXIST, TensorSpec
@@ -28,7 +28,8 @@ class CompressedBuckets(BucketEngine):
 
     Args:
         comm, tensors, exact, timeout_s: see `GradientEngine`.
-        compressor: a compressor or its text, such as "power-sgd(rank=2)": see `hocket.collectives.compressors`.
+        compressor: a compressor or its text, such as "power-sgd(rank=2)": see `hocket.collectives.compressors`. None:
+            gradients are summed as they are.
         bucket_nbytes: number of bytes at which a bucket is full, but for the first one.
         dense_steps: number of first steps that are summed as they are.
         nonfinite: "raise" refuses gradients that are NaN or infinite; "pass" sums them as they are.
@@ -39,7 +40,11 @@ class CompressedBuckets(BucketEngine):
     @classmethod
     def check_options(cls, options: Mapping[str, Any]) -> None:
         """See `GradientEngine.check_options`."""
-        find_compressor(options["compressor"])
+        if options["compressor"] is not None:
+            try:
+                find_compressor(options["compressor"])
+            except InvalidType as error:
+                raise InvalidArgument(str(error)) from None
         check_count("bucket_nbytes", options["bucket_nbytes"])
         check_count("dense_steps", options["dense_steps"], 0)
         if options["nonfinite"] not in ("raise", "pass"):
@@ -52,14 +57,15 @@ class CompressedBuckets(BucketEngine):
         *,
         exact: bool,
         timeout_s: float,
-        compressor: Any = "ok-topk(density=0.01)",
+        compressor: Compressor | str | None = None,
         bucket_nbytes: int = 25 << 20,
         dense_steps: int = 0,
         nonfinite: str = "raise",
     ) -> None:
         limits = [min(_FIRST_NBYTES, bucket_nbytes), bucket_nbytes]
         super().__init__(comm, tensors, exact=exact, timeout_s=timeout_s, limits=limits, may_join=_is_gradient)
-        self._compressor, self._dense_steps, self._nonfinite = find_compressor(compressor), dense_steps, nonfinite
+        self._compressor = None if compressor is None else find_compressor(compressor)
+        self._dense_steps, self._nonfinite = dense_steps, nonfinite
         self._states = [ResidualState(f"the gradients of bucket {number}") for number in range(len(self._buckets))]
 
     def kept(self) -> KeptOfTensors:
@@ -87,7 +93,8 @@ class CompressedBuckets(BucketEngine):
 
     def _sum(self, number: int, bucket: torch.Tensor) -> Pending:
         members, state = self._buckets[number].tensors, self._states[number]
-        if not _is_gradient(self.tensors[members[0]]) or state.num_steps < self._dense_steps:
+        is_compressed = self._compressor is not None and _is_gradient(self.tensors[members[0]])
+        if not is_compressed or state.num_steps < self._dense_steps:
             state.num_steps += 1
             return super()._sum(number, bucket)
         work: Pending = self._comm.compressed_all_reduce(

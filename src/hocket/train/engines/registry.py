@@ -142,8 +142,8 @@ class EngineChoice:
             return cls(engine, {} if options is None else options)
         if engine != DEFAULT or options:
             raise InvalidArgument(
-                f"give either engine={engine!r} or gradients={gradients!r}: gradients=X is the engine 'compressed' with "
-                "the option compressor=X"
+                f"give either engine={engine!r} or gradients={gradients!r}: gradients=X is the engine 'compressed' "
+                "with the option compressor=X"
             )
         return cls("compressed", {"compressor": gradients, "nonfinite": "pass" if is_scaled else "raise"})
 

@@ -116,7 +116,7 @@ def _find_misfit(kept: Any, own: Mapping[str, torch.Tensor]) -> str | None:
                 return f"the {what} have {name!r}, which this model lacks"
             if not isinstance(each, torch.Tensor) or each.dtype != torch.float32 or not torch.isfinite(each).all():
                 return f"the {what} of {name!r} must be a tensor of finite float32"
-            if each.shape != ((own[name].numel(),) if what in SCALED else (*each.shape,)[:2]):
+            if each.shape != (own[name].numel(),) if what in SCALED else each.ndim != 2:
                 return f"the {what} of {name!r} have the shape {list(each.shape)}"
     return None
 

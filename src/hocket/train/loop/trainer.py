@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from hocket import _native
 from hocket.collectives.compressed.kept import KEPT, KeptOfTensors
+from hocket.comm.unseen import warn_at_the_users_line
 from hocket.errors import InvalidArgument
 from hocket.train.data.batches import Batch, Source
 from hocket.train.data.micro_batches import Parts, Weigh, micro_batches_of
@@ -232,7 +233,14 @@ class Trainer:
         self.epoch, self.num_batches, self.totals = state.epoch, state.num_batches, dict(state.totals)
         self.executor.num_steps = state.num_steps
         arrays = {what: {name: each.numpy().copy() for name, each in state.kept.get(what, {}).items()} for what in KEPT}
-        self.executor.keep_gradients(KeptOfTensors(state.kept.get("num_steps", 0), **arrays))
+        kept = KeptOfTensors(state.kept.get("num_steps", 0), **arrays)
+        self.executor.keep_gradients(kept)
+        of_ranks = self.comm.all_gather_object({*kept.residuals})
+        if self.comm.rank == 0 and (left := set.intersection(*of_ranks)):
+            warn_at_the_users_line(
+                f"{path} has residuals of compressed gradients of {len(left)} parameters, such as {min(left)!r}, which "
+                "are not added here: nothing compresses these gradients"
+            )
 
     def cut(self, batch: Batch) -> Parts:
         """Cut a batch into the micro-batches of this replica."""
