@@ -16,7 +16,7 @@ import numpy as np
 
 from hocket import _native
 from hocket.collectives.sparse.elements import ElementCodec, Elements
-from hocket.collectives.sparse.regions import cut_regions
+from hocket.collectives.sparse.regions import BinCounts, cut_regions
 from hocket.collectives.sparse.ring import all_gather_parts
 from hocket.collectives.sparse.threshold import magnitude_bits, threshold_over_ranks
 from hocket.errors import WrongResult
@@ -52,7 +52,7 @@ def exchange(
     own: Elements,
     size: int,
     k: int,
-    counts: NDArray[np.int64],
+    counted: BinCounts,
     codec: ElementCodec,
     **how: Any,
 ) -> Generator[Pending, None, Exchanged]:
@@ -63,16 +63,18 @@ def exchange(
         own: this rank's elements.
         size: number of elements of the whole array.
         k: most elements of the result; equal on all ranks.
-        counts: of the places of all ranks, see `count_first`.
+        counted: of the places of all ranks, see `count_first`.
         codec: of the messages.
         how: timeout and backend, as for `Communicator.all_reduce`.
     """
-    cuts = yield from cut_regions(comm, own.places, size, counts, **how)
-    sums, carried, sent_nbytes = yield from scatter_and_add(comm, own, cuts, codec, **how)
-    kept = yield from _largest(comm, sums, k, **how)
+    codec = codec.for_count(k)
+    cuts, of_ranks = yield from cut_regions(comm, own.places, size, counted, **how)
+    told = None if of_ranks is None else of_ranks[:, comm.rank]
+    sums, carried, sent_nbytes = yield from scatter_and_add(comm, own, cuts, codec, told, **how)
+    kept, num_kept = yield from _largest(comm, sums, k, **how)
     message, _, rounded = encoded(kept, np.array([len(kept.places)]), cuts[comm.rank : comm.rank + 1], codec)
     lost = Elements(kept.places, kept.values - rounded) if codec.rounds else None
-    out, nbytes = yield from gather(comm, message, **how)
+    out, nbytes = yield from gather(comm, message, codec.nbytes_of(num_kept), **how)
     edges = cuts.tolist()
     parts = [
         decoded(each, edges[rank], edges[rank + 1], codec, rank) for rank, each in enumerate(parts_of(out, nbytes))
@@ -113,14 +115,30 @@ def parts_of(message: NDArray[np.uint8], nbytes: NDArray[np.int64]) -> list[NDAr
 
 
 def scatter_and_add(
-    comm: Communicator, own: Elements, cuts: NDArray[np.int64], codec: ElementCodec, **how: Any
+    comm: Communicator,
+    own: Elements,
+    cuts: NDArray[np.int64],
+    codec: ElementCodec,
+    counts: NDArray[np.int64] | None = None,
+    **how: Any,
 ) -> Generator[Pending, None, tuple[Elements, NDArray[np.float32], int]]:
-    """Send elements to the ranks of their regions; return the sums of this rank's region, added in the order of
-    ranks."""
+    """Send elements to the ranks of their regions; return the sums of this rank's region, added in the order of ranks,
+    its elements as their receivers have read them, and the bytes that were sent to others.
+
+    Args:
+        comm: a communicator of all ranks.
+        own: this rank's elements.
+        cuts: first place of each rank's region, and the end.
+        codec: of the messages.
+        counts: how many elements each rank has in this rank's region; None: not known.
+        how: timeout and backend, as for `Communicator.all_to_allv`.
+    """
     ends = np.searchsorted(own.places, cuts[1:])
     message, nbytes, carried = encoded(own, ends, cuts[:-1], codec)
-    out_nbytes = np.empty_like(nbytes)
-    yield comm.all_to_all(out_nbytes, nbytes, async_op=True, **how)
+    out_nbytes = None if counts is None else codec.nbytes_of(counts)
+    if out_nbytes is None:
+        out_nbytes = np.empty_like(nbytes)
+        yield comm.all_to_all(out_nbytes, nbytes, async_op=True, **how)
     out = np.empty(int(out_nbytes.sum()), np.uint8)
     yield comm.all_to_allv(out, message, out_nbytes.tolist(), nbytes.tolist(), async_op=True, **how)
     first, last = cuts[comm.rank : comm.rank + 2].tolist()
@@ -129,24 +147,28 @@ def scatter_and_add(
     return sums, carried, int(nbytes.sum() - nbytes[comm.rank])
 
 
-def _largest(comm: Communicator, sums: Elements, k: int, **how: Any) -> Generator[Pending, None, Elements]:
-    """Return this rank's part of the k largest sums; of equal ones, those with the first places."""
-    threshold = yield from threshold_over_ranks(comm, sums.values, k, **how)
+def _largest(
+    comm: Communicator, sums: Elements, k: int, **how: Any
+) -> Generator[Pending, None, tuple[Elements, NDArray[np.int64]]]:
+    """Return this rank's part of the k largest sums, of equal ones those with the first places; and how many elements
+    the part of each rank has."""
+    threshold, num_kept = yield from threshold_over_ranks(comm, sums.values, k, **how)
     if threshold is None:
-        return sums
+        return sums, num_kept
     bits = magnitude_bits(sums.values)
     is_equal = bits == threshold.bits
     left = max(threshold.num_equal - int(threshold.of_ranks[: comm.rank].sum()), 0)  # regions are in the order of ranks
     is_kept = (bits > threshold.bits) | (is_equal & (np.cumsum(is_equal) <= left))
-    return Elements(sums.places[is_kept], sums.values[is_kept])
+    return Elements(sums.places[is_kept], sums.values[is_kept]), num_kept
 
 
 def gather(
-    comm: Communicator, message: NDArray[np.uint8], **how: Any
+    comm: Communicator, message: NDArray[np.uint8], nbytes: NDArray[np.int64] | None = None, **how: Any
 ) -> Generator[Pending, None, tuple[NDArray[np.uint8], NDArray[np.int64]]]:
-    """Give all ranks the messages of all ranks, one after the other, and their numbers of bytes."""
-    nbytes = np.empty(comm.size, np.int64)
-    yield comm.all_gather(nbytes, np.array([len(message)], np.int64), async_op=True, **how)
+    """Give all ranks the messages of all ranks, one after the other, and their numbers of bytes (None: not known)."""
+    if nbytes is None:
+        nbytes = np.empty(comm.size, np.int64)
+        yield comm.all_gather(nbytes, np.array([len(message)], np.int64), async_op=True, **how)
     if comm.num_hosts == 1 and not comm.is_virtual and how.get("backend", "shm") == "shm" and "shm" in comm.backends:
         out = np.empty(int(nbytes.sum()), np.uint8)  # each rank reads the others' parts where they are
         yield comm.all_gatherv(out, message, nbytes.tolist(), async_op=True, **how)

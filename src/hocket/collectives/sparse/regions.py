@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +18,23 @@ if TYPE_CHECKING:
 _BINS_A_RANK = 64
 _PARTS = 64
 """Into which a bin is refined."""
+_MOST_TOLD = 4
+"""Up to so many ranks tell each other their counts, not only the sums: then they know the lengths of messages."""
 _TOLERANCE = 32
 """A region has at most 1/32 more elements than its share, or those of a single place."""
+
+
+@dataclass(frozen=True)
+class BinCounts:
+    """Numbers of places in bins.
+
+    Args:
+        total: of all ranks together, for each bin.
+        of_ranks: a row for each rank; None: not known.
+    """
+
+    total: NDArray[np.int64]
+    of_ranks: NDArray[np.int64] | None
 
 
 def first_edges(size: int, num_ranks: int) -> NDArray[np.int64]:
@@ -35,7 +51,7 @@ def first_edges(size: int, num_ranks: int) -> NDArray[np.int64]:
 
 def count_first(
     comm: Communicator, places: NDArray[np.uint32], size: int, words: NDArray[np.int64], **how: Any
-) -> Generator[Pending, None, tuple[NDArray[np.int64], NDArray[np.int64]]]:
+) -> Generator[Pending, None, tuple[NDArray[np.int64], BinCounts]]:
     """Count the places of all ranks in the first bins; called by all ranks.
 
     Its one operation has the same size for every `size`, so that ranks that disagree about it find out together.
@@ -54,15 +70,22 @@ def count_first(
     both = np.zeros(len(words) + _BINS_A_RANK * comm.size, np.int64)
     both[: len(words)] = words
     at = np.searchsorted(places, edges)
-    both[len(words) : len(words) + len(at) - 1] = at[1:] - at[:-1]
-    yield comm.all_reduce(both, async_op=True, **how)
-    return both[: len(words)], both[len(words) : len(words) + len(at) - 1]
+    bins = slice(len(words), len(words) + len(at) - 1)
+    both[bins] = at[1:] - at[:-1]
+    if comm.size > _MOST_TOLD:
+        yield comm.all_reduce(both, async_op=True, **how)
+        return both[: len(words)], BinCounts(both[bins], None)
+    rows = np.empty((comm.size, len(both)), np.int64)
+    yield comm.all_gather(rows, both, async_op=True, **how)
+    sums = rows.sum(0)
+    return sums[: len(words)], BinCounts(sums[bins], rows[:, bins])
 
 
 def cut_regions(
-    comm: Communicator, places: NDArray[np.uint32], size: int, counts: NDArray[np.int64], **how: Any
-) -> Generator[Pending, None, NDArray[np.int64]]:
-    """Return the first place of each rank's region, and behind the last one `size`; equal on all ranks.
+    comm: Communicator, places: NDArray[np.uint32], size: int, counted: BinCounts, **how: Any
+) -> Generator[Pending, None, tuple[NDArray[np.int64], NDArray[np.int64] | None]]:
+    """Return the first place of each rank's region, and behind the last one `size`; equal on all ranks. And, where that
+    is known, how many places each rank (a row) has in each region.
 
     The cuts are quantiles of all ranks' places together. A histogram of the places gives them within a bin; bins with
     too many places are refined, down to a single place if need be, so that no distribution gives a region much more
@@ -72,11 +95,11 @@ def cut_regions(
         comm: a communicator of all ranks.
         places: this rank's places, ascending.
         size: number of elements of the array.
-        counts: of the first bins, see `count_first`.
+        counted: in the first bins, see `count_first`.
         how: timeout and backend, as for `Communicator.all_reduce`.
     """
     num_ranks = comm.size
-    edges = first_edges(size, num_ranks)
+    edges, counts, of_ranks = first_edges(size, num_ranks), counted.total, counted.of_ranks
     while True:
         below = np.concatenate(([0], np.cumsum(counts)))  # elements of all ranks before each edge
         total = int(below[-1])
@@ -87,6 +110,7 @@ def cut_regions(
         if not len(coarse):
             break
         edges, counts, fresh = _refined(edges, counts, coarse)
+        of_ranks = None
         at = np.searchsorted(places, edges)
         of_bins = (at[1:] - at[:-1])[fresh]
         yield comm.all_reduce(of_bins, async_op=True, **how)
@@ -94,7 +118,11 @@ def cut_regions(
     nearest = np.searchsorted(below, targets)
     nearest = np.clip(nearest, 1, len(below) - 1)
     nearest -= targets - below[nearest - 1] < below[nearest] - targets
-    return np.concatenate(([0], np.maximum.accumulate(edges[nearest]), [size]))
+    at = np.concatenate(([0], np.maximum.accumulate(nearest), [len(edges) - 1]))
+    if of_ranks is not None:
+        before = np.concatenate((np.zeros((num_ranks, 1), np.int64), np.cumsum(of_ranks, 1)), 1)
+        of_ranks = np.diff(before[:, at], axis=1)
+    return edges[at], of_ranks
 
 
 def _refined(

@@ -233,7 +233,7 @@ def _sum(
         unfit = own is None and not is_dense
         words = np.concatenate((control_words(request, unfit), trial.words()))
         places = np.empty(0, np.uint32) if own is None else own.places
-        words, counts = yield from count_first(comm, places, request.size, words, **how)
+        words, counted = yield from count_first(comm, places, request.size, words, **how)
         if not do_agree(words, comm.size):
             raise_mismatch(comm, "sparse all_reduce", repr(request)[len("_Request") :], how)
         trial.decide(words[NUM_WORDS:], comm.size)
@@ -254,7 +254,7 @@ def _sum(
         return _dense(state, trial.reason)
     assert own is not None
     if request.algorithm == "exact":
-        done = yield from exchange(comm, own, request.size, request.k, counts, request.codec, **how)
+        done = yield from exchange(comm, own, request.size, request.k, counted, request.codec, **how)
     else:
         memory = {} if state is None else state._memory
         published = PUBLISHED[request.algorithm]

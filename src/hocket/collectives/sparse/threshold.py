@@ -36,17 +36,26 @@ class Threshold:
         bits: of the magnitude.
         num_equal: how many of the equal ones are among the k.
         of_ranks: how many equal ones each rank has.
+        above: how many larger ones each rank has.
     """
 
     bits: int
     num_equal: int
     of_ranks: NDArray[np.int64]
+    above: NDArray[np.int64]
+
+    def kept(self) -> NDArray[np.int64]:
+        """Return how many of the k each rank has: of the equal ones, those of the first ranks."""
+        before = np.cumsum(self.of_ranks) - self.of_ranks
+        kept: NDArray[np.int64] = self.above + np.clip(self.num_equal - before, 0, self.of_ranks)
+        return kept
 
 
 def threshold_over_ranks(
     comm: Communicator, values: NDArray[np.float32], k: int, **how: Any
-) -> Generator[Pending, None, Threshold | None]:
-    """Return the k-th largest magnitude over all ranks; None if all ranks together have at most `k`. All ranks call it.
+) -> Generator[Pending, None, tuple[Threshold | None, NDArray[np.int64]]]:
+    """Return the k-th largest magnitude over all ranks, and how many of the k largest each rank has; None for the
+    magnitude if all ranks together have at most `k`. All ranks call it.
 
     Every rank tells 128 of its sorted magnitudes. They bound for every magnitude how many each rank has above it, and
     so give two of them between which the k-th largest is. Then the ranks tell the few that they have in between.
@@ -66,10 +75,11 @@ def threshold_over_ranks(
     yield comm.all_gather(rows, told, async_op=True, **how)
     sizes, samples = rows[:, 0].astype(np.int64), rows[:, 1:]
     if sizes.sum() <= k:
-        return None
+        return None, sizes
     positions = np.array([_positions(size) if size else np.zeros(_SAMPLES, np.int64) for size in sizes.tolist()])
     low, high, most = _bounds(sizes, samples, positions, k)
-    return (yield from _between(comm, ascending, low, high, most, k, **how))
+    found = yield from _between(comm, ascending, low, high, most, k, **how)
+    return found, found.kept()
 
 
 def _positions(size: int) -> NDArray[np.int64]:
@@ -131,12 +141,15 @@ def _between(
     above, at_high, num_inside, at_low = np.array([each[:_NUM_COUNTS] for each in parts], np.int64).T
     left = k - int(above.sum())
     if left <= at_high.sum():
-        return Threshold(high, left, at_high)
+        return Threshold(high, left, at_high, above)
     left -= int(at_high.sum())
     if left > num_inside.sum():
-        return Threshold(low, left - int(num_inside.sum()), at_low)
+        return Threshold(low, left - int(num_inside.sum()), at_low, above + at_high + num_inside)
     told = [each[_NUM_COUNTS : _NUM_COUNTS + count] for each, count in zip(parts, num_inside.tolist(), strict=True)]
     every = np.sort(np.concatenate(told))
     found = every[len(every) - left]
     num_above = len(every) - int(np.searchsorted(every, found, side="right"))
-    return Threshold(int(found), left - num_above, np.array([np.count_nonzero(each == found) for each in told]))
+    equal, larger = (
+        np.array([np.count_nonzero(match(each, found)) for each in told]) for match in (np.equal, np.greater)
+    )
+    return Threshold(int(found), left - num_above, equal, above + at_high + larger)
