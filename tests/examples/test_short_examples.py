@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,14 @@ CASES = {
     "train.py": (2, "accuracy on 1,000 held-out digits: 9"),
     "engines.py": (2, "parameter-server-async: 9"),
     "sparse_sum.py": (2, "1000 of 100000 elements a step"),
+    "lightning_ok_topk.py": (2, "bucket 0, 19210 elements: compressed"),
+    "trainer_ok_topk.py": (2, "elements: compressed"),
     "spawn.py": (None, "both ranks have the same result: True"),
 }
-LONG = {"bench.py", "engines.py", "simulate.py", "train.py"}  # take 10 s or more; other tests show what they do
+# They take 10 s or more; other tests show what they do.
+LONG = {"bench.py", "engines.py", "simulate.py", "train.py", "lightning_ok_topk.py", "trainer_ok_topk.py"}
+NEEDS = {"lightning_ok_topk.py": ("lightning", "sklearn"), "trainer_ok_topk.py": ("transformers", "accelerate")}
+FALLS = {"lightning_ok_topk.py": 1.0, "trainer_ok_topk.py": 1.0}  # by how much the printed loss falls at least
 
 
 def test_all_are_listed() -> None:
@@ -35,8 +41,14 @@ def test_all_are_listed() -> None:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=full) if name in LONG else name for name in CASES])
 def test_example(name: str, tmp_path: Path) -> None:
+    for package in NEEDS.get(name, ()):
+        pytest.importorskip(package, reason=f"{name} needs {package}: pip install {package}")
     num_ranks, expected = CASES[name]
     launcher = ["-m", "hocket.cli", "run", "-n", str(num_ranks)] if num_ranks else []
     run = run_python(*launcher, str(EXAMPLES / name), timeout_s=100, folder=tmp_path)
     assert run.returncode == 0, run.stderr
     assert expected in run.stdout
+    if name in FALLS:
+        found = re.search(r"loss ([\d.]+) at the start, ([\d.]+) after", run.stdout)
+        assert found is not None, run.stdout
+        assert float(found[2]) < float(found[1]) - FALLS[name], found[0]
