@@ -180,6 +180,8 @@ def job_environment(
     variables |= {
         "WORLD_SIZE": str(num_ranks * nodes.num_nodes),
         "LOCAL_WORLD_SIZE": str(num_ranks),
+        "GROUP_RANK": str(nodes.node_rank),
+        "GROUP_WORLD_SIZE": str(nodes.num_nodes),
         "MASTER_ADDR": nodes.master_addr,
         "MASTER_PORT": str(master_port),
         # Equal on all launchers of the job. An earlier job at that port may still run: see `hocket.boot.joining`.

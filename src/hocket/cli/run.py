@@ -76,8 +76,8 @@ def run(
 ) -> int:
     """Start a Python script as N processes (ranks) on this machine and wait for all of them.
 
-    Each rank gets RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE in its environment, as under torchrun;
-    hocket.init() and torch.distributed read them. Arguments after the script are passed to the script.
+    Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE and GROUP_RANK (the host) in its environment, as under
+    torchrun; hocket.init() and torch.distributed read them. Arguments after the script are passed to the script.
 
     When a rank fails, the other ranks have 3 s to exit. Then they get SIGTERM, and SIGKILL at 6 s. The traceback of the
     first failure is printed in full, then one line for every other failure. The exit code is that of the first failure,

@@ -466,9 +466,12 @@ def process_group_of(group: Any = None) -> HocketProcessGroup:
         InvalidArgument: its backend is not "hocket".
     """
     group = group if group is not None else dist.group.WORLD
+    if group is None:
+        raise InvalidArgument(
+            'there is no process group yet: call torch.distributed.init_process_group("hocket") before'
+        )
     if not isinstance(group, HocketProcessGroup):
-        backend = dist.get_backend(group) if group is not None else None
-        raise InvalidArgument(f"the process group must have backend 'hocket', not {backend!r}")
+        raise InvalidArgument(f"the process group must have backend 'hocket', not {dist.get_backend(group)!r}")
     return group
 
 
