@@ -45,7 +45,8 @@ if RANK == 0:
 
 def test_ranks_get_their_variables_and_output_passes(start_job: Callable[..., Any], tmp_path: Path) -> None:
     script = """
-names = "WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT HOCKET_JOB OMP_NUM_THREADS HOCKET_RECORD_DIR"
+names = "WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE MASTER_ADDR MASTER_PORT HOCKET_JOB"
+names += " OMP_NUM_THREADS HOCKET_RECORD_DIR"
 line = " ".join([str(RANK), *(os.environ[name] for name in names.split()), str(os.getpgrp() == os.getpid())])
 os.write(1, f"{line} {sys.stdin.read()!r} {os.environ.get('TORCHELASTIC_RUN_ID')}\\n".encode())
 os.write(2, b"error output\\n")
@@ -62,12 +63,14 @@ os.write(2, b"error output\\n")
     assert job.stderr == "error output\n" * 3
     ranks = sorted(line.split() for line in job.stdout.splitlines())
     assert [rank[0] for rank in ranks] == ["0", "1", "2"]
-    for rank, size, local_rank, local_size, address, port, name, threads, records, leads, stdin, outer in ranks:
+    for rank, size, local_rank, local_size, host, num_hosts, address, *others in ranks:
         assert (size, local_rank, local_size, address) == ("3", rank, "3", "127.0.0.1")
+        assert (host, num_hosts) == ("0", "1")
+        port, name, threads, records, leads, stdin, outer = others
         assert (threads, leads, stdin, outer) == ("5", "True", "''", "None")
         assert int(port) > 1023 and len(name) == 32
         assert records == str(cache / "hocket" / "records" / name)
-    assert len({tuple(rank[5:7]) for rank in ranks}) == 1
+    assert len({tuple(rank[7:9]) for rank in ranks}) == 1
     assert job.leftovers() == []
 
 

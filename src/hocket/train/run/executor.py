@@ -222,8 +222,10 @@ class PipelineExecutor:
         return measured_timeline(self.comm, self.schedule, self._times, costs or CostModel())
 
     def kept_gradients(self) -> KeptOfTensors:
-        """Return what engines keep of gradients for the next step, as means over the ranks that sum them; called by all
-        ranks."""
+        """Return what engines keep of gradients for the next step.
+
+        All ranks call it; residuals and momenta are means over the ranks that sum them.
+        """
         found = KeptOfTensors()
         for engine in self._copies.engines():
             kept = engine.kept()
