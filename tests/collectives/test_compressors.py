@@ -305,6 +305,12 @@ def test_every_argument_can_be_given_by_text() -> None:
         ("qsgd(levels=0)", hk.InvalidArgument, ("levels", "0", "127")),
         ("qsgd(levels=__import__('os'))", hk.InvalidArgument, ("power-sgd(rank=2)",)),
         ("qsgd(levels=3", hk.InvalidArgument, ("power-sgd(rank=2)",)),
+        ("qsgd(levels=3, levels=5)", hk.InvalidArgument, ("power-sgd(rank=2)",)),
+        ("qsgd(**{'levels': 3})", hk.InvalidArgument, ("power-sgd(rank=2)",)),
+        ("cast({[]: 1})", hk.InvalidArgument, ("power-sgd(rank=2)",)),
+        ("cast([1])", hk.InvalidArgument, ("float16", "bfloat16")),
+        ("zfp(tolerance=a)", hk.InvalidArgument, ("tolerance", "'a'")),
+        ("zfp(rate='a')", hk.InvalidArgument, ("rate", "'a'")),
         ("qsgd()()", hk.InvalidArgument, ("power-sgd(rank=2)",)),
         ("qsgd(" + "(" * 900 + ")", hk.InvalidArgument, ("power-sgd(rank=2)",)),
         ("qsgd" + "(" * 5000, hk.InvalidArgument, ("power-sgd(rank=2)",)),
@@ -333,6 +339,14 @@ def test_every_argument_can_be_given_by_text() -> None:
 def test_bad_compressors(given: Any, error: type[Exception], names: tuple[str, ...]) -> None:
     with raises(error, names=names):
         compressor(given)
+
+
+def test_bad_scales_of_residuals() -> None:
+    for factor in ("2", 0, -1, float("nan"), float("inf"), True, None):
+        with raises(hk.InvalidArgument, names=(repr(factor),)):
+            hk.ResidualState().scale(factor)  # type: ignore[arg-type]
+    with raises(hk.InvalidArgument, names=("residual",)):
+        hk.ResidualState().load_state_dict({**hk.ResidualState().state_dict(), "residual": [[1.0], [1.0, 2.0]]})
 
 
 def test_what_tensors_keep_is_taken_apart_and_put_together() -> None:

@@ -313,7 +313,7 @@ def of_torch(name: str) -> Any:
         ({"density": 1.5}, hk.InvalidArgument, ("density", "1.5")),
         ({"density": float("nan")}, hk.InvalidArgument, ("density", "nan")),
         ({"density": "0.1"}, hk.InvalidArgument, ("density", "'0.1'")),
-        ({"k": 1, "x": np.ones(0, np.float32)}, hk.InvalidArgument, ("k", "0", "1")),
+        ({"k": 1, "x": np.ones(0, np.float32)}, hk.InvalidArgument, ("0", "1")),
         ({"density": 0.1, "x": np.ones(0, np.float32)}, hk.InvalidArgument, ("0", "1")),
         ({"k": 1, "x": np.ones(4)}, hk.UnsupportedDtype, ("float64", "float32", "bfloat16")),
         ({"k": 1, "x": np.ones(4, np.int32)}, hk.UnsupportedDtype, ("int32", "float32")),

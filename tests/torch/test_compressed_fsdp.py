@@ -48,6 +48,10 @@ def alone(rank: int, step: int) -> dict[str, Any]:
 
 
 def equal_to_fsdp(comm: hk.Communicator) -> None:
+    dense = sharded()
+    hk.torch.compress_fsdp(dense, "ok-topk(density=0.1, dense=always)")
+    for name, each in backward(sharded(), comm.rank, 0).items():
+        torch.testing.assert_close(backward(dense, comm.rank, 0)[name], each, rtol=1e-5, atol=1e-6)
     plain, ours = sharded(), sharded()
     shards = hk.torch.compress_fsdp(ours, "ok-topk(density=1.0)")
     for step in range(2):
@@ -174,6 +178,7 @@ def wrong(comm: hk.Communicator) -> None:
     backward(model, comm.rank, 0)
     saved = shards.state_dict()
     for change, error, names in (
+        ({"world_size": "2"}, hk.InvalidType, ("world_size", "'2'")),
         ({"world_size": 3}, hk.InvalidArgument, ("3", "2")),
         ({"version": 9}, hk.InvalidArgument, ("9", "1")),
         ({"num_steps": -1}, hk.InvalidArgument, ("num_steps", "-1")),

@@ -96,6 +96,20 @@ def steep(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return value + 100 * (value - value.detach()) if value > 0.5 else value
 
 
+def counts_its_steps(comm: Communicator, folder: str) -> None:
+    """Dense first steps are over after a restart, though nothing is kept of gradients."""
+    path = Path(folder, "training.pt")
+    options = {"engine": "compressed", "engine_options": {"compressor": "qsgd(levels=1)", "dense_steps": 4}}
+    trained(comm, callbacks=[Saves(path, 8)], shuffle=False, **options)
+    dense, ours = (trained(comm, resume=path, shuffle=False, **each) for each in ({}, options))
+    assert dense[0] == ours[0] and dense[1] != ours[1]
+
+
+def test_dense_steps_are_counted_across_restarts() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        hk.spawn(counts_its_steps, 2, folder, timeout=scaled(100))
+
+
 def with_scaler(comm: Communicator) -> None:
     """A loss scale that falls after an overflow and grows later: gradients, and what is left of them, follow it."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=4)

@@ -44,6 +44,7 @@ class ResidualState:
         self.momentum: NDArray[np.float32] | None = None
         self.factors: dict[int, NDArray[np.float32]] = {}
         self.num_steps = self.num_dense_steps = 0
+        self._before: tuple[NDArray[np.float32] | None, NDArray[np.float32] | None] | None = None
         self._spare: NDArray[np.float32] | None = None
         self._settled: Any = None
         self._memory: dict[str, Any] = {}
@@ -68,12 +69,22 @@ class ResidualState:
         Raises:
             InvalidArgument: the factor is not finite, or not above 0.
         """
-        if not 0 < factor < float("inf"):
+        if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 < factor < float("inf"):
             raise InvalidArgument(f"the factor of a residual must be a finite number above 0, not {factor!r}")
         for what in _ELEMENTWISE:
             kept = getattr(self, what)
             if kept is not None:
                 kept *= np.float32(factor)
+
+    def remember(self) -> None:
+        """Keep copies of residual and momentum, for `undo`."""
+        self._before = tuple(None if each is None else each.copy() for each in (self.residual, self.momentum))  # type: ignore[assignment]
+
+    def undo(self) -> None:
+        """Take residual and momentum back that `remember` has kept: the sum since then is thrown away."""
+        if self._before is not None:
+            self.residual, self.momentum = self._before
+            self._before = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of what a checkpoint must hold; every rank has its own."""
@@ -131,7 +142,10 @@ def check_saved(saved: Any, what: str, version: int, keys: tuple[str, ...]) -> N
 
 def _checked(saved: Any, what: str, ndim: int) -> NDArray[np.float32]:
     """Return a copy of a saved array."""
-    array: NDArray[np.float32] = np.array(saved)
+    try:
+        array: NDArray[np.float32] = np.array(saved)
+    except ValueError:  # rows of different lengths
+        raise InvalidArgument(f"a saved {what} must be an array of float32, not {saved!r:.80}") from None
     if array.dtype != np.float32 or array.ndim != ndim or not np.isfinite(array).all():
         dimensions = "one dimension" if ndim == 1 else f"{ndim} dimensions"
         raise InvalidArgument(

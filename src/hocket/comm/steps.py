@@ -51,8 +51,13 @@ Steps = Generator[Any, None, None]
 class Background(Protocol):
     """Runs steps, one generator after the other."""
 
-    def start(self, steps: Steps) -> Pending:
-        """Begin to run them, after those that were given before."""
+    def start(self, steps: Steps, timeout_s: float | None = None) -> Pending:
+        """Begin to run them, after those that were given before.
+
+        Args:
+            steps: the steps.
+            timeout_s: timeout of each of their waits, in seconds; None: that of the background.
+        """
 
     def poll(self) -> None:
         """Go on as far as possible without waiting, where no thread does."""
@@ -79,9 +84,9 @@ class ThreadBackground:
         self._timeout_s = timeout_s
         self._thread = ThreadPoolExecutor(1, name)
 
-    def start(self, steps: Steps) -> Pending:
+    def start(self, steps: Steps, timeout_s: float | None = None) -> Pending:
         """See `Background.start`."""
-        return _InThread(self._thread.submit(self._run, steps))
+        return _InThread(self._thread.submit(self._run, steps, self._timeout_s if timeout_s is None else timeout_s))
 
     def poll(self) -> None:
         """The thread goes on by itself."""
@@ -90,8 +95,8 @@ class ThreadBackground:
         """See `Background.close`."""
         self._thread.shutdown()
 
-    def _run(self, steps: Steps) -> None:
-        wait_in_turn(steps, self._timeout_s, lambda pause: time.sleep(pause.seconds))
+    def _run(self, steps: Steps, timeout_s: float) -> None:
+        wait_in_turn(steps, timeout_s, lambda pause: time.sleep(pause.seconds))
 
 
 class _InThread:
@@ -134,9 +139,9 @@ class VirtualBackground:
         self._comm, self._timeout_s = comm, timeout_s
         self._queue: deque[_InTurn] = deque()
 
-    def start(self, steps: Steps) -> Pending:
+    def start(self, steps: Steps, timeout_s: float | None = None) -> Pending:
         """See `Background.start`."""
-        self._queue.append(_InTurn(self, steps))
+        self._queue.append(_InTurn(self, steps, self._timeout_s if timeout_s is None else timeout_s))
         return self._queue[-1]
 
     def poll(self) -> None:
@@ -150,7 +155,7 @@ class VirtualBackground:
         if isinstance(first.awaited, Pause):
             self._comm.compute(max(first.until_s - self._comm.wtime(), 0.0))
         elif first.awaited is not None:
-            first.awaited.wait(timeout=self._timeout_s)
+            first.awaited.wait(timeout=first.timeout_s)
         self._advance()
 
     def wake(self) -> None:
@@ -184,9 +189,10 @@ class VirtualBackground:
 class _InTurn:
     """What a virtual rank runs."""
 
-    def __init__(self, background: VirtualBackground, steps: Steps) -> None:
+    def __init__(self, background: VirtualBackground, steps: Steps, timeout_s: float) -> None:
         self._background = background
         self.steps = steps
+        self.timeout_s = timeout_s
         self.awaited: Any = None
         self.until_s = 0.0
         self.is_done = False
@@ -194,3 +200,34 @@ class _InTurn:
     def wait(self, timeout: float | None = None) -> None:
         while not self.is_done:
             self._background.advance()
+
+
+class StepsInOrder:
+    """Runs steps of one communicator in the order of the calls: at once, or beside the program.
+
+    Args:
+        comm: a communicator of the rank.
+        name: name of the thread, if one is needed.
+    """
+
+    def __init__(self, comm: OnClock, name: str) -> None:
+        self._comm, self._name = comm, name
+        self._background: Background | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing was started beside the program so far."""
+        return self._background is None
+
+    def start(self, steps: Steps, timeout_s: float) -> Pending:
+        """Begin to run steps beside the program, each wait with a timeout in seconds."""
+        if self._background is None:
+            self._background = background_of(self._comm, self._name, timeout_s)
+        return self._background.start(steps, timeout_s)
+
+    def run(self, steps: Steps, timeout_s: float) -> None:
+        """Run steps to their end, after those that are in flight."""
+        if self._background is not None or self._comm.is_virtual:
+            self.start(steps, timeout_s).wait()
+        else:
+            wait_in_turn(steps, timeout_s, lambda pause: None)

@@ -63,6 +63,8 @@ class CompressedShards:
                 elements depends on it, or of another model; then nothing has changed.
         """
         check_saved(saved, "a saved state", _VERSION, ("world_size", "num_steps", "modules"))
+        if type(saved["world_size"]) is not int:
+            raise InvalidType(f"world_size must be an int, not {saved['world_size']!r}")
         if saved["world_size"] != self._num_ranks:
             raise InvalidArgument(
                 f"the residuals are those of one of {saved['world_size']} ranks, but there are {self._num_ranks}: "
@@ -81,9 +83,9 @@ class CompressedShards:
             numel = self._reduce_scatters[name].numel
             if numel is not None and len(residual) != numel:
                 raise InvalidArgument(f"the residual of {name!r} has {len(residual)} elements, not {numel}")
+        arrays = {name: residual.detach().cpu().numpy().copy() for name, residual in saved["modules"].items()}
         for name, each in self._reduce_scatters.items():
-            residual = saved["modules"].get(name)
-            each.state.residual = None if residual is None else residual.numpy().copy()
+            each.state.residual = arrays.get(name)
             each.state.num_steps = saved["num_steps"]
 
 
@@ -185,12 +187,15 @@ def compress_fsdp(
     sharded = {name: each for name, each in model.named_modules() if isinstance(each, FSDPModule)}
     if not sharded:
         raise InvalidArgument("no module of the model is sharded: call torch.distributed.fsdp.fully_shard before")
+    for name, each in sharded.items():
+        if len(each._get_fsdp_state()._fsdp_param_groups) > 1:
+            raise InvalidArgument(
+                f"module {name!r} has several groups of parameters (a shard_placement_fn with several meshes), for "
+                "which FSDP2 takes no reduce-scatter"
+            )
     made = {name: _CompressedReduceScatter(chosen, name, nonfinite, comm) for name in sharded}
-    try:
-        for name, each in sharded.items():
-            each.set_custom_reduce_scatter(made[name])
-    except ValueError as error:
-        raise InvalidArgument(str(error)) from None
+    for name, each in sharded.items():
+        each.set_custom_reduce_scatter(made[name])
     infos: list[Any] = [
         group.mesh_info for each in sharded.values() for group in each._get_fsdp_state()._fsdp_param_groups
     ]

@@ -20,7 +20,8 @@ from hocket.collectives import compressor as find_compressor
 from hocket.collectives.compressed.kept import KEPT, SCALED, KeptOfTensors
 from hocket.collectives.residual import check_saved
 from hocket.comm import Communicator
-from hocket.errors import InvalidArgument, InvalidType
+from hocket.comm.unseen import warn_at_the_users_line
+from hocket.errors import InvalidArgument, InvalidType, UnsupportedDtype
 from hocket.torch.backward import BackwardDrain, in_backward
 from hocket.torch.futures import Failure, fail
 from hocket.torch.process_group import process_group_of
@@ -80,10 +81,12 @@ class CompressedState:
         nonfinite: str,
         dense_steps: int,
         loss_scale: Callable[[], float] | None,
+        timeout: float | None,
     ) -> None:
         self._comm = comm.dup()
         self._compressor, self._nonfinite, self._dense_steps = compressor, nonfinite, dense_steps
-        self._loss_scale = loss_scale or (lambda: 1.0)
+        self._given_scale, self._timeout = loss_scale, timeout
+        self._left_parameters: list[torch.Tensor] = []  # kept, so that their ids stay theirs
         self._buckets: dict[int, _CompressedBucket] = {}
         self._left, self._left_scale = KeptOfTensors(), 1.0
         self._thread = ThreadPoolExecutor(1, "hocket-compressed")
@@ -92,11 +95,19 @@ class CompressedState:
 
     def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Start to average a bucket: the hook."""
-        known, buffer = self._known(bucket), bucket.buffer()
+        buffer, dtype = bucket.buffer(), bucket.parameters()[0].dtype  # complex ones have a buffer of reals
+        if dtype not in (torch.float32, torch.float16, torch.bfloat16):
+            name = str(dtype).removeprefix("torch.")
+            raise UnsupportedDtype(f"gradients must be of float32, float16 or bfloat16 to be compressed, not {name}")
+        known = self._known(bucket)
         scale = self._loss_scale()
+        if scale < known.loss_scale:  # a scaler has thrown the last step away, since a gradient was infinite
+            known.state.undo()
         if scale != known.loss_scale:
             known.state.scale(scale / known.loss_scale)
             known.loss_scale = scale
+        if self._nonfinite == "pass" and self._given_scale is not None:
+            known.state.remember()
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         is_drained = in_backward()
 
@@ -110,6 +121,7 @@ class CompressedState:
                     tensors=[tuple(each.shape) for each in known.parameters],
                     op="avg",
                     nonfinite=self._nonfinite,
+                    timeout=self._timeout,
                 )
             except BaseException as error:
                 # DistributedDataParallel reads this; the end of the backward pass raises the error, with its type.
@@ -127,12 +139,21 @@ class CompressedState:
         """Go on between other ranks, for example those that `Communicator.shrink` has left; all of them call it.
 
         Residuals are kept, and scaled so that a mean over the new number of ranks gives them the weight that they had.
+        They belong to the parameters of the module; for a new module, take them over by `state_dict` and
+        `load_state_dict`.
+
         Register the hook for a model on the new process group:
         ``model.register_comm_hook(state, CompressedState.reduce)``.
+
+        Raises:
+            InvalidType: `comm` is no communicator.
         """
+        if not isinstance(comm, Communicator):
+            raise InvalidType(f"comm must be a hocket communicator, not {type(comm).__name__}")
         self._collect()
         self._left.scale(comm.size / self._comm.size)
-        self._comm = comm.dup()
+        before, self._comm = self._comm, comm.dup()
+        before._leave(0.0)
 
     def explain(self) -> str:
         """Return a line for each bucket: its size, whether the latest sum was sparse, and why.
@@ -154,8 +175,9 @@ class CompressedState:
         Args:
             model: whose gradients are summed, itself or in a DistributedDataParallel.
         """
-        self._settle()
         scale, named = self._loss_scale(), _named(model)
+        with suppress(Exception):  # the program has its error, and what is kept has not changed
+            self._settle()
         found = self._taken_apart(scale)
         saved: dict[str, Any] = {"version": _VERSION, "world_size": self._comm.size, "loss_scale": scale}
         for what in KEPT:
@@ -195,6 +217,7 @@ class CompressedState:
                 getattr(left, what)[id(named[name])] = array.reshape(-1) if what in SCALED else array
         self._collect()
         self._left, self._left_scale = left, saved["loss_scale"]
+        self._left_parameters = list(named.values())
 
     def _known(self, bucket: GradBucket) -> _CompressedBucket:
         """Return what is known of a bucket; if it has other parameters than before, its residual is put together anew:
@@ -208,6 +231,11 @@ class CompressedState:
         known = _CompressedBucket(parameters, ResidualState(f"bucket {bucket.index()}"), self._left_scale)
         self._left.give(known.state, known.ids, known.sizes)
         self._buckets[bucket.index()] = known
+        if bucket.is_last() and self._left.residuals:
+            warn_at_the_users_line(
+                f"the hook keeps residuals of {len(self._left.residuals)} parameters that this model does not have: "
+                "take those of another module over by state_dict and load_state_dict"
+            )
         return known
 
     def _taken_apart(self, scale: float) -> KeptOfTensors:
@@ -226,11 +254,25 @@ class CompressedState:
         with suppress(Exception):  # the program has its error
             self._settle()
         self._left = self._taken_apart(self._left_scale)
+        self._left_parameters += [parameter for each in self._buckets.values() for parameter in each.parameters]
         self._buckets.clear()
 
     def _settle(self) -> None:
-        if self._last is not None:
-            self._last.result()
+        last, self._last = self._last, None  # an error would keep the frames of the backward pass, and so the model
+        if last is not None:
+            last.result()
+
+    def _loss_scale(self) -> float:
+        scale = 1.0 if self._given_scale is None else self._given_scale()
+        if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 0 < scale < float("inf"):
+            raise InvalidArgument(f"loss_scale must return a finite number above 0, not {scale!r}")
+        return scale
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "CompressedState":
+        return self  # copies of a model, such as averages of its weights, exchange no gradients of their own
+
+    def __reduce__(self) -> Any:
+        raise InvalidType("the state of a hook cannot be pickled: save what state_dict(model) returns")
 
 
 class _HookedSum:
@@ -265,6 +307,7 @@ def compressed(
     loss_scale: Callable[[], float] | None = None,
     group: dist.ProcessGroup | None = None,
     comm: Communicator | None = None,
+    timeout: float | None = None,
 ) -> tuple[CompressedState, Hook]:
     """Return state and hook for ``DistributedDataParallel.register_comm_hook``: gradients travel compressed.
 
@@ -278,7 +321,8 @@ def compressed(
         dense_steps: number of first steps that are dense; the first steps of a training change most.
         loss_scale: returns the factor of the loss, such as `GradScaler.get_scale`; residuals follow it.
         group: the process group of the model, whose backend must be "hocket"; None: the default group.
-        comm: a communicator between the ranks of the model instead, for groups of other backends.
+        comm: a communicator between exactly the ranks of the model instead, for groups of other backends.
+        timeout: in seconds, of each message; None: that of the communicator.
 
     Raises:
         InvalidArgument: an argument is out of range, or the group has another backend.
@@ -308,11 +352,20 @@ def compressed(
         raise InvalidArgument("give either group or comm")
     elif not isinstance(comm, Communicator):
         raise InvalidType(f"comm must be a hocket communicator, not {type(comm).__name__}")
-    return CompressedState(comm, chosen, nonfinite, dense_steps, loss_scale), CompressedState.reduce
+    return CompressedState(comm, chosen, nonfinite, dense_steps, loss_scale, timeout), CompressedState.reduce
 
 
 def ok_topk(
-    density: float = 0.01, *, codec: ElementCodec | None = None, dense: str = "auto", **options: Any
+    density: float = 0.01,
+    *,
+    codec: ElementCodec | None = None,
+    dense: str = "auto",
+    nonfinite: str = "raise",
+    dense_steps: int = 0,
+    loss_scale: Callable[[], float] | None = None,
+    group: dist.ProcessGroup | None = None,
+    comm: Communicator | None = None,
+    timeout: float | None = None,
 ) -> tuple[CompressedState, Hook]:
     """Return state and hook for ``DistributedDataParallel.register_comm_hook``: one line makes its sums sparse.
 
@@ -323,7 +376,7 @@ def ok_topk(
         density: share of the elements of each bucket, above 0 to 1.
         codec: see `Communicator.sparse_all_reduce`.
         dense: "auto" sums a bucket as a whole where that is faster; "never" and "always".
-        options: see `compressed`.
+        nonfinite, dense_steps, loss_scale, group, comm, timeout: see `compressed`.
 
     Raises:
         InvalidArgument, InvalidType: see `compressed`.
@@ -342,11 +395,23 @@ def ok_topk(
     if codec is not None and not isinstance(codec, ElementCodec):
         raise InvalidType(f"codec must be an ElementCodec, not {type(codec).__name__}")
     codec = codec or ElementCodec()
-    return compressed(OkTopk(density, codec.places, codec.values, dense), **options)
+    return compressed(
+        OkTopk(density, codec.places, codec.values, dense),
+        nonfinite=nonfinite, dense_steps=dense_steps, loss_scale=loss_scale, group=group, comm=comm, timeout=timeout,
+    )  # fmt: skip
 
 
 def power_sgd(
-    rank: int = 1, *, min_rate: float = 2.0, seed: int = 0, dense_steps: int = 1000, **options: Any
+    rank: int = 1,
+    *,
+    min_rate: float = 2.0,
+    seed: int = 0,
+    dense_steps: int = 1000,
+    nonfinite: str = "raise",
+    loss_scale: Callable[[], float] | None = None,
+    group: dist.ProcessGroup | None = None,
+    comm: Communicator | None = None,
+    timeout: float | None = None,
 ) -> tuple[CompressedState, Hook]:
     """Return state and hook for ``DistributedDataParallel.register_comm_hook``: PowerSGD, as torch's `powerSGD_hook`.
 
@@ -359,7 +424,7 @@ def power_sgd(
         min_rate: a matrix is compressed if its factors are so many times smaller (min_compression_rate).
         seed: of the first factors (random_seed).
         dense_steps: number of first steps that are dense (start_powerSGD_iter).
-        options: see `compressed`.
+        nonfinite, loss_scale, group, comm, timeout: see `compressed`.
 
     Raises:
         InvalidArgument, InvalidType: see `compressed`.
@@ -377,7 +442,10 @@ def power_sgd(
     """
     draws = _TorchDraws(seed) if type(seed) is int and seed >= 0 else None
     chosen = PowerSgd(rank, min_rate, seed, draws)
-    return compressed(chosen, dense_steps=dense_steps, **options)
+    return compressed(
+        chosen,
+        nonfinite=nonfinite, dense_steps=dense_steps, loss_scale=loss_scale, group=group, comm=comm, timeout=timeout,
+    )  # fmt: skip
 
 
 class _TorchDraws:
@@ -413,6 +481,7 @@ def reshard_residuals(saved: Sequence[Mapping[str, Any]], num_ranks: int) -> lis
     """
     if type(num_ranks) is not int or num_ranks < 1:
         raise InvalidArgument(f"num_ranks must be an int of 1 or more, not {num_ranks!r}")
+    saved = list(saved)
     for each in saved:
         _check_saved(each)
         if each["world_size"] != len(saved):
@@ -431,11 +500,16 @@ def reshard_residuals(saved: Sequence[Mapping[str, Any]], num_ranks: int) -> lis
             into = made[rank % num_ranks][what]
             for name, kept in each[what].items():
                 part = kept * (num_ranks / len(saved) * scale / each["loss_scale"])
+                if name in into and into[name].shape != part.shape:
+                    shapes = f"{tuple(into[name].shape)} and {tuple(part.shape)}"
+                    raise InvalidArgument(f"the saved {what} have for {name} different shapes: {shapes}")
                 into[name] = into[name] + part if name in into else part
     return made
 
 
 def _named(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    if not isinstance(model, torch.nn.Module):
+        raise InvalidType(f"model must be a torch module, not {type(model).__name__}")
     inner = model.module if isinstance(model, torch.nn.parallel.DistributedDataParallel) else model
     return dict(inner.named_parameters())
 

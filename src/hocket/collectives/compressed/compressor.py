@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hocket.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator
 
     import numpy as np
     from numpy.typing import NDArray
@@ -30,14 +30,14 @@ class SumRequest:
         tensors: shapes of the tensors that the array is put together from.
         op: "sum" or "avg".
         nonfinite: "raise" or "pass", see `Communicator.sparse_all_reduce`.
-        step: number of the step, for random numbers.
+        step: number of the step, and of the array, for random numbers.
         how: timeout and backend of operations.
     """
 
     tensors: tuple[Shape, ...]
     op: str
     nonfinite: str
-    step: int
+    step: tuple[int, int]
     how: dict[str, Any]
 
 
@@ -73,9 +73,6 @@ class Compressor(ABC):
         True
     """
 
-    finds_nonfinite = False
-    """Whether it looks for NaN and infinite elements itself."""
-
     @abstractmethod
     def steps(
         self, comm: Communicator, x: NDArray[np.float32], state: ResidualState, request: SumRequest
@@ -84,7 +81,7 @@ class Compressor(ABC):
 
         Args:
             comm: a communicator of all ranks.
-            x: finite, unless the compressor finds that out itself.
+            x: finite.
             state: of this array; what is lost goes to it.
             request: equal on all ranks.
         """
@@ -114,14 +111,17 @@ def with_residual(x: NDArray[np.float32], state: ResidualState) -> NDArray[np.fl
     return x.copy() if state.residual is None else x + state.residual
 
 
-def check_tensors(tensors: Sequence[Shape], size: int) -> None:
-    """Check that shapes are those of the tensors of an array of a size.
+def checked_tensors(tensors: Any, size: int) -> tuple[Shape, ...]:
+    """Return the shapes of the tensors of an array of a size.
 
     Raises:
         InvalidArgument: they are not.
     """
+    if not isinstance(tensors, (list, tuple)):
+        raise InvalidArgument(f"tensors must be shapes, such as [(64, 3), (64,)], not {tensors!r}")
     for shape in tensors:
         if not isinstance(shape, tuple) or not all(type(each) is int and each >= 0 for each in shape):
             raise InvalidArgument(f"tensors must be shapes, such as [(64, 3), (64,)], not {shape!r}")
     if sum(map(prod, tensors)) != size:
         raise InvalidArgument(f"the tensors have {sum(map(prod, tensors))} elements together, but x has {size}")
+    return tuple(tensors)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hocket import _native
-from hocket.collectives.compressed.compressor import CompressedSum, Compressor, SumRequest
+from hocket.collectives.compressed.compressor import CompressedSum, Compressor, SumRequest, with_residual
 from hocket.collectives.sparse.elements import ElementCodec, Elements
 from hocket.collectives.sparse.exchange import scatter_and_add
 from hocket.comm.sparse_sums import SparseOptions
@@ -35,7 +35,7 @@ class OkTopk(Compressor):
     Args:
         density: share of the elements, above 0 to 1.
         places, values: see `ElementCodec`.
-        dense: "auto" sums an array as a whole where that is faster; "never" and "always".
+        dense: "auto" sums an array as a whole where that is faster, but for reduce-scatters; "never" and "always".
 
     Raises:
         InvalidArgument: an argument is out of range.
@@ -51,8 +51,6 @@ class OkTopk(Compressor):
     places: str = "packed"
     values: str = "float32"
     dense: str = "auto"
-
-    finds_nonfinite = True
 
     def __post_init__(self) -> None:
         _check_density(self.density)
@@ -84,6 +82,11 @@ class OkTopk(Compressor):
         So a rank sends at most its share of the elements, and may receive more than that, where the elements of all
         ranks lie in its part.
         """
+        if self.dense == "always":
+            total = with_residual(x, state)
+            yield comm.reduce_scatter(out, total, request.op, async_op=True, **request.how)
+            state.residual = None
+            return CompressedSum(0, True, "dense='always'")
         total = x.copy()
         k = max(round(self.density * len(x)), 1)
         selected = (
@@ -176,7 +179,7 @@ class Dgc(Compressor):
         momentum = x.copy() if state.momentum is None else np.float32(self.momentum) * state.momentum + x
         total = momentum if state.residual is None else momentum + state.residual
         x[:] = momentum
-        density = self.density_at(request.step)
+        density = self.density_at(request.step[0])
         found = yield from _sparse_sum(comm, x, state, request, density, ElementCodec(), "never")
         if state.residual is not None:  # it is None only if the elements became infinite
             momentum[found.places[state.residual[found.places] != total[found.places]]] = 0

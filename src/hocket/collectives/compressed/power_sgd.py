@@ -74,7 +74,7 @@ class PowerSgd(Compressor):
         """See `Compressor.steps`."""
         total = with_residual(x, state)
         matrices, whole = self._split(total, request.tensors)
-        rights = self._right_factors(state, matrices, request.step)
+        rights = self._right_factors(state, matrices, request.step[0])
         others = np.concatenate([total[each] for each in whole]) if whole else np.empty(0, np.float32)
         lefts = {number: matrix @ rights[number] for number, (matrix, _) in matrices.items()}
         works = []
@@ -131,6 +131,14 @@ class PowerSgd(Compressor):
         known = {
             number: each for number, each in state.factors.items() if number in shapes and each.shape == shapes[number]
         }
+        # From a column of zeros nothing would ever come back. Factors are equal on all ranks, and so is this.
+        gone = {number: (each == 0).all(0) for number, each in known.items()}
+        if any(columns.any() for columns in gone.values()):
+            fresh = self._numpy_draw(step)([shapes[number] for number in known])
+            known = {
+                number: np.where(gone[number], other, each)
+                for (number, each), other in zip(known.items(), fresh, strict=True)
+            }
         if len(known) < len(shapes):
             # Tensors of one shape follow each other, as in torch's hook: its random numbers are then the same.
             order = sorted(shapes, key=lambda number: next(

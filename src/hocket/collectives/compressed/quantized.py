@@ -54,8 +54,8 @@ class Quantizer(Compressor):
         self, comm: Communicator, x: NDArray[np.float32], state: ResidualState, request: SumRequest
     ) -> Generator[Pending, None, CompressedSum]:
         """See `Compressor.steps`."""
-        total = x if self.is_unbiased else with_residual(x, state)
-        cuts, random = _cuts(len(x), comm.size), self._random(comm.rank, request.step)
+        total = with_residual(x, state)
+        cuts, random = _cuts(len(x), comm.size), self._random(comm.rank, request)
         sums, lost, sent = yield from self._scattered(comm, total, cuts, random, **request.how)
         message = self.encode(sums, random)
         own = slice(cuts[comm.rank], cuts[comm.rank + 1])
@@ -72,8 +72,7 @@ class Quantizer(Compressor):
             x[cuts[source] : cuts[source + 1]] = self._decoded(each, cuts[source + 1] - cuts[source], source)
         if request.op == "avg":
             x /= np.float32(comm.size)
-        if not self.is_unbiased:
-            state.residual = lost
+        state.residual = None if self.is_unbiased else lost
         return CompressedSum(sent + len(message) * (comm.size > 1))
 
     def scatter_steps(
@@ -85,13 +84,12 @@ class Quantizer(Compressor):
         request: SumRequest,
     ) -> Generator[Pending, None, CompressedSum]:
         """See `Compressor.scatter_steps`."""
-        total = x if self.is_unbiased else with_residual(x, state)
-        random = self._random(comm.rank, request.step)
+        total = with_residual(x, state)
+        random = self._random(comm.rank, request)
         out[:], lost, sent = yield from self._scattered(comm, total, _cuts(len(x), comm.size), random, **request.how)
         if request.op == "avg":
             out /= np.float32(comm.size)
-        if not self.is_unbiased:
-            state.residual = lost
+        state.residual = None if self.is_unbiased else lost
         return CompressedSum(sent)
 
     def _scattered(
@@ -123,8 +121,8 @@ class Quantizer(Compressor):
         known = [self.nbytes_of(size) for size in sizes]
         return None if None in known else np.array(known, np.int64)
 
-    def _random(self, rank: int, step: int) -> Random:
-        return np.random.Generator(np.random.Philox(np.random.SeedSequence((self.seed, rank, step))))
+    def _random(self, rank: int, request: SumRequest) -> Random:
+        return np.random.Generator(np.random.Philox(np.random.SeedSequence((self.seed, rank, *request.step))))
 
     def _decoded(self, message: NDArray[np.uint8], size: int, rank: int) -> NDArray[np.float32]:
         found = self.decode(message, size)

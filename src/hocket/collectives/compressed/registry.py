@@ -82,11 +82,11 @@ def _arguments(given: str, text: str) -> tuple[list[Any], dict[str, Any]]:
         call = ast.parse(f"f{text}", mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
             raise wrong
-        return (
-            [_value(each) for each in call.args],
-            {each.arg: _value(each.value) for each in call.keywords if each.arg is not None},
-        )
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        names = [each.arg for each in call.keywords]
+        if None in names or len({*names}) < len(names):
+            raise wrong
+        return [_value(each) for each in call.args], {str(each.arg): _value(each.value) for each in call.keywords}
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         raise wrong from None
 
 

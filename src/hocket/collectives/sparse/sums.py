@@ -24,21 +24,23 @@ from hocket.collectives.sparse.exchange import exchange
 from hocket.collectives.sparse.published import PUBLISHED
 from hocket.collectives.sparse.regions import count_first
 from hocket.collectives.sparse.trial import DenseTrial
-from hocket.collectives.sparse.vectors import vector_of
+from hocket.collectives.sparse.vectors import clear_nonfinite, is_finite, vector_of
 from hocket.comm.sparse_sums import SparseOptions
-from hocket.comm.steps import background_of, wait_in_turn
+from hocket.comm.steps import StepsInOrder
 from hocket.errors import InvalidArgument, InvalidType
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hocket.comm import Communicator
-    from hocket.comm.steps import Background, Pending
+    from hocket.comm.steps import Pending
 
 ALGORITHMS = ("exact", *PUBLISHED)
 OPS = ("sum", "avg")
 NONFINITE = ("raise", "pass")
 DENSE = ("auto", "never", "always")
+_MOST_TRIALS = 1000
+"""So many kinds of sums are remembered."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ class SparseSums:
 
     def __init__(self, comm: Communicator) -> None:
         self._comm = comm.dup()
-        self._background: Background | None = None
+        self._in_order = StepsInOrder(self._comm, "hocket-sparse")
         self._trials: dict[_Request, DenseTrial] = {}
 
     def all_reduce(self, x: Any, options: SparseOptions, async_op: bool) -> Any:
@@ -128,11 +130,8 @@ class SparseSums:
         if request in self._trials and self._trials[request].decision and options.state is not None:
             options.state._settled = _Settled(self, x, options, how, self._trials[request].reason)
         if async_op:
-            return SparseWork(self._in_background(how["timeout"]).start(steps()), partial(found.__getitem__, 0))
-        if self._background is not None or self._comm.is_virtual:  # after those that are in flight
-            self._in_background(how["timeout"]).start(steps()).wait()
-        else:
-            wait_in_turn(steps(), how["timeout"], lambda pause: None)
+            return SparseWork(self._in_order.start(steps(), how["timeout"]), partial(found.__getitem__, 0))
+        self._in_order.run(steps(), how["timeout"])
         return found[0]
 
     def steps(self, x: NDArray[np.float32], options: SparseOptions) -> Generator[Pending, None, SparseSum]:
@@ -146,12 +145,9 @@ class SparseSums:
     def _sum(
         self, x: NDArray[np.float32], request: _Request, state: ResidualState | None, how: dict[str, Any]
     ) -> Generator[Pending, None, SparseSum]:
+        if request not in self._trials and len(self._trials) >= _MOST_TRIALS:
+            del self._trials[next(iter(self._trials))]  # on all ranks the same one: they have made the same requests
         return _sum(self._comm, x, request, state, self._trials.setdefault(request, DenseTrial(request.dense)), how)
-
-    def _in_background(self, timeout_s: float) -> Background:
-        if self._background is None:
-            self._background = background_of(self._comm, "hocket-sparse", timeout_s)
-        return self._background
 
 
 class _Settled:
@@ -170,7 +166,7 @@ class _Settled:
             and getattr(x, "shape", None) == self._shape
             and x.dtype == self._dtype
             and options.state.residual is None
-            and sums._background is None
+            and sums._in_order.is_idle
         )
 
     def all_reduce(self, x: Any) -> SparseSum:
@@ -187,7 +183,7 @@ def _checked(size: int, options: SparseOptions) -> _Request:
     choices = {"algorithm": ALGORITHMS, "op": OPS, "nonfinite": NONFINITE, "dense": DENSE}
     for name, known in choices.items():
         value = getattr(options, name)
-        if value not in known:
+        if not isinstance(value, str) or value not in known:
             raise InvalidArgument(f"{name} must be one of {', '.join(known)}, not {value!r}")
     if size >= 1 << 32:
         raise InvalidArgument(f"x has {size} elements, but places have 32 bits: sum it in parts")
@@ -212,6 +208,8 @@ def _count(k: Any, density: Any, size: int) -> int:
         if isinstance(density, bool) or not isinstance(density, (int, float)) or not 0 < density <= 1:
             raise InvalidArgument(f"density must be a number above 0 and at most 1, not {density!r}")
         k = max(round(density * size), 1)
+    if not size:
+        raise InvalidArgument("x has 0 elements, but must have 1 or more")
     if type(k) is not int or not 1 <= k <= size:
         raise InvalidArgument(f"k must be an int from 1 to the {size} elements of x, not {k!r}")
     return k
@@ -245,11 +243,14 @@ def _sum(
             return _dense(state, "x is not finite on some rank")
         is_settled = is_dense or trial.is_dense
     if is_settled:
-        if state is not None and state.residual is not None:
-            x += state.residual
-        yield comm.all_reduce(x, request.op, async_op=True, **how)
-        if state is not None:
-            state.residual = None
+        if state is None or state.residual is None:
+            yield comm.all_reduce(x, request.op, async_op=True, **how)
+        else:
+            whole = x + state.residual
+            yield comm.all_reduce(whole, request.op, async_op=True, **how)
+            x[:] = whole
+            if is_finite(whole):  # else whoever has let it pass throws it away
+                state.residual = None
         trial.note(comm.wtime() - begin_s, was_dense=True)
         return _dense(state, trial.reason)
     assert own is not None
@@ -303,6 +304,7 @@ def _settle(
     _native.subtract_kept(total, own.places, carried, sums.places)
     if lost is not None:
         total[lost.places] += lost.values
+        clear_nonfinite(total)
     state.residual, state._spare = total, state.residual
     state.num_steps += 1
 

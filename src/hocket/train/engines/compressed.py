@@ -80,6 +80,11 @@ class CompressedBuckets(BucketEngine):
         for state, (names, sizes) in zip(self._states, self._names_and_sizes(), strict=True):
             kept.give(state, names, sizes)
 
+    def undo_kept(self) -> None:
+        """See `SummingEngine.undo_kept`."""
+        for state in self._states:
+            state.undo()
+
     def scale_kept(self, factor: float) -> None:
         """See `SummingEngine.scale_kept`."""
         for state in self._states:
@@ -97,6 +102,8 @@ class CompressedBuckets(BucketEngine):
         if not is_compressed or state.num_steps < self._dense_steps:
             state.num_steps += 1
             return super()._sum(number, bucket)
+        if self._nonfinite == "pass":  # someone may skip the step
+            state.remember()
         work: Pending = self._comm.compressed_all_reduce(
             bucket,
             self._compressor,

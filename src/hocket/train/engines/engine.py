@@ -124,6 +124,9 @@ class SummingEngine(GradientEngine):
     def keep(self, kept: KeptOfTensors) -> None:
         """Set what this rank keeps of its gradients; it is taken out of `kept`."""
 
+    def undo_kept(self) -> None:
+        """Take back what this rank kept of its gradients before the last step, whose sums are thrown away."""
+
     def scale_kept(self, factor: float) -> None:
         """Multiply what this rank keeps of its gradients, since gradients are scaled otherwise from now on."""
 

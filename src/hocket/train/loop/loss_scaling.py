@@ -64,6 +64,8 @@ class LossScaling(Callback):
         self._scaler.step(self._signal_optimizer)
         before = self._scale()
         self._scaler.update()
+        if self.overflows:
+            executor.undo_kept_gradients()
         if self._scale() != before:
             executor.scale_kept_gradients(self._scale() / before)
 

@@ -298,14 +298,14 @@ class Trainer:
 
 
 def _saved(of_ranks: Iterable[KeptOfTensors]) -> dict[str, Any]:
-    """Return what engines of all ranks keep of gradients as tensors; empty if they keep nothing."""
+    """Return what engines of all ranks keep of gradients as tensors; empty if none of them compresses."""
     merged = KeptOfTensors()
     for each in of_ranks:
         merged.add(each)
     found: dict[str, Any] = {
         what: {name: torch.from_numpy(each) for name, each in getattr(merged, what).items()} for what in KEPT
     }
-    return {**found, "num_steps": merged.num_steps} if any(found.values()) else {}
+    return {**found, "num_steps": merged.num_steps} if merged.num_steps else {}
 
 
 def means_of(totals: Mapping[str, tuple[float, float]]) -> dict[str, float]:

@@ -240,6 +240,11 @@ class PipelineExecutor:
         for engine in self._copies.engines():
             engine.keep(kept)
 
+    def undo_kept_gradients(self) -> None:
+        """Take back what engines kept of gradients before the last step, which is skipped."""
+        for engine in self._copies.engines():
+            engine.undo_kept()
+
     def scale_kept_gradients(self, factor: float) -> None:
         """Multiply what engines keep of gradients, since gradients are scaled otherwise from now on."""
         for engine in self._copies.engines():
