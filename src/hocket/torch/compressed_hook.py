@@ -5,7 +5,7 @@ Annotations are evaluated, since torch reads those of hooks.
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -176,8 +176,7 @@ class CompressedState:
             model: whose gradients are summed, itself or in a DistributedDataParallel.
         """
         scale, named = self._loss_scale(), _named(model)
-        with suppress(Exception):  # the program has its error, and what is kept has not changed
-            self._settle()
+        self._settle()
         found = self._taken_apart(scale)
         saved: dict[str, Any] = {"version": _VERSION, "world_size": self._comm.size, "loss_scale": scale}
         for what in KEPT:
@@ -251,16 +250,15 @@ class CompressedState:
 
     def _collect(self) -> None:
         """Take the buckets apart, into what each parameter has."""
-        with suppress(Exception):  # the program has its error
-            self._settle()
+        self._settle()
         self._left = self._taken_apart(self._left_scale)
         self._left_parameters += [parameter for each in self._buckets.values() for parameter in each.parameters]
         self._buckets.clear()
 
     def _settle(self) -> None:
-        last, self._last = self._last, None  # an error would keep the frames of the backward pass, and so the model
-        if last is not None:
-            last.result()
+        """Wait for the sums in flight. The program has their errors."""
+        if self._last is not None:
+            self._last.exception()  # raising it would keep the frames that have led here, and so the model
 
     def _loss_scale(self) -> float:
         scale = 1.0 if self._given_scale is None else self._given_scale()
@@ -283,7 +281,11 @@ class _HookedSum:
         self.is_drained = False
 
     def wait(self) -> bool:
-        self._future.result()  # its messages have deadlines
+        error = self._future.exception()  # its messages have deadlines
+        if error is not None:
+            # A copy: the error itself is in the future that DistributedDataParallel has, and with the frames of the
+            # backward pass, to which it would lead, nothing of the model would ever be freed.
+            raise copy(error) from None
         return True
 
     def is_completed(self) -> bool:
