@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _BINS_A_RANK = 64
 _PARTS = 64
 """Into which a bin is refined."""
-_MOST_TOLD = 4
+MOST_TOLD = 4
 """Up to so many ranks tell each other their counts, not only the sums: then they know the lengths of messages."""
 _TOLERANCE = 32
 """A region has at most 1/32 more elements than its share, or those of a single place."""
@@ -72,7 +72,7 @@ def count_first(
     at = np.searchsorted(places, edges)
     bins = slice(len(words), len(words) + len(at) - 1)
     both[bins] = at[1:] - at[:-1]
-    if comm.size > _MOST_TOLD:
+    if comm.size > MOST_TOLD:
         yield comm.all_reduce(both, async_op=True, **how)
         return both[: len(words)], BinCounts(both[bins], None)
     rows = np.empty((comm.size, len(both)), np.int64)

@@ -51,20 +51,48 @@ class Threshold:
         return kept
 
 
-def threshold_over_ranks(
-    comm: Communicator, values: NDArray[np.float32], k: int, **how: Any
-) -> Generator[Pending, None, tuple[Threshold | None, NDArray[np.int64]]]:
-    """Return the k-th largest magnitude over all ranks, and how many of the k largest each rank has; None for the
-    magnitude if all ranks together have at most `k`. All ranks call it.
-
-    Every rank tells 128 of its sorted magnitudes. They bound for every magnitude how many each rank has above it, and
-    so give two of them between which the k-th largest is. Then the ranks tell the few that they have in between.
+@dataclass(frozen=True)
+class Bounds:
+    """What the samples of all ranks tell about the k-th largest magnitude; equal on all ranks.
 
     Args:
-        comm: a communicator of all ranks.
-        values: of this rank.
-        k: rank of the magnitude, from 1.
-        how: timeout and backend, as for `Communicator.all_gather`.
+        low, high: bits of two magnitudes between which, with both included, the k-th largest is.
+        most_between: how many magnitudes each rank has between them at most.
+        most_from: how many each rank has from `low` at most.
+    """
+
+    low: int
+    high: int
+    most_between: NDArray[np.int64]
+    most_from: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The magnitudes of this rank, and samples of those of all ranks.
+
+    Args:
+        ascending: bits of this rank's magnitudes.
+        sizes: number of magnitudes of each rank.
+        rows: samples of each rank, the largest first.
+    """
+
+    ascending: NDArray[np.uint32]
+    sizes: NDArray[np.int64]
+    rows: NDArray[np.uint32]
+
+    def bounds(self, k: int) -> Bounds:
+        """Return bounds of the k-th largest magnitude; all ranks together have more than `k`."""
+        none = np.zeros(_SAMPLES, np.int64)
+        positions = np.array([_positions(size) if size else none for size in self.sizes.tolist()])
+        return _bounds(self.sizes, self.rows, positions, k)
+
+
+def sample(comm: Communicator, values: NDArray[np.float32], **how: Any) -> Generator[Pending, None, Samples]:
+    """Tell all ranks 128 of this rank's sorted magnitudes; called by all ranks.
+
+    They bound for every magnitude how many each rank has above it, and so give two of them between which the k-th
+    largest is.
     """
     ascending = _native.sorted_magnitudes(values)
     told = np.zeros(1 + _SAMPLES, np.uint32)
@@ -73,13 +101,7 @@ def threshold_over_ranks(
         told[1:] = ascending[len(ascending) - _positions(len(ascending))]
     rows = np.empty((comm.size, 1 + _SAMPLES), np.uint32)
     yield comm.all_gather(rows, told, async_op=True, **how)
-    sizes, samples = rows[:, 0].astype(np.int64), rows[:, 1:]
-    if sizes.sum() <= k:
-        return None, sizes
-    positions = np.array([_positions(size) if size else np.zeros(_SAMPLES, np.int64) for size in sizes.tolist()])
-    low, high, most = _bounds(sizes, samples, positions, k)
-    found = yield from _between(comm, ascending, low, high, most, k, **how)
-    return found, found.kept()
+    return Samples(ascending, rows[:, 0].astype(np.int64), rows[:, 1:])
 
 
 def _positions(size: int) -> NDArray[np.int64]:
@@ -87,43 +109,47 @@ def _positions(size: int) -> NDArray[np.int64]:
     return -(-size * np.arange(1, _SAMPLES + 1, dtype=np.int64) // _SAMPLES)
 
 
-def _bounds(
-    sizes: NDArray[np.int64], samples: NDArray[np.uint32], positions: NDArray[np.int64], k: int
-) -> tuple[int, int, NDArray[np.int64]]:
-    """Return two magnitudes between which, with both included, the k-th largest is, and how many magnitudes each rank
-    has between them at most."""
+def _bounds(sizes: NDArray[np.int64], samples: NDArray[np.uint32], positions: NDArray[np.int64], k: int) -> Bounds:
+    """See `Samples.bounds`."""
     candidates = np.unique(samples[sizes > 0])
-    surely_from, maybe_above = (np.empty((len(sizes), len(candidates)), np.int64) for _ in range(2))
+    surely_from, maybe_from, maybe_above = (np.empty((len(sizes), len(candidates)), np.int64) for _ in range(3))
     for rank, (size, of_rank, places) in enumerate(zip(sizes.tolist(), samples, positions, strict=True)):
         if not size:
-            surely_from[rank] = maybe_above[rank] = 0
+            surely_from[rank] = maybe_from[rank] = maybe_above[rank] = 0
             continue
         descending = of_rank[::-1]  # ascending, for searchsorted
         num_from = _SAMPLES - np.searchsorted(descending, candidates, side="left")  # samples >= each candidate
         num_above = _SAMPLES - np.searchsorted(descending, candidates, side="right")  # samples > each candidate
         counts = np.concatenate(([0], places))
         surely_from[rank] = counts[num_from]
+        maybe_from[rank] = np.where(num_from < _SAMPLES, places[np.minimum(num_from, _SAMPLES - 1)] - 1, size)
         # The sample behind those above is at most the candidate: so fewer than its place are above.
         maybe_above[rank] = np.where(num_above < _SAMPLES, places[np.minimum(num_above, _SAMPLES - 1)] - 1, size)
     at_low = np.flatnonzero(surely_from.sum(0) >= k)[-1]
     fitting = np.flatnonzero(maybe_above.sum(0) < k)
     low = int(candidates[at_low])
-    most_above_low = maybe_above[:, at_low]
+    most_above_low, most_from = maybe_above[:, at_low], maybe_from[:, at_low]
     if not len(fitting):
-        return low, int(_MAGNITUDE), most_above_low
-    return low, int(candidates[fitting[0]]), np.maximum(most_above_low - surely_from[:, fitting[0]], 0)
+        return Bounds(low, int(_MAGNITUDE), most_above_low, most_from)
+    most_between = np.maximum(most_above_low - surely_from[:, fitting[0]], 0)
+    return Bounds(low, int(candidates[fitting[0]]), most_between, most_from)
 
 
-def _between(
-    comm: Communicator,
-    ascending: NDArray[np.uint32],
-    low: int,
-    high: int,
-    most: NDArray[np.int64],
-    k: int,
-    **how: Any,
+def threshold_over_ranks(
+    comm: Communicator, samples: Samples, bounds: Bounds, k: int, **how: Any
 ) -> Generator[Pending, None, Threshold]:
-    """Exchange the magnitudes between the two bounds, and find the k-th largest."""
+    """Return the k-th largest magnitude over all ranks, which tell the few that they have between the bounds.
+
+    All ranks call it.
+
+    Args:
+        comm: a communicator of all ranks.
+        samples: of the magnitudes of all ranks, which are more than `k`.
+        bounds: of the magnitude.
+        k: rank of the magnitude, from 1.
+        how: timeout and backend, as for `Communicator.all_gatherv`.
+    """
+    ascending, low, high, most = samples.ascending, bounds.low, bounds.high, bounds.most_between
     edges = [
         int(np.searchsorted(ascending, np.uint32(bound), side=side))  # type: ignore[call-overload]
         for bound, side in ((low, "left"), (low, "right"), (high, "left"), (high, "right"))
