@@ -205,7 +205,7 @@ inline constexpr std::array kRecordedVariables = {
     "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
     "PMIX_NAMESPACE",      "OMPI_MCA_ess_base_jobid",
 };
-inline constexpr uint64_t kDefinitionsNbytes = 256 << 10;
+inline constexpr uint64_t kDefinitionsNbytes = 512 << 10;
 
 struct IoBytes {
   uint64_t read;

@@ -1,15 +1,11 @@
 """The hooks of DistributedDataParallel that compress gradients: what reaches the parameters, residuals across buckets,
-checkpoints, scales and numbers of ranks; PowerSGD against torch's; bad input."""
+checkpoints, scales and numbers of ranks; bad input."""
 
 from __future__ import annotations
 
-import gc
-import inspect
 import io
 import os
-import pickle
 import tempfile
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +13,6 @@ import numpy as np
 import pytest
 
 import hocket as hk
-from hocket.collectives.compressed.power_sgd import orthogonal
 
 from ..load import scaled
 from ..naming import assert_names, raises
@@ -237,98 +232,6 @@ def test_every_hook_resumes(compressor: str) -> None:
     spawned(resumes, 2, compressor)
 
 
-def of_full_rank() -> Any:
-    torch.manual_seed(4)
-    return torch.nn.Sequential(
-        torch.nn.Linear(20, 40), torch.nn.Tanh(), torch.nn.Linear(40, 30), torch.nn.Tanh(), torch.nn.Linear(30, 10)
-    )
-
-
-def with_torchs_power_sgd(comm: hk.Communicator, rank: int, start: int) -> None:
-    """Train with both, from the same weights and seed: gradients of every step are equal but for rounding.
-
-    Of gradients whose rank is lower than asked for, torch's factors are wrong: its Gram-Schmidt of dependent columns is
-    not orthogonal. The last layer of `net` has such ones.
-    """
-    from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
-
-    # One bucket: with several, torch's hook starts sums in callbacks, in another order on each rank.
-    ours, theirs = (torch.nn.parallel.DistributedDataParallel(of_full_rank()) for _ in range(2))
-    ours.register_comm_hook(*hk.torch.power_sgd(rank, seed=5, dense_steps=start, min_rate=1.5))
-    theirs.register_comm_hook(
-        PowerSGDState(None, rank, start_powerSGD_iter=start, min_compression_rate=1.5, random_seed=5), powerSGD_hook
-    )
-    for step in range(12):
-        for model in (ours, theirs):
-            model.zero_grad()
-            model(batch(comm.rank, step)).square().mean().backward()
-            with torch.no_grad():
-                for each in model.parameters():
-                    each -= 0.1 * each.grad
-        for name, each in gradients(ours).items():
-            torch.testing.assert_close(each, gradients(theirs)[name], rtol=1e-3, atol=1e-5)
-    alone = of_full_rank()
-    alone.load_state_dict(ours.module.state_dict())
-    alone(batch(comm.rank, 12)).square().mean().backward()
-    ours.zero_grad()
-    ours(batch(comm.rank, 12)).square().mean().backward()
-    comm.all_reduce(alone[0].weight.grad, "avg")
-    assert not torch.allclose(gradients(ours)["0.weight"], alone[0].weight.grad, rtol=1e-2, atol=1e-4)
-
-
-def of_lower_rank(comm: hk.Communicator) -> None:
-    """The gradient of the layer before the last one is the sum of as many outer products as there are ranks."""
-    model, alone = torch.nn.parallel.DistributedDataParallel(net()), net()
-    model.register_comm_hook(*hk.torch.power_sgd(3, dense_steps=0))
-    for each in (model, alone):
-        each(batch(comm.rank, 0)).square().mean().backward()
-    comm.all_reduce(alone[2].weight.grad, "avg")
-    torch.testing.assert_close(gradients(model)["2.weight"], alone[2].weight.grad, rtol=1e-3, atol=1e-6)
-
-
-def test_power_sgd_of_gradients_of_lower_rank() -> None:
-    spawned(of_lower_rank, 2)
-
-
-def test_torchs_power_sgd_of_gradients_of_lower_rank_is_wrong() -> None:
-    """Why ours orthogonalizes otherwise; if this fails, torch has mended it."""
-    from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import _orthogonalize
-
-    columns = torch.outer(torch.arange(1.0, 31.0), torch.tensor([1.0, 0.3])) / 7
-    factor = columns.clone().unsqueeze(0)
-    _orthogonalize(factor)
-    theirs = factor[0].T @ factor[0]
-    assert (theirs - torch.eye(2)).abs().max() > 0.01
-    ours = orthogonal(columns.numpy())
-    np.testing.assert_allclose(ours.T @ ours, np.eye(2), atol=1e-6)
-
-
-@pytest.mark.parametrize(("rank", "start"), [(1, 2), (2, 3), (4, 2)])
-def test_power_sgd_is_that_of_torch(rank: int, start: int) -> None:
-    spawned(with_torchs_power_sgd, 2, rank, start)
-
-
-def test_power_sgd_has_the_options_of_torch() -> None:
-    """Each option of torch's state is one of ours, or is named here."""
-    from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState
-
-    ours = {
-        "process_group": "group", "matrix_approximation_rank": "rank", "start_powerSGD_iter": "dense_steps",
-        "min_compression_rate": "min_rate", "random_seed": "seed",
-    }  # fmt: skip
-    left_out = {
-        "use_error_feedback",  # always
-        "warm_start",  # always
-        "orthogonalization_epsilon",  # columns of zeros are orthogonalized without it
-        "compression_stats_logging_frequency",  # explain() tells
-        "batch_tensors_with_same_shape",  # a question of GPUs
-    }
-    theirs = [each for each in inspect.signature(PowerSGDState.__init__).parameters if each != "self"]
-    assert {*theirs} == {*ours} | left_out
-    known = {*inspect.signature(hk.torch.power_sgd).parameters, *inspect.signature(hk.torch.compressed).parameters}
-    assert {*ours.values()} <= known
-
-
 def through_the_bucket(comm: hk.Communicator) -> None:
     """A hook may read all of a bucket; ours gives back its buffer, of which `gradients` are views."""
     import torch.distributed as dist
@@ -354,168 +257,6 @@ def through_the_bucket(comm: hk.Communicator) -> None:
 
 def test_everything_of_a_bucket() -> None:
     spawned(through_the_bucket, 2)
-
-
-class Heads(torch.nn.Module):
-    """One of two layers is used in a step."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = (torch.nn.Linear(4, 1, bias=False) for _ in range(2))
-
-    def forward(self, x: Any, is_first: bool) -> Any:
-        return (self.first if is_first else self.second)(x)
-
-
-def with_unused_parameters(comm: hk.Communicator) -> None:
-    model = torch.nn.parallel.DistributedDataParallel(Heads(), find_unused_parameters=True)
-    state, hook = hk.torch.ok_topk(0.125, dense="never")
-    model.register_comm_hook(state, hook)
-    model(torch.tensor([[8.0, 4.0, 2.0, 1.0]]), True).sum().backward()
-    model.zero_grad()
-    model(torch.full((1, 4), 0.5), False).sum().backward()
-    assert model.module.first.weight.grad is None and model.module.second.weight.grad.max() == 0.5
-    assert state.state_dict(model)["residuals"]["first.weight"].tolist() == [[0, 4, 2, 1]]
-
-
-def test_unused_parameters_keep_their_residuals() -> None:
-    spawned(with_unused_parameters, 2)
-
-
-def with_skipped_step(comm: hk.Communicator) -> None:
-    """A step with an infinite gradient in one bucket is thrown away: nothing is lost of the other one either."""
-    model = torch.nn.Sequential(torch.nn.Linear(4, 1, bias=False), torch.nn.Linear(1, 1, bias=False))
-    with torch.no_grad():
-        model[1].weight.fill_(1.0)
-    scale = [1024.0]
-    state, hook = hk.torch.ok_topk(0.25, dense="never", nonfinite="pass", loss_scale=lambda: scale[0])
-    wrapped_model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1e-6)
-    wrapped_model.register_comm_hook(state, hook)
-    x = torch.tensor([[8.0, 4.0, 2.0, 1.0]])
-    for _ in range(2):  # buckets are those of later steps
-        wrapped_model.zero_grad()
-        (wrapped_model(x).sum() * scale[0]).backward()
-    before = state.state_dict(wrapped_model)["residuals"]
-    with torch.no_grad():
-        model[1].weight.fill_(float("inf"))  # the gradient of the first layer
-    (wrapped_model(x * 0).sum() * scale[0]).backward()
-    scale[0] = 512.0  # what the scaler does then
-    with torch.no_grad():
-        model[1].weight.fill_(1.0)
-    wrapped_model.zero_grad()
-    (wrapped_model(x * 0).sum() * scale[0]).backward()
-    scale[0] = 1024.0
-    for name, each in state.state_dict(wrapped_model)["residuals"].items():
-        torch.testing.assert_close(each, before[name])
-
-
-def test_a_skipped_step_gives_residuals_back() -> None:
-    spawned(with_skipped_step, 2)
-
-
-def after_an_error(comm: hk.Communicator) -> None:
-    """The state can be saved after an error, and goes on with a new DistributedDataParallel of the same module."""
-    module = net()
-    model = torch.nn.parallel.DistributedDataParallel(module)
-    state, hook = hk.torch.ok_topk(0.05, dense="never")
-    model.register_comm_hook(state, hook)
-    model(batch(comm.rank, 0)).square().mean().backward()
-    before = state.state_dict(model)
-    with raises(hk.NotFinite, names=("rank 1",)):
-        (model(batch(comm.rank, 1)) * (float("inf") if comm.rank else 1.0)).square().mean().backward()
-    after = state.state_dict(model)
-    for name, each in before["residuals"].items():
-        torch.testing.assert_close(after["residuals"][name], each, rtol=0, atol=0)
-    del model
-    gc.collect()  # it is in the frames of the error, too
-    model = torch.nn.parallel.DistributedDataParallel(module)
-    model.register_comm_hook(state, hook)
-    model.zero_grad()
-    model(batch(comm.rank, 2)).square().mean().backward()
-    assert state.state_dict(model)["num_steps"] == 2
-
-
-def test_after_an_error() -> None:
-    spawned(after_an_error, 2)
-
-
-def one_rank_loads(comm: hk.Communicator) -> None:
-    """Only one rank takes a checkpoint over: all are told so in the first step."""
-    state, hook = hk.torch.compressed("cast", dense_steps=4, timeout=scaled(20))
-    model = torch.nn.parallel.DistributedDataParallel(net())
-    model.register_comm_hook(state, hook)
-    if comm.rank == 0:
-        state.load_state_dict({**state.state_dict(model), "num_steps": 4}, model)
-    with raises(hk.CollectiveMismatch, names=("OkTopk", "Cast")):
-        model(batch(comm.rank, 0)).square().mean().backward()
-
-
-def test_a_checkpoint_on_one_rank_only() -> None:
-    spawned(one_rank_loads, 2)
-
-
-def copied(comm: hk.Communicator) -> None:
-    state, hook = hk.torch.ok_topk(comm=comm)
-    model = torch.nn.parallel.DistributedDataParallel(net())
-    model.register_comm_hook(state, hook)
-    model(batch(comm.rank, 0)).square().mean().backward()
-    average = torch.optim.swa_utils.AveragedModel(model)
-    average.update_parameters(model)
-    for save in (pickle.dumps, lambda each: torch.save(each, io.BytesIO())):
-        with raises(hk.InvalidType, names=("state_dict",)):
-            save(state)
-    with raises(hk.InvalidType, names=("comm", "str")):
-        state.use("x")
-    with raises(hk.InvalidType, names=("model", "NoneType")):
-        state.state_dict(None)
-
-
-def test_copies_of_a_model() -> None:
-    spawned(copied, 2)
-
-
-def other_module(comm: hk.Communicator) -> None:
-    state, hook = hk.torch.ok_topk(0.05, dense="never")
-    model = wrapped(state)
-    model(batch(comm.rank, 0)).square().mean().backward()
-    state.use(comm)
-    other = torch.nn.parallel.DistributedDataParallel(net())
-    other.register_comm_hook(state, hook)
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        other(batch(comm.rank, 1)).square().mean().backward()
-    assert any("state_dict" in str(each.message) for each in told)
-    saved = state.state_dict(model)
-    assert saved["residuals"].keys() == dict(net().named_parameters()).keys()
-
-
-def test_residuals_of_another_module_are_not_lost_in_silence() -> None:
-    spawned(other_module, 2)
-
-
-def with_a_bad_scale(comm: hk.Communicator, scale: Any) -> None:
-    state, hook = hk.torch.ok_topk(loss_scale=lambda: scale)
-    model = torch.nn.parallel.DistributedDataParallel(net())
-    model.register_comm_hook(state, hook)
-    with raises(hk.InvalidArgument, names=("loss_scale", repr(scale))):
-        model(batch(comm.rank, 0)).square().mean().backward()
-
-
-@pytest.mark.parametrize("scale", [None, 0, float("nan"), -1.0])
-def test_bad_scales(scale: Any) -> None:
-    spawned(with_a_bad_scale, 2, scale)
-
-
-def of_a_type(comm: hk.Communicator, dtype: Any) -> None:
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4, dtype=dtype))
-    model.register_comm_hook(*hk.torch.ok_topk())
-    with raises(hk.UnsupportedDtype, names=(str(dtype).removeprefix("torch."),)):
-        model(torch.ones(2, 4, dtype=dtype)).abs().sum().backward()
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64])
-def test_types_that_are_not_compressed(dtype: Any) -> None:
-    spawned(of_a_type, 2, dtype)
 
 
 def with_infinity(comm: hk.Communicator, nonfinite: str) -> str:

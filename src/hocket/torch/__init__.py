@@ -14,7 +14,8 @@ from hocket.lazy_names import lazy
 if TYPE_CHECKING:
     from hocket.comm import Communicator
     from hocket.torch.compressed_fsdp import CompressedShards, compress_fsdp
-    from hocket.torch.compressed_hook import CompressedState, compressed, ok_topk, power_sgd, reshard_residuals
+    from hocket.torch.compressed_hook import CompressedState, compressed, ok_topk, power_sgd
+    from hocket.torch.compressed_saved import reshard_residuals
     from hocket.torch.options import Options
     from hocket.torch.symmetric import use_symmetric_buckets
 
@@ -36,9 +37,8 @@ __getattr__ = lazy(
     __name__,
     {
         **dict.fromkeys(("CompressedShards", "compress_fsdp"), "compressed_fsdp"),
-        **dict.fromkeys(
-            ("CompressedState", "compressed", "ok_topk", "power_sgd", "reshard_residuals"), "compressed_hook"
-        ),
+        **dict.fromkeys(("CompressedState", "compressed", "ok_topk", "power_sgd"), "compressed_hook"),
+        "reshard_residuals": "compressed_saved",
         "Options": "options",
         "dist": "",
         "use_symmetric_buckets": "symmetric",

@@ -18,15 +18,13 @@ from torch._C._distributed_c10d import GradBucket
 from hocket.collectives import Compressor, ElementCodec, OkTopk, PowerSgd, ResidualState
 from hocket.collectives import compressor as find_compressor
 from hocket.collectives.compressed.kept import KEPT, SCALED, KeptOfTensors
-from hocket.collectives.residual import check_saved
 from hocket.comm import Communicator
 from hocket.comm.unseen import warn_at_the_users_line
 from hocket.errors import InvalidArgument, InvalidType, UnsupportedDtype
 from hocket.torch.backward import BackwardDrain, in_backward
+from hocket.torch.compressed_saved import VERSION, check_hook_state
 from hocket.torch.futures import Failure, fail
 from hocket.torch.process_group import process_group_of
-
-_VERSION = 1
 
 
 @dataclass
@@ -54,6 +52,14 @@ class _CompressedBucket:
     def sizes(self) -> list[int]:
         """Numbers of their elements."""
         return [each.numel() for each in self.parameters]
+
+    def follow(self, scale: float) -> None:
+        """Scale what is kept to a new scale of the loss."""
+        if scale < self.loss_scale:  # a scaler has thrown the last step away, since a gradient was infinite
+            self.state.undo()
+        if scale != self.loss_scale:
+            self.state.scale(scale / self.loss_scale)
+            self.loss_scale = scale
 
 
 class CompressedState:
@@ -86,7 +92,7 @@ class CompressedState:
         self._comm = comm.dup()
         self._compressor, self._nonfinite, self._dense_steps = compressor, nonfinite, dense_steps
         self._given_scale, self._timeout = loss_scale, timeout
-        self._left_parameters: list[torch.Tensor] = []  # kept, so that their ids stay theirs
+        self._left_parameters: dict[int, torch.Tensor] = {}  # kept, so that their ids stay theirs
         self._buckets: dict[int, _CompressedBucket] = {}
         self._left, self._left_scale = KeptOfTensors(), 1.0
         self._thread = ThreadPoolExecutor(1, "hocket-compressed")
@@ -100,12 +106,7 @@ class CompressedState:
             name = str(dtype).removeprefix("torch.")
             raise UnsupportedDtype(f"gradients must be of float32, float16 or bfloat16 to be compressed, not {name}")
         known = self._known(bucket)
-        scale = self._loss_scale()
-        if scale < known.loss_scale:  # a scaler has thrown the last step away, since a gradient was infinite
-            known.state.undo()
-        if scale != known.loss_scale:
-            known.state.scale(scale / known.loss_scale)
-            known.loss_scale = scale
+        known.follow(self._loss_scale())
         if self._nonfinite == "pass" and self._given_scale is not None:
             known.state.remember()
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
@@ -177,8 +178,10 @@ class CompressedState:
         """
         scale, named = self._loss_scale(), _named(model)
         self._settle()
+        for each in self._buckets.values():
+            each.follow(scale)
         found = self._taken_apart(scale)
-        saved: dict[str, Any] = {"version": _VERSION, "world_size": self._comm.size, "loss_scale": scale}
+        saved: dict[str, Any] = {"version": VERSION, "world_size": self._comm.size, "loss_scale": scale}
         for what in KEPT:
             of_parameters = getattr(found, what)
             kept = {
@@ -198,7 +201,7 @@ class CompressedState:
             InvalidArgument, InvalidType: it is not such a dictionary, is of another number of ranks (see
                 `reshard_residuals`), or of another model; then nothing has changed.
         """
-        _check_saved(saved)
+        check_hook_state(saved)
         if saved["world_size"] != self._comm.size:
             raise InvalidArgument(
                 f"the residuals are those of one of {saved['world_size']} ranks, but there are {self._comm.size}: "
@@ -216,7 +219,7 @@ class CompressedState:
                 getattr(left, what)[id(named[name])] = array.reshape(-1) if what in SCALED else array
         self._collect()
         self._left, self._left_scale = left, saved["loss_scale"]
-        self._left_parameters = list(named.values())
+        self._left_parameters = {id(each): each for each in named.values()}
 
     def _known(self, bucket: GradBucket) -> _CompressedBucket:
         """Return what is known of a bucket; if it has other parameters than before, its residual is put together anew:
@@ -252,7 +255,7 @@ class CompressedState:
         """Take the buckets apart, into what each parameter has."""
         self._settle()
         self._left = self._taken_apart(self._left_scale)
-        self._left_parameters += [parameter for each in self._buckets.values() for parameter in each.parameters]
+        self._left_parameters |= {id(each): each for known in self._buckets.values() for each in known.parameters}
         self._buckets.clear()
 
     def _settle(self) -> None:
@@ -461,78 +464,8 @@ class _TorchDraws:
         return [torch.randn(shape, generator=generator).numpy() for shape in shapes]
 
 
-def reshard_residuals(saved: Sequence[Mapping[str, Any]], num_ranks: int) -> list[dict[str, Any]]:
-    """Return the residuals of a checkpoint for another number of ranks; nothing of them is lost.
-
-    The residual of old rank r goes to new rank r mod `num_ranks`, scaled so that a mean over the new ranks gives it
-    the weight that it had.
-
-    Args:
-        saved: what `CompressedState.state_dict` returned on all ranks, in their order.
-        num_ranks: new number of ranks.
-
-    Raises:
-        InvalidArgument, InvalidType: one is not such a dictionary, or they are not those of all ranks.
-
-    Examples:
-        >>> import torch
-        >>> old = [{"version": 1, "world_size": 2, "loss_scale": 1.0, "num_steps": 9, "momenta": {}, "factors": {},
-        ...         "residuals": {"w": torch.ones(2) * rank}} for rank in (1, 2)]
-        >>> hk.torch.reshard_residuals(old, 1)[0]["residuals"]["w"]  # (1 + 2) / 2
-        tensor([1.5000, 1.5000])
-    """
-    if type(num_ranks) is not int or num_ranks < 1:
-        raise InvalidArgument(f"num_ranks must be an int of 1 or more, not {num_ranks!r}")
-    saved = list(saved)
-    for each in saved:
-        _check_saved(each)
-        if each["world_size"] != len(saved):
-            raise InvalidArgument(f"there are {len(saved)} saved states, but they are of {each['world_size']} ranks")
-    if not saved:
-        raise InvalidArgument("there must be a saved state of each rank, but there are 0")
-    scale = saved[0]["loss_scale"]
-    made: list[dict[str, Any]] = [
-        {"version": _VERSION, "world_size": num_ranks, "loss_scale": scale, "num_steps": saved[0]["num_steps"]}
-        | {what: {} for what in SCALED}
-        | {"factors": dict(saved[0]["factors"])}  # they are equal on all ranks
-        for _ in range(num_ranks)
-    ]
-    for rank, each in enumerate(saved):
-        for what in SCALED:
-            into = made[rank % num_ranks][what]
-            for name, kept in each[what].items():
-                part = kept * (num_ranks / len(saved) * scale / each["loss_scale"])
-                if name in into and into[name].shape != part.shape:
-                    shapes = f"{tuple(into[name].shape)} and {tuple(part.shape)}"
-                    raise InvalidArgument(f"the saved {what} have for {name} different shapes: {shapes}")
-                into[name] = into[name] + part if name in into else part
-    return made
-
-
 def _named(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     if not isinstance(model, torch.nn.Module):
         raise InvalidType(f"model must be a torch module, not {type(model).__name__}")
     inner = model.module if isinstance(model, torch.nn.parallel.DistributedDataParallel) else model
     return dict(inner.named_parameters())
-
-
-def _check_saved(saved: Any) -> None:
-    """Check that something has the form of `CompressedState.state_dict`."""
-    check_saved(saved, "a saved state", _VERSION, ("world_size", "loss_scale", "num_steps", *KEPT))
-    if type(saved["world_size"]) is not int or saved["world_size"] < 1:
-        raise InvalidArgument(f"world_size must be an int of 1 or more, not {saved['world_size']!r}")
-    scale = saved["loss_scale"]
-    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 0 < scale < float("inf"):
-        raise InvalidArgument(f"loss_scale must be a finite number above 0, not {scale!r}")
-    if type(saved["num_steps"]) is not int or saved["num_steps"] < 0:
-        raise InvalidArgument(f"num_steps must be an int of 0 or more, not {saved['num_steps']!r}")
-    for what in KEPT:
-        if not isinstance(saved[what], Mapping):
-            raise InvalidType(f"{what} must be a mapping, not {type(saved[what]).__name__}")
-        for name, kept in saved[what].items():
-            if not isinstance(kept, torch.Tensor) or not kept.is_floating_point() or kept.is_meta:
-                raise InvalidArgument(f"{what} must have a tensor of floats for {name!r}, not {kept!r:.80}")
-            if what == "factors" and kept.ndim != 2:
-                raise InvalidArgument(f"factors must have a matrix for {name!r}, not the shape {tuple(kept.shape)}")
-            if not bool(torch.isfinite(kept).all()):
-                raise InvalidArgument(f"the {what} of {name!r} are not finite")

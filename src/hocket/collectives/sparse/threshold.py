@@ -68,7 +68,7 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Samples:
+class MagnitudeSamples:
     """The magnitudes of this rank, and samples of those of all ranks.
 
     Args:
@@ -88,7 +88,7 @@ class Samples:
         return _bounds(self.sizes, self.rows, positions, k)
 
 
-def sample(comm: Communicator, values: NDArray[np.float32], **how: Any) -> Generator[Pending, None, Samples]:
+def sample(comm: Communicator, values: NDArray[np.float32], **how: Any) -> Generator[Pending, None, MagnitudeSamples]:
     """Tell all ranks 128 of this rank's sorted magnitudes; called by all ranks.
 
     They bound for every magnitude how many each rank has above it, and so give two of them between which the k-th
@@ -101,7 +101,7 @@ def sample(comm: Communicator, values: NDArray[np.float32], **how: Any) -> Gener
         told[1:] = ascending[len(ascending) - _positions(len(ascending))]
     rows = np.empty((comm.size, 1 + _SAMPLES), np.uint32)
     yield comm.all_gather(rows, told, async_op=True, **how)
-    return Samples(ascending, rows[:, 0].astype(np.int64), rows[:, 1:])
+    return MagnitudeSamples(ascending, rows[:, 0].astype(np.int64), rows[:, 1:])
 
 
 def _positions(size: int) -> NDArray[np.int64]:
@@ -110,7 +110,7 @@ def _positions(size: int) -> NDArray[np.int64]:
 
 
 def _bounds(sizes: NDArray[np.int64], samples: NDArray[np.uint32], positions: NDArray[np.int64], k: int) -> Bounds:
-    """See `Samples.bounds`."""
+    """See `MagnitudeSamples.bounds`."""
     candidates = np.unique(samples[sizes > 0])
     surely_from, maybe_from, maybe_above = (np.empty((len(sizes), len(candidates)), np.int64) for _ in range(3))
     for rank, (size, of_rank, places) in enumerate(zip(sizes.tolist(), samples, positions, strict=True)):
@@ -136,7 +136,7 @@ def _bounds(sizes: NDArray[np.int64], samples: NDArray[np.uint32], positions: ND
 
 
 def threshold_over_ranks(
-    comm: Communicator, samples: Samples, bounds: Bounds, k: int, **how: Any
+    comm: Communicator, samples: MagnitudeSamples, bounds: Bounds, k: int, **how: Any
 ) -> Generator[Pending, None, Threshold]:
     """Return the k-th largest magnitude over all ranks, which tell the few that they have between the bounds.
 
