@@ -313,7 +313,7 @@ void test_names_that_find_no_room_are_counted() {
   CHECK(in_child([] {
           Recorder& recorder = Recorder::instance();
           const std::string name(1000, 'x');
-          for (int i = 0; i < 300; ++i) recorder.define(DefinitionKind::file, name);
+          for (uint64_t i = 0; i < kDefinitionsNbytes / 1000 + 50; ++i) recorder.define(DefinitionKind::file, name);
           CHECK(header().definitions_dropped > 0 && header().definitions_nbytes <= header().definitions_capacity);
           CHECK(header().definitions_nbytes + 2000 > header().definitions_capacity);
         }) == 0);
