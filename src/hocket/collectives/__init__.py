@@ -15,19 +15,18 @@ if TYPE_CHECKING:
     from hocket.collectives.compressed.power_sgd import PowerSgd
     from hocket.collectives.compressed.quantizers import Cast, OneBit, Qsgd, Zfp
     from hocket.collectives.compressed.registry import compressor, compressors
-    from hocket.collectives.compressed.sums import CompressedWork
     from hocket.collectives.proof import verify
     from hocket.collectives.registry import Algorithm, algorithm, algorithms, find_algorithm
     from hocket.collectives.residual import ResidualState
     from hocket.collectives.schedule import Schedule, Transfers, make_schedule
     from hocket.collectives.sparse.elements import ElementCodec
-    from hocket.collectives.sparse.sums import SparseSum, SparseWork
+    from hocket.collectives.sparse.sums import SparseSum
+    from hocket.collectives.work import SumWork
 
 __all__ = [
     "Algorithm",
     "Cast",
     "CompressedSum",
-    "CompressedWork",
     "Compressor",
     "Dgc",
     "ElementCodec",
@@ -38,7 +37,7 @@ __all__ = [
     "Schedule",
     "ResidualState",
     "SparseSum",
-    "SparseWork",
+    "SumWork",
     "Transfers",
     "Zfp",
     "algorithm",
@@ -67,11 +66,10 @@ __getattr__ = lazy(
         "PowerSgd": "compressed.power_sgd",
         **dict.fromkeys(("Cast", "OneBit", "Qsgd", "Zfp"), "compressed.quantizers"),
         **dict.fromkeys(("compressor", "compressors"), "compressed.registry"),
-        "CompressedWork": "compressed.sums",
         "ElementCodec": "sparse.elements",
         "ResidualState": "residual",
         "SparseSum": "sparse.sums",
-        "SparseWork": "sparse.sums",
+        "SumWork": "work",
         "simulate": "",
         "verify": "proof",
     },

@@ -72,7 +72,7 @@ def compressor(given: Any) -> Compressor:
 
 
 def _arguments(given: str, text: str) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments in parentheses: literals, and words as texts. Nothing is evaluated."""
+    """Return the arguments in parentheses: numbers, texts, words as texts. The text is parsed, never evaluated."""
     if not text:
         return [], {}
     wrong = InvalidArgument(f'{given[:100]!r} is not like "power-sgd(rank=2)": a name, and arguments in parentheses')
@@ -91,4 +91,10 @@ def _arguments(given: str, text: str) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _value(node: ast.expr) -> Any:
-    return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
+        return -node.operand.value  # type: ignore[operator]
+    raise ValueError("neither a number nor a text")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -24,6 +23,7 @@ from hocket.collectives.sparse.control import (
 )
 from hocket.collectives.sparse.sums import NONFINITE, OPS
 from hocket.collectives.sparse.vectors import clear_nonfinite, is_finite, vector_of
+from hocket.collectives.work import carry_out
 from hocket.comm.steps import StepsInOrder
 from hocket.errors import InvalidArgument, InvalidType
 
@@ -36,29 +36,6 @@ if TYPE_CHECKING:
     from hocket.comm.steps import Pending
 
 _Steps = Generator["Pending", None, CompressedSum]
-
-
-class CompressedWork:
-    """A compressed sum in flight.
-
-    Examples:
-        >>> x = np.array([3.0, 1.0], np.float32)
-        >>> work = comm.compressed_all_reduce(x, "cast", async_op=True)
-        >>> work.wait().nbytes, x
-        (4, array([6., 2.], dtype=float32))
-    """
-
-    def __init__(self, pending: Pending, found: Callable[[], CompressedSum]) -> None:
-        self._pending, self._found = pending, found
-
-    def wait(self, timeout: float | None = None) -> CompressedSum:
-        """Wait for the result, at most so many seconds.
-
-        Raises:
-            CommTimeout, PeerFailure, CollectiveMismatch, NotFinite: as for `Communicator.compressed_all_reduce`.
-        """
-        self._pending.wait(timeout=timeout)
-        return self._found()
 
 
 class CompressedSums:
@@ -80,7 +57,7 @@ class CompressedSums:
             write_back()
             return found
 
-        return self._run(steps(), request.how["timeout"], async_op)
+        return carry_out(self._in_order, steps(), request.how["timeout"], async_op)
 
     def reduce_scatter(self, out: Any, x: Any, options: CompressedOptions, async_op: bool) -> Any:
         """See `Communicator.compressed_reduce_scatter`."""
@@ -102,18 +79,7 @@ class CompressedSums:
             write_back()
             return found
 
-        return self._run(steps(), request.how["timeout"], async_op)
-
-    def _run(self, steps: _Steps, timeout_s: float, async_op: bool) -> Any:
-        found: list[CompressedSum] = []
-
-        def all_steps() -> Generator[Pending, None, None]:
-            found.append((yield from steps))
-
-        if async_op:
-            return CompressedWork(self._in_order.start(all_steps(), timeout_s), partial(found.__getitem__, 0))
-        self._in_order.run(all_steps(), timeout_s)
-        return found[0]
+        return carry_out(self._in_order, steps(), request.how["timeout"], async_op)
 
     def _checked(
         self, size: int, options: CompressedOptions, tensors: tuple[Shape, ...]

@@ -85,7 +85,7 @@ def raise_mismatch(comm: Communicator, what: str, own: str, how: dict[str, Any])
 def raise_not_finite(
     comm: Communicator, total: NDArray[np.float32], state: ResidualState | None, how: dict[str, Any]
 ) -> NoReturn:
-    """Tell which elements of which ranks are not finite; called by all ranks.
+    """Name the elements that are NaN or infinite, with their ranks; called by all ranks.
 
     Args:
         comm: a communicator of all ranks.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from hocket.collectives.sparse.published import PUBLISHED
 from hocket.collectives.sparse.regions import count_first
 from hocket.collectives.sparse.trial import DenseTrial
 from hocket.collectives.sparse.vectors import clear_nonfinite, is_finite, vector_of
+from hocket.collectives.work import carry_out
 from hocket.comm.sparse_sums import SparseOptions
 from hocket.comm.steps import StepsInOrder
 from hocket.errors import InvalidArgument, InvalidType
@@ -82,29 +82,6 @@ class _Request:
     dense: str
 
 
-class SparseWork:
-    """A sparse all-reduce in flight.
-
-    Examples:
-        >>> x = np.array([3.0, 1.0, 0.0, -2.0], np.float32)
-        >>> work = comm.sparse_all_reduce(x, k=2, dense="never", async_op=True)
-        >>> work.wait().values, x
-        (array([ 6., -4.], dtype=float32), array([ 6.,  0.,  0., -4.], dtype=float32))
-    """
-
-    def __init__(self, pending: Pending, found: Callable[[], SparseSum]) -> None:
-        self._pending, self._found = pending, found
-
-    def wait(self, timeout: float | None = None) -> SparseSum:
-        """Wait for the result, at most so many seconds.
-
-        Raises:
-            CommTimeout, PeerFailure, CollectiveMismatch, NotFinite: as for `Communicator.sparse_all_reduce`.
-        """
-        self._pending.wait(timeout=timeout)
-        return self._found()
-
-
 class SparseSums:
     """The sparse all-reduces of one communicator, on a duplicate of it: so they can go on beside other operations."""
 
@@ -121,18 +98,15 @@ class SparseSums:
             options.state._settled = None
         vector, write_back = vector_of(x)
         request, how = _checked(len(vector), options), self._how(options)
-        found: list[SparseSum] = []
 
-        def steps() -> Generator[Pending, None, None]:
-            found.append((yield from self._sum(vector, request, options.state, how)))
+        def steps() -> Generator[Pending, None, SparseSum]:
+            found = yield from self._sum(vector, request, options.state, how)
             write_back()
+            return found
 
         if request in self._trials and self._trials[request].decision and options.state is not None:
             options.state._settled = _Settled(self, x, options, how, self._trials[request].reason)
-        if async_op:
-            return SparseWork(self._in_order.start(steps(), how["timeout"]), partial(found.__getitem__, 0))
-        self._in_order.run(steps(), how["timeout"])
-        return found[0]
+        return carry_out(self._in_order, steps(), how["timeout"], async_op)
 
     def steps(self, x: NDArray[np.float32], options: SparseOptions) -> Generator[Pending, None, SparseSum]:
         """Return the steps of `all_reduce` for a vector, for whoever carries them out with others of its own."""
