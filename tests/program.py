@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from hocket.reserved_port import ReservedPort
+
 from . import tier
 from .prefork.client import ForkServer
 from .prefork.living_ranks import RankPool
@@ -50,3 +52,28 @@ def hocket(
 ) -> subprocess.CompletedProcess[str]:
     """Run the command ``hocket ARGUMENTS``; the rest as of `run_python`."""
     return run_python("-m", "hocket.cli", *arguments, folder=folder, environment=environment, timeout_s=timeout_s)
+
+
+def run_on_two_hosts(
+    num_local: int, script: Path, *args: str, limit_s: float = 150.0, fails: bool = False, **environment: str
+) -> str:
+    """Run a script on this machine under two host names, with so many ranks on each; return the outputs."""
+    with ReservedPort() as port:
+        command = ["-m", "hocket.cli", "run", "-n", str(num_local), "--nnodes", "2",
+                   "--master-addr", "127.0.0.1", "--master-port", str(port.number)]  # fmt: skip
+        launchers = [
+            start_python(
+                *(*command, "--node-rank", str(host), str(script), *args),
+                folder=Path.cwd(),
+                environment={**os.environ, **environment, "HOCKET_HOST": f"host-{host}"},
+            )
+            for host in range(2)
+        ]
+        try:
+            outputs = "".join("".join(launcher.communicate(timeout=limit_s)) for launcher in launchers)
+        finally:
+            for launcher in launchers:
+                launcher.terminate()  # ends its ranks
+                launcher.wait()
+    assert [launcher.returncode != 0 for launcher in launchers] == [fails, fails], outputs
+    return outputs

@@ -11,6 +11,7 @@
 #include "bind/gil.hpp"
 #include "bind/io_events.hpp"
 #include "bind/lanes.hpp"
+#include "bind/lossless.hpp"
 #include "bind/memory.hpp"
 #include "bind/program_events.hpp"
 #include "bind/rollups.hpp"
@@ -59,6 +60,7 @@ NB_MODULE(_native, module) {
   bind_program_events(module);
   bind_io_events(module);
   bind_rollups(module);
+  bind_lossless(module);
   bind_sparse(module);
 
   // The sizes at which the core changes its method; tests use sizes around them.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import math
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,13 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from hocket.reserved_port import ReservedPort
 from hocket.torch.devices import _OPERATIONS
 from hocket.torch.process_group import HocketProcessGroup
 
 from ..load import scaled
 from ..naming import assert_names
-from ..program import run_python, start_python
+from ..program import run_on_two_hosts, run_python
 from ..tier import full, sample
 from .call_forms import ROOT
 from .ddp_modes import LATE_OPTIONS, LIKE, MODES, NOT_FOR_CPUS, WITHOUT_EFFECT
@@ -39,25 +37,6 @@ def run(num_ranks: int, script: str, *args: str, launcher: str = "hocket", timeo
     job = run_python(*command, timeout_s=timeout_s)
     assert job.returncode == 0, job.stdout + job.stderr
     return job.stdout
-
-
-def run_on_two_hosts(num_local: int, script: str, *args: str, fails: bool = False, **env: str) -> str:
-    """Run a script of this folder on this machine under two host names; return its output."""
-    with ReservedPort() as port:
-        command = ["-m", "hocket.cli", "run", "-n", str(num_local), "--nnodes", "2",
-                   "--master-addr", "127.0.0.1", "--master-port", str(port.number)]  # fmt: skip
-        launchers = [
-            start_python(
-                *command,
-                *("--node-rank", str(host), str(HERE / script), *args),
-                folder=Path.cwd(),
-                environment={**os.environ, **env, "HOCKET_HOST": f"host-{host}"},
-            )
-            for host in range(2)
-        ]
-        outputs = ["".join(launcher.communicate(timeout=150)) for launcher in launchers]
-    assert [launcher.returncode != 0 for launcher in launchers] == [fails, fails], "".join(outputs)
-    return "".join(outputs)
 
 
 @pytest.mark.timeout(300)
@@ -151,26 +130,26 @@ def test_types_that_are_carried_as_others_and_lists_of_a_wrong_length(num_ranks:
 @full
 @pytest.mark.timeout(200)
 def test_types_and_lists_on_two_hosts() -> None:
-    assert run_on_two_hosts(1, "carried_types.py").count("done") == 2
+    assert run_on_two_hosts(1, HERE / "carried_types.py").count("done") == 2
 
 
 @pytest.mark.timeout(200)
 def test_two_hosts(tmp_path: Path) -> None:
     """Between hosts gloo carries the operations, and the results equal gloo's own bit for bit."""
     assert run(2, "forms.py", "gloo", str(tmp_path)).count("done") == 2
-    assert run_on_two_hosts(1, "forms.py", "hocket", str(tmp_path)).count("done") == 2
+    assert run_on_two_hosts(1, HERE / "forms.py", "hocket", str(tmp_path)).count("done") == 2
     for rank in range(2):
         theirs, ours = (torch.load(tmp_path / f"{backend}-{rank}.pt") for backend in ("gloo", "hocket"))
         assert {name for name in theirs if "any source" not in name} <= ours.keys()
         for name in theirs.keys() & ours.keys():
             pairs = zip(ours[name], theirs[name], strict=True)
             assert all(torch.equal(*pair) for pair in pairs), f"rank {rank}, {name}"
-    assert run_on_two_hosts(2, "operations.py", "hocket").count("done") == 4
+    assert run_on_two_hosts(2, HERE / "operations.py", "hocket").count("done") == 4
 
 
 @pytest.mark.timeout(100)
 def test_two_hosts_need_more_than_shared_memory() -> None:
-    said = run_on_two_hosts(1, "operations.py", "hocket", fails=True, HOCKET_BACKENDS="shm")
+    said = run_on_two_hosts(1, HERE / "operations.py", "hocket", fails=True, HOCKET_BACKENDS="shm")
     for error in ("BackendUnavailable", "BootstrapMismatch"):
         (line, *_) = [line for line in said.splitlines() if f"{error}: " in line]
         assert_names(line, "'shm'", "1", "2")

@@ -14,7 +14,8 @@ from hocket.errors import InvalidArgument, InvalidModel
 from hocket.train import arrange, cut_layers, graph_of, make_schedule
 
 from ..naming import raises
-from ..tier import sample
+from ..program import run_on_two_hosts
+from ..tier import full, sample
 from .training import losses_of_one_process, model, train, train_all
 
 pytestmark = pytest.mark.timeout(200)
@@ -162,3 +163,9 @@ def test_more_stages_than_layers() -> None:
     arrangement = arrange("model", 8)
     with raises(InvalidModel, names=("interleaved", "8", "16", "9")):
         cut_layers(graph_of(model()), make_schedule(arrangement, 32, schedule="interleaved"))
+
+
+@pytest.mark.parametrize("num_local", [pytest.param(1, marks=full), 2])
+def test_packed_messages_change_nothing(num_local: int) -> None:
+    output = run_on_two_hosts(num_local, Path(__file__).with_name("lossless_ranks.py"), OMP_NUM_THREADS="1")
+    assert output.count("all is equal") == 1

@@ -40,6 +40,7 @@ from hocket.train import (
 from hocket.train.checks import check_count, check_seed
 from hocket.train.engines.registry import DEFAULT, EngineChoice
 from hocket.train.loop.callback import check_callbacks
+from hocket.train.run.lossless import check_messages
 
 
 def fit(
@@ -75,6 +76,7 @@ def fit(
     engine: str = DEFAULT,
     engine_options: Mapping[str, Any] | None = None,
     gradients: Compressor | str | None = None,
+    messages: str | None = None,
     exact: bool = False,
     recompute: bool = False,
     seed: int = 0,
@@ -114,15 +116,16 @@ def fit(
             if these are not samples or their weights: for masked outputs.
         shuffle: take the samples in a new order in every epoch.
         drop_last: leave out the last batch of an epoch if it is smaller.
-        engine, engine_options, gradients, exact, recompute, seed, timeout, picture: see `hocket.train.fit`. Servers of
-            an engine that updates have copies of the model's optimizer; callbacks may then change settings, such as the
-            learning rate, but write to trained variables only before the first step and after the last one.
+        engine, engine_options, gradients, messages, exact, recompute, seed, timeout, picture: see `hocket.train.fit`.
+            Servers of an engine that updates have copies of the model's optimizer; callbacks may then change settings,
+            such as the learning rate, but write to trained variables only before the first step and after the last one.
         comm: a communicator of all ranks; None: join the job, and leave it at the end.
         verbose: show progress on rank 0; 0 or False: do not.
 
     Returns:
         The history that `model.fit` returns, equal on all ranks. It also has `plan`, the set-up in words,
-        `samples_per_s` of every epoch, and `left_to_keras`: the operations that Keras always ran, and why.
+        `samples_per_s` of every epoch, `messages` (see `hocket.train.History`), and `left_to_keras`: the operations
+        that Keras always ran, and why.
 
     Raises:
         InvalidModel: the model has no graph, is not compiled, or has its own training step; or its loss cannot be
@@ -161,6 +164,7 @@ def fit(
             check_count(name, value)
     check_seed(seed)
     choice = EngineChoice.of(engine, engine_options, gradients)
+    check_messages(messages)
     choice.check(exact=exact)
     validates = _when(validation_freq)
     data = data_of(x, y, sample_weight)
@@ -243,6 +247,7 @@ def fit(
             seed=seed,
             timeout_s=timeout,
             engine=choice,
+            messages=messages,
             picture=None if picture is None else Path(picture),
             shows=verbose not in (0, False),
         )
@@ -266,6 +271,7 @@ def fit(
     history.set_model(model)
     history.history, history.epoch, history.plan = trained.history, trained.epoch, trained.plan
     history.samples_per_s, history.left_to_keras = trained.samples_per_s, left_to_keras
+    history.messages = trained.messages
     model.history = history
     return history
 

@@ -31,6 +31,7 @@ from hocket.train.model.checks import check_content, check_model
 from hocket.train.model.graphs import graph_of_example
 from hocket.train.run.executor import PipelineExecutor
 from hocket.train.run.loss import Loss, check_loss
+from hocket.train.run.lossless import check_messages
 from hocket.train.setup.setup_request import SetupRequest
 
 
@@ -64,6 +65,7 @@ def fit(
     engine: str = DEFAULT,
     engine_options: Mapping[str, Any] | None = None,
     gradients: Compressor | str | None = None,
+    messages: str | None = None,
     exact: bool = False,
     recompute: bool = False,
     seed: int = 0,
@@ -108,6 +110,8 @@ def fit(
         engine_options: its options, such as {"num_servers": 2}.
         gradients: how they are compressed between copies, such as "ok-topk(density=0.01)" or "power-sgd(rank=2)": see
             `hocket.collectives.compressors`. What is lost is added to the gradients of the next step.
+        messages: "lossless": what stages on different hosts send each other is packed into fewer bytes, from which
+            every bit comes back; `History.messages` tells how many. None: it is sent as it is.
         exact: gradients equal those of one process bit for bit: see `PipelineExecutor`.
         recompute: keep only the inputs of stages, and repeat the forward pass before the backward pass.
         seed: seed of the order of samples, and of random numbers in the model.
@@ -143,6 +147,7 @@ def fit(
             comm = stack.enter_context(init())
         choice = EngineChoice.of(engine, engine_options, gradients, is_scaled=scaler is not None)
         choice.check(exact=exact)
+        check_messages(messages)
         if choice.updates and max_gradient_norm is not None:
             raise InvalidArgument(
                 f"max_gradient_norm is not possible with engine {engine!r}: each rank's gradients are an update of "
@@ -221,6 +226,7 @@ def fit(
             seed=seed,
             timeout_s=timeout,
             engine=choice,
+            messages=messages,
             picture=None if picture is None else Path(picture),
             shows=show_progress,
         )

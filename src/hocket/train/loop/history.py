@@ -14,6 +14,7 @@ class History:
         epoch: indices of the epochs.
         batch_losses: the loss of every step, in order.
         plan: the set-up of the training, in words.
+        messages: with ``messages="lossless"``, how many bytes the messages between stages have taken, in words.
         samples_per_s: one number for each epoch.
 
     Examples:
@@ -28,6 +29,7 @@ class History:
     epoch: list[int] = field(default_factory=list)
     batch_losses: list[float] = field(default_factory=list)
     plan: str = ""
+    messages: str = ""
     samples_per_s: list[float] = field(default_factory=list)
 
     def add(self, epoch: int, logs: dict[str, float]) -> None:

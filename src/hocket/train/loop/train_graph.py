@@ -65,7 +65,7 @@ class TrainingRequest:
         counts_from_here: whether `max_steps` counts the steps of this call only.
         validates: (index of an epoch) -> whether an evaluation follows it; None: after every epoch.
         logs_speed: whether the numbers of an epoch have "samples_per_s".
-        exact, seed, timeout_s, engine: see `PipelineExecutor`.
+        exact, seed, timeout_s, engine, messages: see `PipelineExecutor`.
         picture: path of a picture of a step, simulated and measured; None: no picture.
         shows: show progress on rank 0.
 
@@ -99,6 +99,7 @@ class TrainingRequest:
     seed: int = 0
     timeout_s: float | None = None
     engine: EngineChoice = field(default_factory=EngineChoice)
+    messages: str | None = None
     picture: Path | None = None
     shows: bool = True
 
@@ -121,6 +122,7 @@ class TrainingRequest:
             max_steps=self.max_steps,
             exact=self.exact,
             engine=self.engine,
+            messages=self.messages,
             seed=self.seed,
             draws=self.picture is not None,
             # These determine which ranks measure. The executor compares the results of the other arguments.
@@ -181,6 +183,7 @@ def train_graph(graph: LayerGraph, data: TrainingData, request: TrainingRequest,
         seed=request.seed,
         timeout=request.timeout_s,
         engine=request.engine,
+        messages=request.messages,
     ) as executor:
         trainer = request.make_trainer(executor)
         history = run_epochs(
@@ -195,6 +198,8 @@ def train_graph(graph: LayerGraph, data: TrainingData, request: TrainingRequest,
             logs_speed=request.logs_speed,
         )
         history.plan = str(setup)
+        if request.messages is not None:
+            history.messages = executor.explain_messages()
         request.finish(trainer, history)
         if request.picture is not None and history.batch_losses:
             inputs = first_inputs(data.examples, setup.split.batch_inputs, executor.num_micro_batches)

@@ -24,6 +24,7 @@ from hocket.errors import (
 from hocket.pipeline.placement import Placement
 from hocket.train.model.specs import NUMBERS, LeafSpec, ValueSpec, flatten, number_of
 from hocket.train.model.split_model import Hop
+from hocket.train.run import lossless
 from hocket.train.run.backward import Gradients
 from hocket.train.run.messages import message_nbytes, pack, unpack
 from hocket.train.run.regions import name_of_message
@@ -55,6 +56,14 @@ class _Sent:
     description: str
 
 
+@dataclass(frozen=True)
+class _Posted:
+    work: Any
+    buffer: torch.Tensor
+    leaf: LeafSpec
+    room: int | None  # bytes of packed content that the work receives; None: the leaf comes as it is
+
+
 class Channels:
     """Sends parcels as soon as they are computed, and receives them ahead of their use.
 
@@ -69,6 +78,10 @@ class Channels:
         timeout_s: timeout of every wait, in seconds.
         ahead: number of receives that are posted in advance.
         name_of: returns the name of a rank of `comm` in messages.
+        messages: "lossless": tensors between ranks on different hosts are packed; None: they are sent as they are.
+
+    Attributes:
+        rooms: what is known of packed tensors.
 
     Raises:
         InvalidArgument: a step has more parcels than tags exist.
@@ -83,27 +96,30 @@ class Channels:
         timeout_s: float,
         ahead: int,
         name_of: Callable[[int], str],
+        messages: str | None = None,
     ) -> None:
         self._comm = comm
         self._ranks = placement.ranks
         self._hops = hops
         self._num_micro_batches = num_micro_batches
         self._num_pipes = placement.num_pipes
-        if 2 * len(hops) * self._num_pipes * num_micro_batches >= _MOST_TAGS:
+        if 4 * len(hops) * self._num_pipes * num_micro_batches >= _MOST_TAGS:
             raise InvalidArgument(
                 f"{len(hops)} values between stages x {num_micro_batches} micro-batches x {self._num_pipes} pipes are "
-                f"too many; the product must be less than {_MOST_TAGS >> 1}"
+                f"too many; the product must be less than {_MOST_TAGS >> 2}"
             )
         self._timeout_s = timeout_s
         self._ahead = ahead
         self._name_of = name_of
         self._local: dict[Parcel, Gradients] = {}  # parcels of this rank's own stages, or received and kept
-        self._posted: dict[Parcel, list[tuple[Any, torch.Tensor, LeafSpec]]] = {}  # work, buffer and spec of each leaf
+        self._posted: dict[Parcel, list[_Posted]] = {}  # by leaf
         self._to_post: deque[tuple[Parcel, ValueSpec]] = deque()
         self._sent: deque[_Sent] = deque()
         self._spare: dict[int, list[torch.Tensor]] = {}
         self._step = 0
         self._shares = comm.num_hosts == 1 and comm.size > 1
+        self._packs_to = set(range(comm.size)).difference(comm._ranks_of_host) if messages else set()
+        self.rooms = lossless.Rooms()
 
     @property
     def rank(self) -> int:
@@ -128,6 +144,7 @@ class Channels:
             step: number of the step, for the recorder.
         """
         self._step = step
+        self.rooms.begin_step()
         self._to_post = deque((parcel, spec) for parcel, spec in parcels if self.source(parcel) != self._comm.rank)
         for _ in range(self._ahead):
             self._post_next()
@@ -153,17 +170,29 @@ class Channels:
 
     def _send(self, parcel: Parcel, spec: ValueSpec, leaves: Gradients, why: str, destination: int) -> None:
         self._release_finished_sends()
-        for leaf, each in zip(leaves, _leaves_of(parcel, spec), strict=True):
+        for number, (leaf, each) in enumerate(zip(leaves, _leaves_of(parcel, spec), strict=True)):
             if leaf is not None and (leaf.shape, leaf.dtype) != (each.shape, each.dtype):
                 raise InvalidModel(
                     f"{self._describe(parcel)} is {leaf.dtype} {list(leaf.shape)}; by the shapes of the stage's inputs "
                     f"it must be {each.dtype} {list(each.shape)}"
                 )
-            size = message_nbytes(each.shape, each.dtype)
-            buffer, is_shared = self._buffer(size)
-            pack(leaf, buffer[:size])
-            work = self._comm.isend(buffer[:size], destination, tag=self._tag(parcel), timeout=self._timeout_s)
-            self._sent.append(_Sent(work, buffer, is_shared, f"{self._describe(parcel)} ({why})"))
+            room = self._room(parcel, number, each, destination)
+            if room is None:
+                size = message_nbytes(each.shape, each.dtype)
+                buffer, is_shared = self._buffer(size)
+                pack(leaf, buffer[:size])
+                sent = [(buffer[:size], self._tag(parcel))]
+            else:
+                buffer, is_shared = self._buffer(lossless.message_nbytes(each.shape, each.dtype))
+                nbytes = lossless.pack(leaf, each.shape, buffer)
+                self.rooms.note(self._key(parcel, number), each.shape, each.dtype, nbytes)
+                parts = lossless.parts_of(buffer, len(each.shape), room, nbytes)
+                self.rooms.count(each.shape, each.dtype, parts)
+                sent = [(part, self._tag(parcel, is_rest)) for is_rest, part in enumerate(parts)]
+            for part, tag in sent:
+                work = self._comm.isend(part, destination, tag=tag, timeout=self._timeout_s)
+                is_last = part is sent[-1][0]
+                self._sent.append(_Sent(work, buffer, is_shared and is_last, f"{self._describe(parcel)} ({why})"))
 
     def take(self, parcel: Parcel, why: str) -> Gradients:
         """Receive a parcel and return its leaves, which belong to the caller, unless this rank sent them.
@@ -186,9 +215,26 @@ class Channels:
             self._post_next()
         receives = self._posted.pop(parcel)
         self._post_next()
-        for work, _, _ in receives:
+        rests = []
+        for number, each in enumerate(receives):
+            self._wait(each.work, self.source(parcel), why, parcel)
+            if each.room is not None:
+                rests += self._rest(parcel, number, each, each.room)
+        for work in rests:
             self._wait(work, self.source(parcel), why, parcel)
-        return [unpack(buffer, leaf.shape, leaf.dtype) for _, buffer, leaf in receives]
+        return [
+            (unpack if each.room is None else lossless.unpack)(each.buffer, each.leaf.shape, each.leaf.dtype)
+            for each in receives
+        ]
+
+    def _rest(self, parcel: Parcel, number: int, received: _Posted, room: int) -> list[Any]:
+        """Begin to receive what a packed leaf's first message had no room for; return the works."""
+        leaf = received.leaf
+        nbytes = lossless.packed_nbytes(received.buffer, leaf.shape, leaf.dtype)
+        self.rooms.note(self._key(parcel, number), leaf.shape, leaf.dtype, nbytes)
+        rest = lossless.parts_of(received.buffer, len(leaf.shape), room, nbytes)[1:]
+        tag = self._tag(parcel, is_rest=True)
+        return [self._comm.irecv(part, self.source(parcel), tag=tag, timeout=self._timeout_s) for part in rest]
 
     def keep(self, parcel: Parcel, leaves: Gradients) -> None:
         """Keep a received parcel for the action that takes it next."""
@@ -205,16 +251,28 @@ class Channels:
         if not self._to_post:
             return
         parcel, spec = self._to_post.popleft()
-        posted = []
-        for leaf in _leaves_of(parcel, spec):
-            buffer = torch.empty(message_nbytes(leaf.shape, leaf.dtype), dtype=torch.uint8)
-            work = self._comm.irecv(buffer, self.source(parcel), tag=self._tag(parcel), timeout=self._timeout_s)
-            posted.append((work, buffer, leaf))
+        posted, source = [], self.source(parcel)
+        for number, leaf in enumerate(_leaves_of(parcel, spec)):
+            room = self._room(parcel, number, leaf, source)
+            if room is None:
+                buffer = part = torch.empty(message_nbytes(leaf.shape, leaf.dtype), dtype=torch.uint8)
+            else:
+                buffer = torch.empty(lossless.message_nbytes(leaf.shape, leaf.dtype), dtype=torch.uint8)
+                part = lossless.parts_of(buffer, len(leaf.shape), room, 0)[0]
+            work = self._comm.irecv(part, source, tag=self._tag(parcel), timeout=self._timeout_s)
+            posted.append(_Posted(work, buffer, leaf, room))
         self._posted[parcel] = posted
 
-    def _tag(self, parcel: Parcel) -> int:
+    def _room(self, parcel: Parcel, number: int, leaf: LeafSpec, other: int) -> int | None:
+        """Return the bytes of packed content that a leaf's first message has; None: it is sent as it is."""
+        return self.rooms.room(self._key(parcel, number), leaf.shape, leaf.dtype) if other in self._packs_to else None
+
+    def _key(self, parcel: Parcel, number: int) -> tuple[int, int, bool, int]:
+        return parcel.hop, parcel.pipe, parcel.is_gradient, number
+
+    def _tag(self, parcel: Parcel, is_rest: int = False) -> int:
         number = (parcel.hop * self._num_pipes + parcel.pipe) * self._num_micro_batches + parcel.micro_batch
-        return 2 * number + parcel.is_gradient
+        return 4 * number + 2 * is_rest + parcel.is_gradient
 
     def _buffer(self, size: int) -> tuple[torch.Tensor, bool]:
         """Return an unused buffer of `size` bytes or somewhat more, and whether it is shared memory."""

@@ -28,6 +28,7 @@ from hocket.train.run.channels import Channels
 from hocket.train.run.copies import Copies
 from hocket.train.run.layout import lay_out
 from hocket.train.run.loss import CheckedLoss, Loss
+from hocket.train.run.lossless import check_messages, packed_text
 from hocket.train.run.measured_timeline import measured_timeline
 from hocket.train.run.probe import Probe
 from hocket.train.run.regions import EVALUATION, GRADIENTS, STEP
@@ -84,6 +85,8 @@ class PipelineExecutor:
         timeout: timeout of every wait in seconds; None: the timeout of the communicator.
         ahead: number of activations or gradients that a rank receives before it needs them.
         engine: the gradient engine that sums over copies of a stage on several ranks; None: the default one.
+        messages: "lossless": what stages on different hosts send each other is packed into fewer bytes, from which
+            every bit comes back; None: it is sent as it is.
 
     Attributes:
         loss_scale: factor of losses, and so of gradients, in the backward pass; equal on all ranks. The update of the
@@ -120,7 +123,9 @@ class PipelineExecutor:
         timeout: float | None = None,
         ahead: int = 4,
         engine: EngineChoice | None = None,
+        messages: str | None = None,
     ) -> None:
+        check_messages(messages)
         engine = engine or EngineChoice()
         engine.check(exact=exact)
         check_content({**split.parameters(), **split.buffers()})
@@ -138,7 +143,7 @@ class PipelineExecutor:
         self._loss = None if loss is None else CheckedLoss(loss, split)
         self._failure: str | None = None
         self._trained_at_start = [(name, each, each.requires_grad) for name, each in split.parameters().items()]
-        check_same_model(comm, split, self.schedule)
+        check_same_model(comm, split, self.schedule, messages)
         broadcast_state(comm, split)
         pipeline_comm = comm.group([layout.job_rank_of(rank) for rank in range(self.schedule.num_ranks)])
         self._channels = Channels(
@@ -149,6 +154,7 @@ class PipelineExecutor:
             self.timeout_s,
             ahead,
             layout.name_of,
+            messages,
         )
         self._comms = [pipeline_comm, pipeline_comm.dup()]
         self._probe = Probe(split, layout.wiring, self.schedule.placement, self._comms[-1])
@@ -249,6 +255,23 @@ class PipelineExecutor:
         """Multiply what engines keep of gradients, since gradients are scaled otherwise from now on."""
         for engine in self._copies.engines():
             engine.scale_kept(factor)
+
+    def explain_messages(self) -> str:
+        """Return how many bytes packed messages between stages have taken so far; all ranks call it.
+
+        Examples:
+            >>> import torch
+            >>> model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Linear(4, 1))
+            >>> schedule = hk.pipeline.build("gpipe", num_ranks=2, num_micro_batches=2)
+            >>> split = hk.train.graph_of(model).split([0, 1, 2])
+            >>> with hk.train.PipelineExecutor(schedule, split, comm, messages="lossless") as executor:
+            ...     executor.explain_messages()
+            'no message between stages was packed: only those of 4 KiB and more between hosts are'
+        """
+        rooms = self._channels.rooms
+        totals = np.array([rooms.raw_nbytes, rooms.sent_nbytes], np.int64)
+        self.comm.all_reduce(totals, timeout=self.timeout_s)
+        return packed_text(*totals.tolist())
 
     def before_close(self, call: Callable[[], None]) -> None:
         """Let `close` first call a function, such as one that closes communicators made from `comm`."""

@@ -6,17 +6,17 @@ gradients of a split model would differ from those of the whole model in the las
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
-_ALIGNMENT = 64  # as torch's allocator; kernels may take other paths with less
-_WORD = 8
+ALIGNMENT = 64  # as torch's allocator; kernels may take other paths with less
+WORD = 8
 
 
 def message_nbytes(shape: Sequence[int], dtype: torch.dtype) -> int:
     """Return the number of bytes of a tensor's message, which does not depend on its strides."""
-    return _header_nbytes(len(shape)) + torch.Size(shape).numel() * dtype.itemsize
+    return header_nbytes(len(shape)) + torch.Size(shape).numel() * dtype.itemsize
 
 
 def pack(tensor: torch.Tensor | None, buffer: torch.Tensor) -> None:
@@ -29,28 +29,48 @@ def pack(tensor: torch.Tensor | None, buffer: torch.Tensor) -> None:
         buffer: uint8 tensor of `message_nbytes` items.
     """
     if tensor is None:
-        buffer[:_WORD].zero_()
+        buffer[:WORD].zero_()
         return
-    strides = tensor.stride()
-    if not _is_without_overlap(tensor.shape, strides):
-        tensor = tensor.contiguous()
-        strides = tensor.stride()
-    header = _header_nbytes(tensor.dim())
-    buffer[: _WORD * (1 + len(strides))].view(torch.int64).copy_(torch.tensor([1, *strides]))
+    tensor, strides = _without_overlap(tensor)
+    header = header_nbytes(tensor.dim())
+    buffer[: WORD * (1 + len(strides))].view(torch.int64).copy_(torch.tensor([1, *strides]))
     sizes, dense = _dense(tensor.shape, strides)
     own = tensor.detach().as_strided(sizes, strides)
     buffer[header:].view(tensor.dtype).as_strided(sizes, dense).copy_(own)
 
 
+def content_of(tensor: torch.Tensor) -> tuple[Sequence[int], torch.Tensor]:
+    """Return the strides that `pack` sends, and the items that it sends, as an axis; a view if they are dense."""
+    tensor, strides = _without_overlap(tensor)
+    sizes, dense = _dense(tensor.shape, strides)
+    own = tensor.detach().as_strided(sizes, strides)
+    num_items = own.numel()
+    if _are_dense(sizes, dense, strides):
+        return strides, own.as_strided([num_items], [1])
+    items = torch.empty(num_items, dtype=tensor.dtype)
+    items.as_strided(sizes, dense).copy_(own)
+    return strides, items
+
+
 def unpack(buffer: torch.Tensor, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor | None:
     """Return the tensor of a message with its strides, if possible as a view of the buffer; None if it is missing."""
     num_axes = len(shape)
-    is_present, *strides = buffer[: _WORD * (1 + num_axes)].view(torch.int64).tolist()
+    is_present, *strides = buffer[: WORD * (1 + num_axes)].view(torch.int64).tolist()
     if not is_present:
         return None
-    content = buffer[_header_nbytes(num_axes) :].view(dtype)
+    return as_tensor(lambda _: buffer[header_nbytes(num_axes) :].view(dtype), shape, strides)
+
+
+def as_tensor(items: Callable[[int], torch.Tensor], shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
+    """Return a tensor of items that were sent, if possible as a view.
+
+    Args:
+        items: (their number) -> the items, as an axis.
+        shape, strides: those of the tensor.
+    """
     sizes, dense = _dense(shape, strides)
-    if all(size == 1 or own == original for size, own, original in zip(sizes, dense, strides, strict=True)):
+    content = items(torch.Size(sizes).numel())
+    if _are_dense(sizes, dense, strides):
         return content.as_strided(shape, strides)
     return with_strides(content.as_strided(sizes, dense).expand(shape), strides)
 
@@ -65,8 +85,9 @@ def with_strides(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
     return copy
 
 
-def _header_nbytes(num_axes: int) -> int:
-    return -(-_WORD * (1 + num_axes) // _ALIGNMENT) * _ALIGNMENT
+def header_nbytes(num_axes: int) -> int:
+    """Return the bytes before the content: those of the strides of so many axes, and of a word more."""
+    return -(-WORD * (1 + num_axes) // ALIGNMENT) * ALIGNMENT
 
 
 def _dense(shape: Sequence[int], strides: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -77,6 +98,16 @@ def _dense(shape: Sequence[int], strides: Sequence[int]) -> tuple[list[int], lis
         dense[axis] = step
         step *= sizes[axis]
     return sizes, dense
+
+
+def _are_dense(sizes: Sequence[int], dense: Sequence[int], strides: Sequence[int]) -> bool:
+    return all(size == 1 or own == original for size, own, original in zip(sizes, dense, strides, strict=True))
+
+
+def _without_overlap(tensor: torch.Tensor) -> tuple[torch.Tensor, Sequence[int]]:
+    if not _is_without_overlap(tensor.shape, tensor.stride()):
+        tensor = tensor.contiguous()
+    return tensor, tensor.stride()
 
 
 def _is_without_overlap(shape: Sequence[int], strides: Sequence[int]) -> bool:

@@ -13,14 +13,15 @@ from hocket.pipeline.schedule import PipelineSchedule
 from hocket.train.model.split_model import SplitModel
 
 
-def check_same_model(comm: Communicator, split: SplitModel, schedule: PipelineSchedule) -> None:
-    """Check that all ranks have the same model and the same schedule; raises InvalidArgument on every rank."""
+def check_same_model(comm: Communicator, split: SplitModel, schedule: PipelineSchedule, messages: str | None) -> None:
+    """Check that all ranks have the same model, schedule and form of messages; raises InvalidArgument on every rank."""
     own = (
         [f"{name} {each.dtype} {tuple(each.shape)}" for name, each in split.parameters().items()],
         [f"{stage.inputs} -> {stage.outputs}" for stage in split.stages],
         [f"{schedule.name} {hash_of(schedule)[:8]}"],
+        [repr(messages)],
     )
-    words = ("parameters", "stages", "schedules")
+    words = ("parameters", "stages", "schedules", "messages=")
     for rank, other in enumerate(comm.all_gather_object(own)):
         for what, mine, theirs in zip(words, own, other, strict=True):
             if mine != theirs:
