@@ -55,7 +55,7 @@ INLINE Window window_of(const typename Type::Bits* elements, uint64_t n) {
           base = last - least >= size ? last - size + 1 : least;
         }
       }
-      const uint64_t bits = num_sampled * fewer + 8 * (num_sampled - most_inside) + 4;
+      const uint64_t bits = num_sampled * fewer + 12 * (num_sampled - most_inside) + 4;
       if (bits >= fewest) {
         if (most_inside < num_sampled / 2) break;
         continue;

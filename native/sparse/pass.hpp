@@ -1,4 +1,4 @@
-// The pass of a selection over all elements; compiled once per instruction set.
+// The passes of a selection: over all elements, and over those that were noted. Compiled once per instruction set.
 #pragma once
 
 #include <cstdint>
@@ -35,15 +35,37 @@ struct Noted {
 // place, as far as there is room. low <= high.
 using SelectPass = PassCounts (*)(const Input& in, uint32_t low, uint32_t high, const Noted& out);
 
+// Writes the magnitudes below `high` of n values, in their order, and returns their number. `out` needs room for 16
+// more than there are.
+using BelowPass = uint64_t (*)(const float* values, uint64_t n, uint32_t high, uint32_t* out);
+
+// Elements, of which a pass takes the first `num_wanted` that are above `threshold` or among the first `num_equal` at
+// it.
+struct Candidates {
+  const uint32_t* places;  // null: the i-th value has place i
+  const float* values;
+  uint64_t n;
+};
+
+// Writes these elements, perhaps over the candidates, with room for 16 more; returns their number.
+using KeepPass = uint64_t (*)(const Candidates& in, uint32_t threshold, uint64_t num_equal, uint64_t num_wanted,
+                              uint32_t* places, float* values);
+
+struct Passes {
+  SelectPass select;
+  BelowPass below;
+  KeepPass keep;
+};
+
 namespace scalar {
-PassCounts select_pass(const Input& in, uint32_t low, uint32_t high, const Noted& out);
+Passes passes();
 }
 #if defined(__x86_64__)
 namespace avx2 {
-PassCounts select_pass(const Input& in, uint32_t low, uint32_t high, const Noted& out);
+Passes passes();  // all but `select` are those without vector instructions
 }
 namespace avx512 {
-PassCounts select_pass(const Input& in, uint32_t low, uint32_t high, const Noted& out);
+Passes passes();
 }
 #endif
 

@@ -79,10 +79,12 @@ PassCounts pass(const Input& in, uint32_t low, uint32_t high, const Noted& out) 
   return found;
 }
 
-}  // namespace
-
-PassCounts select_pass(const Input& in, uint32_t low, uint32_t high, const Noted& out) {
+PassCounts select(const Input& in, uint32_t low, uint32_t high, const Noted& out) {
   return in.added != nullptr ? pass<true>(in, low, high, out) : pass<false>(in, low, high, out);
 }
+
+}  // namespace
+
+Passes passes() { return {select, scalar::passes().below, scalar::passes().keep}; }
 
 }  // namespace hocket::avx2

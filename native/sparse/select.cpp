@@ -1,11 +1,15 @@
 // The selection of the elements of largest magnitude: a sample, a pass, and what is between the two magnitudes.
 #include "sparse/select.hpp"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <new>
 
 #include "sparse/pass.hpp"
 
@@ -15,6 +19,7 @@ namespace {
 constexpr uint64_t kMostSampled = 1 << 15, kLeastSampled = 1 << 12;
 constexpr double kMargin = 5.0;  // standard deviations of a rank in the sample
 constexpr uint64_t kSlack = 1 << 12;
+constexpr int kBinBits = 11;
 
 // Enough for bounds that few elements lie between, and a small part of the time of the pass.
 uint64_t sample_size(uint64_t n) { return std::clamp(n / 32, kLeastSampled, kMostSampled); }
@@ -89,64 +94,56 @@ uint32_t threshold_by_histograms(const float* x, uint64_t n, uint64_t k) {
   return known;
 }
 
-// Brings the elements that are selected, of those noted by a pass, to the front; adds the first equal ones if they are
-// not among them. Returns their number.
-uint64_t keep(const float* x, uint64_t n, uint32_t threshold, uint64_t num_equal, uint32_t low,
-              Buffer<uint32_t>& places, Buffer<float>& values, uint64_t num_noted) {
-  uint64_t num_kept = 0;
-  if (threshold > low) {
-    uint64_t left = num_equal;
-    for (uint64_t i = 0; i < num_noted; ++i) {
-      const uint32_t bits = magnitude_at(values.data(), i);
-      const bool is_equal = bits == threshold && left > 0;
-      places[num_kept] = places[i];
-      values[num_kept] = values[i];
-      num_kept += static_cast<uint64_t>((bits > threshold) | is_equal);
-      left -= is_equal;
-    }
-    return num_kept;
-  }
-  if (num_equal == 0) return num_noted;
-  // All noted elements are above the threshold. The equal ones are merged into them from behind.
-  std::vector<uint32_t> equal;
-  equal.reserve(num_equal);
-  for (uint64_t i = 0; i < n && equal.size() < num_equal; ++i) {
-    if (magnitude_at(x, i) == threshold) equal.push_back(static_cast<uint32_t>(i));
-  }
-  const size_t size = std::max<size_t>(places.size(), num_noted + num_equal);
-  places.resize(size);
-  values.resize(size);
-  uint64_t to = num_noted + num_equal, from = num_noted, of_equal = num_equal;
-  while (of_equal > 0) {
-    --to;
-    if (from > 0 && places[from - 1] > equal[of_equal - 1]) {
-      places[to] = places[--from];
-      values[to] = values[from];
-    } else {
-      places[to] = equal[--of_equal];
-      values[to] = x[places[to]];
-    }
-  }
-  return num_noted + num_equal;
+Passes passes_of([[maybe_unused]] Isa isa) {
+#if defined(__x86_64__)
+  if (isa == Isa::avx512) return avx512::passes();
+  if (isa == Isa::avx2) return avx2::passes();
+#endif
+  return scalar::passes();
 }
 
-SelectPass pass_of(Isa isa) {
-#if defined(__x86_64__)
-  if (isa == Isa::avx512) return avx512::select_pass;
-  if (isa == Isa::avx2) return avx2::select_pass;
-#endif
-  static_cast<void>(isa);
-  return scalar::select_pass;
+// The magnitude of rank `rank` (0: the largest) of those above `low`, none of which is above `high`; reorders them.
+// Bins leave few of them.
+uint32_t of_rank_between(Buffer<uint32_t>& magnitudes, uint64_t rank, uint32_t low, uint32_t high) {
+  const int shift = std::max(0, static_cast<int>(std::bit_width(high - low)) - kBinBits);
+  std::array<uint32_t, 1 << kBinBits> counts{};
+  for (const uint32_t bits : magnitudes) ++counts[(bits - low) >> shift];
+  size_t bin = counts.size() - 1;
+  while (counts[bin] <= rank) rank -= counts[bin--];
+  std::vector<uint32_t> in_bin(counts[bin] + 1);
+  size_t written = 0;
+  for (const uint32_t bits : magnitudes) {
+    in_bin[written] = bits;
+    written += ((bits - low) >> shift) == bin;
+  }
+  in_bin.resize(written);
+  return of_rank(in_bin, rank);
 }
 
 }  // namespace
+
+void* new_memory(size_t nbytes) {
+  constexpr size_t kHugePage = size_t{2} << 20;
+  if (nbytes < kHugePage) {
+    void* memory = std::malloc(nbytes);
+    if (memory == nullptr) throw std::bad_alloc();
+    return memory;
+  }
+  const size_t whole = (nbytes + kHugePage - 1) / kHugePage * kHugePage;
+  void* memory = std::aligned_alloc(kHugePage, whole);
+  if (memory == nullptr) throw std::bad_alloc();
+#if defined(MADV_HUGEPAGE)
+  madvise(memory, whole, MADV_HUGEPAGE);  // no more than advice: where there are none, it fails
+#endif
+  return memory;
+}
 
 Selected select_largest(const Input& in, uint64_t k, Buffer<uint32_t>& places, Buffer<float>& values) {
   return select_largest(in, k, places, values, active_isa_kind());
 }
 
 Selected select_largest(const Input& in, uint64_t k, Buffer<uint32_t>& places, Buffer<float>& values, Isa isa) {
-  const SelectPass pass = pass_of(isa);
+  const Passes passes = passes_of(isa);
   const uint64_t n = in.n;
   Bounds bounds = bounds_by_sample(in, k);
   const double share = static_cast<double>(k) / static_cast<double>(n);
@@ -159,7 +156,7 @@ Selected select_largest(const Input& in, uint64_t k, Buffer<uint32_t>& places, B
     values.resize(capacity + 16);
   }
   const Noted noted{places.data(), values.data(), capacity};
-  PassCounts counts = pass(in, bounds.low, bounds.high, noted);
+  PassCounts counts = passes.select(in, bounds.low, bounds.high, noted);
   if (counts.largest >= kInfinite) {
     places.clear();
     values.clear();
@@ -168,7 +165,7 @@ Selected select_largest(const Input& in, uint64_t k, Buffer<uint32_t>& places, B
   const float* x = in.added != nullptr ? in.total : in.x;
   if (k > counts.from_low || k <= counts.above_high || counts.above_low > capacity) {
     bounds.low = bounds.high = threshold_by_histograms(x, n, k);
-    counts = pass({x, nullptr, nullptr, n}, bounds.low, bounds.high, noted);
+    counts = passes.select({x, nullptr, nullptr, n}, bounds.low, bounds.high, noted);
   }
   uint32_t threshold = bounds.low;
   uint64_t num_above = counts.above_low;
@@ -176,18 +173,20 @@ Selected select_largest(const Input& in, uint64_t k, Buffer<uint32_t>& places, B
     threshold = bounds.high;
     num_above = counts.above_high;
   } else if (k <= counts.above_low) {
-    std::vector<uint32_t> between;
-    between.reserve(counts.above_low - counts.from_high);
-    for (uint64_t i = 0; i < counts.above_low; ++i) {
-      const uint32_t bits = magnitude_at(values.data(), i);
-      if (bits < bounds.high) between.push_back(bits);
-    }
-    threshold = of_rank(between, k - counts.from_high - 1);
+    Buffer<uint32_t> between(counts.above_low - counts.from_high + 16);
+    between.resize(passes.below(values.data(), counts.above_low, bounds.high, between.data()));
+    threshold = of_rank_between(between, k - counts.from_high - 1, bounds.low, bounds.high);
     num_above = counts.from_high;
     for (const uint32_t bits : between) num_above += bits > threshold;
   }
   const uint64_t num_equal = threshold == 0 ? 0 : k - num_above;
-  const uint64_t num_kept = keep(x, n, threshold, num_equal, bounds.low, places, values, counts.above_low);
+  uint64_t num_kept = counts.above_low;  // if none of them is too many, and none is missing
+  if (threshold > bounds.low) {
+    const Candidates in_noted{places.data(), values.data(), counts.above_low};
+    num_kept = passes.keep(in_noted, threshold, num_equal, k, places.data(), values.data());
+  } else if (num_equal > 0) {  // elements at the lower bound are not noted
+    num_kept = passes.keep({nullptr, x, n}, threshold, num_equal, k, places.data(), values.data());
+  }
   places.resize(num_kept);
   values.resize(num_kept);
   Selected selected{.num_above = num_above, .num_equal = num_equal};

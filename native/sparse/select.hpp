@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -12,9 +13,15 @@
 
 namespace hocket {
 
+// Memory of whole huge pages, if it is large: the first write to each small page of a new array would take longer than
+// the selection that fills it.
+void* new_memory(size_t nbytes);
+
 // Leaves new elements as they are: they are written next, and zeros would cost a pass over them.
 template <typename T>
 struct Unset : std::allocator<T> {
+  T* allocate(size_t n) { return static_cast<T*>(new_memory(n * sizeof(T))); }
+  void deallocate(T* memory, size_t) noexcept { std::free(memory); }
   template <typename U>
   struct rebind {
     using other = Unset<U>;
