@@ -10,6 +10,7 @@ import pytest
 import hocket as hk
 from hocket.comm import Communicator
 
+from ..tier import full
 from .test_sparse_exchange import FABRIC, gradient
 
 WORD = 4
@@ -53,7 +54,7 @@ def control_words(num_ranks: int) -> int:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("num_ranks", [2, 3, 4, 8, 16])
+@pytest.mark.parametrize("num_ranks", [2, 3, 4, 8, 16, *(pytest.param(each, marks=full) for each in (32, 64))])
 def test_no_step_sends_more_than_4k_words(num_ranks: int, kind: str) -> None:
     k = 20 * num_ranks
     check(num_ranks, kind, 50 * k, k, 6, 1.05 * 4 * k)
