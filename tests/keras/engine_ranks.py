@@ -15,6 +15,7 @@ from hocket.comm import Communicator
 from hocket.errors import HocketError
 from hocket.keras import fit
 from hocket.train import EngineChoice, gradient_engines
+from hocket.train.engines.registry import DEFAULT
 
 layers = keras.layers
 SUMMING = sorted(name for name in gradient_engines() if not EngineChoice(name).updates)
@@ -62,6 +63,18 @@ def results(model: keras.Model, history: Any) -> dict[str, Any]:
         "rates": history.history.get("learning_rate"),
         "weights": model.get_weights(),
         "optimizer": [each.value.detach().numpy() for each in model.optimizer.variables],
+    }
+
+
+LOSSLESS = ("ok-topk(density=1.0, dense=never)", "zfp(tolerance=0)")
+LOSSY = ("cast(bfloat16)", "qsgd", "power-sgd(rank=2, min_rate=0.5)", "one-bit(group=16)", "dgc(density=0.5)")
+
+
+def compressed(comm: Communicator) -> dict[str, dict[str, Any]]:
+    """Return what `trained` returns, by the compressor of gradients."""
+    return {
+        each: trained(comm, DEFAULT, keras.optimizers.SGD(0.1, momentum=0.9), gradients=each)
+        for each in LOSSLESS + LOSSY
     }
 
 

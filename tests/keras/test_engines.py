@@ -15,11 +15,14 @@ from hocket.train import gradient_engines
 from ..naming import assert_names, raises
 from ..tier import full
 from .engine_ranks import (
+    LOSSLESS,
+    LOSSY,
     SUMMING,
     UPDATING,
     alone,
     called_back,
     compiled,
+    compressed,
     keras,
     samples,
     summed,
@@ -52,6 +55,33 @@ def test_engines_that_sum_train_as_one_process(num_ranks: int) -> None:
                 assert gradient_engines()[name].has_order if name in SUMMING else name == "one process"
                 assert found["loss"] == one["loss"], name
                 assert all(map(np.array_equal, found["weights"], one["weights"])), name
+
+
+def test_compressed_gradients() -> None:
+    """Compressors that keep everything train as one process; the others lower the loss, equally on all ranks."""
+    pytest.importorskip("zfpy")
+    plain = alone(keras.optimizers.SGD(0.1, momentum=0.9))
+    of_ranks = hk.spawn(compressed, 2, timeout=200)
+    for each in (*LOSSLESS, *LOSSY):
+        found = of_ranks[0][each]
+        assert_close(of_ranks[1][each], found, each, "weights")
+        if each in LOSSLESS:
+            assert_close(found, plain, each)
+        assert found["loss"][-1] < found["loss"][0], each
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"gradients": "qsgd", "engine": "ring"}, ("ring", "qsgd", "compressed")),
+        ({"gradients": "gzip"}, ("gzip", "qsgd")),
+        ({"gradients": "qsgd", "exact": True}, ("exact", "compressed")),
+        ({"messages": "qsgd"}, ("qsgd", "lossless")),
+    ],
+)
+def test_compression_that_is_not_possible(options: dict[str, Any], names: tuple[str, ...]) -> None:
+    with hk.init() as comm, raises(InvalidArgument, names=names):
+        hk.keras.fit(compiled(keras.optimizers.SGD(0.1)), *samples(), comm=comm, verbose=0, **options)
 
 
 @full
