@@ -14,6 +14,7 @@
 #include "bind/lossless.hpp"
 #include "bind/memory.hpp"
 #include "bind/program_events.hpp"
+#include "bind/quantize.hpp"
 #include "bind/rollups.hpp"
 #include "bind/shared_memory.hpp"
 #include "bind/sim.hpp"
@@ -61,6 +62,7 @@ NB_MODULE(_native, module) {
   bind_io_events(module);
   bind_rollups(module);
   bind_lossless(module);
+  bind_quantize(module);
   bind_sparse(module);
 
   // The sizes at which the core changes its method; tests use sizes around them.

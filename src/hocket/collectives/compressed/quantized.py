@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from hocket.collectives.residual import ResidualState
     from hocket.comm import Communicator
     from hocket.comm.steps import Pending
+
+Applied: TypeAlias = Literal["set", "add", "subtract"]
+"""What a decoded array does to another one."""
 
 
 class Quantizer(Compressor):
@@ -37,9 +40,28 @@ class Quantizer(Compressor):
     def encode(self, x: NDArray[np.float32], random: Random) -> NDArray[np.uint8]:
         """Return the bytes of an array."""
 
-    @abstractmethod
     def decode(self, message: NDArray[np.uint8], size: int) -> NDArray[np.float32] | None:
-        """Return the array of `size` elements that `encode` wrote; None if it did not."""
+        """Return the array of `size` elements that `encode` wrote; None if it did not.
+
+        A subclass has this method, or `apply`.
+        """
+        out = np.empty(size, np.float32)
+        return out if self.apply(message, out, "set") else None
+
+    def apply(self, message: NDArray[np.uint8], x: NDArray[np.float32], how: Applied) -> bool:
+        """Set x to the array that `encode` wrote, add it to x, or subtract it; return False if it did not write it."""
+        if type(self).decode is Quantizer.decode:
+            raise NotImplementedError(f"{type(self).__name__} needs decode(message, size) or apply(message, x, how)")
+        found = self.decode(message, len(x))
+        if found is None:
+            return False
+        if how == "set":
+            x[:] = found
+        elif how == "add":
+            x += found
+        else:
+            x -= found
+        return True
 
     @abstractmethod
     def nbytes_of(self, size: int) -> int | None:
@@ -58,8 +80,9 @@ class Quantizer(Compressor):
         cuts, random = _cuts(len(x), comm.size), self._random(comm.rank, request)
         sums, lost, sent = yield from self._scattered(comm, total, cuts, random, **request.how)
         message = self.encode(sums, random)
-        own = slice(cuts[comm.rank], cuts[comm.rank + 1])
-        lost[own] += sums - self._decoded(message, len(sums), comm.rank)
+        if lost is not None:
+            self._apply(message, sums, "subtract", comm.rank)
+            lost[cuts[comm.rank] : cuts[comm.rank + 1]] += sums
         sizes = np.diff(cuts).tolist()
         nbytes = self._known_nbytes(sizes)
         if nbytes is None:
@@ -69,10 +92,10 @@ class Quantizer(Compressor):
         out = np.empty(int(nbytes.sum()), np.uint8)
         yield comm.all_gatherv(out, message, nbytes.tolist(), async_op=True, **request.how)
         for source, each in enumerate(np.split(out, np.cumsum(nbytes)[:-1])):
-            x[cuts[source] : cuts[source + 1]] = self._decoded(each, cuts[source + 1] - cuts[source], source)
+            self._apply(each, x[cuts[source] : cuts[source + 1]], "set", source)
         if request.op == "avg":
             x /= np.float32(comm.size)
-        state.residual = None if self.is_unbiased else lost
+        state.residual = lost
         return CompressedSum(sent + len(message) * (comm.size > 1))
 
     def scatter_steps(
@@ -89,17 +112,19 @@ class Quantizer(Compressor):
         out[:], lost, sent = yield from self._scattered(comm, total, _cuts(len(x), comm.size), random, **request.how)
         if request.op == "avg":
             out /= np.float32(comm.size)
-        state.residual = None if self.is_unbiased else lost
+        state.residual = lost
         return CompressedSum(sent)
 
     def _scattered(
         self, comm: Communicator, x: NDArray[np.float32], cuts: list[int], random: Random, **how: Any
-    ) -> Generator[Pending, None, tuple[NDArray[np.float32], NDArray[np.float32], int]]:
-        """Give each rank the sums of its part; return those, what x has lost, and how many bytes were sent."""
+    ) -> Generator[Pending, None, tuple[NDArray[np.float32], NDArray[np.float32] | None, int]]:
+        """Give each rank the sums of its part; return those, what x has lost (None: nothing in the mean), and how many
+        bytes were sent."""
         messages = [self.encode(x[begin:end], random) for begin, end in pairwise(cuts)]
-        lost = x.copy()
-        for message, begin, end in zip(messages, cuts[:-1], cuts[1:], strict=True):
-            lost[begin:end] -= self._decoded(message, end - begin, comm.rank)
+        lost = None if self.is_unbiased else x.copy()
+        if lost is not None:
+            for message, (begin, end) in zip(messages, pairwise(cuts), strict=True):
+                self._apply(message, lost[begin:end], "subtract", comm.rank)
         in_nbytes = np.array([len(each) for each in messages], np.int64)
         sizes = [cuts[comm.rank + 1] - cuts[comm.rank]] * comm.size
         out_nbytes = self._known_nbytes(sizes)
@@ -113,7 +138,7 @@ class Quantizer(Compressor):
         )
         sums = np.zeros(sizes[0], np.float32)
         for source, each in enumerate(np.split(out, np.cumsum(out_nbytes)[:-1])):
-            sums += self._decoded(each, len(sums), source)
+            self._apply(each, sums, "add", source)
         return sums, lost, int(in_nbytes.sum() - in_nbytes[comm.rank])
 
     def _known_nbytes(self, sizes: list[int]) -> NDArray[np.int64] | None:
@@ -124,11 +149,9 @@ class Quantizer(Compressor):
     def _random(self, rank: int, request: SumRequest) -> Random:
         return np.random.Generator(np.random.Philox(np.random.SeedSequence((self.seed, rank, *request.step))))
 
-    def _decoded(self, message: NDArray[np.uint8], size: int, rank: int) -> NDArray[np.float32]:
-        found = self.decode(message, size)
-        if found is None:
+    def _apply(self, message: NDArray[np.uint8], x: NDArray[np.float32], how: Applied, rank: int) -> None:
+        if not self.apply(message, x, how):
             raise WrongResult(f"the message of rank {rank} in a quantized sum is damaged, or of another quantizer")
-        return found
 
 
 def _cuts(size: int, num_ranks: int) -> list[int]:

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hocket import _native
 from hocket.collectives.compressed.quantized import Quantizer, most_nbytes
 from hocket.errors import InvalidArgument, MissingPackage
 
 if TYPE_CHECKING:
     from numpy.random import Generator as Random
     from numpy.typing import NDArray
+
+    from hocket.collectives.compressed.quantized import Applied
 
 _LARGEST_INT8 = 127
 
@@ -47,22 +50,24 @@ class Cast(Quantizer):
 
     def encode(self, x: NDArray[np.float32], random: Random) -> NDArray[np.uint8]:
         """See `Quantizer.encode`."""
-        if self.dtype == "float16":
-            with np.errstate(over="ignore"):
-                return np.clip(x, -65504, 65504).astype(np.float16).view(np.uint8)
-        # To nearest, ties to even; what would become infinite is cut. x is finite.
-        bits = x.view(np.uint32)
-        rounded = bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
-        is_infinite = (rounded & np.uint32(0x7F800000)) == np.uint32(0x7F800000)
-        return (np.where(is_infinite, bits, rounded) >> np.uint32(16)).astype(np.uint16).view(np.uint8)
+        if self.dtype == "bfloat16":
+            return _native.bfloat16(x).view(np.uint8)
+        with np.errstate(over="ignore"):
+            return np.clip(x, -65504, 65504).astype(np.float16).view(np.uint8)
 
     def decode(self, message: NDArray[np.uint8], size: int) -> NDArray[np.float32] | None:
         """See `Quantizer.decode`."""
         if len(message) != self.nbytes_of(size):
             return None
-        if self.dtype == "float16":
-            return message.view(np.float16).astype(np.float32)
-        return (message.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+        if self.dtype == "bfloat16":
+            return super().decode(message, size)
+        return message.view(np.float16).astype(np.float32)
+
+    def apply(self, message: NDArray[np.uint8], x: NDArray[np.float32], how: Applied) -> bool:
+        """See `Quantizer.apply`."""
+        if self.dtype == "float16" or len(message) % 2:
+            return super().apply(message, x, how)
+        return _native.apply_bfloat16(message.view(np.uint16), x, how)
 
 
 @dataclass(frozen=True)
@@ -107,29 +112,11 @@ class Qsgd(Quantizer):
 
     def encode(self, x: NDArray[np.float32], random: Random) -> NDArray[np.uint8]:
         """See `Quantizer.encode`."""
-        rows = _rows(x, self.group)
-        with np.errstate(over="ignore"):
-            norms = np.sqrt((rows.astype(np.float64) ** 2).sum(1)).astype(np.float32)
-        # A norm that is rounded down could need a level more than there is.
-        norms = np.where(norms.astype(np.float64) ** 2 < (rows.astype(np.float64) ** 2).sum(1),
-                         np.nextafter(norms, np.float32(np.inf)), norms)  # fmt: skip
-        norms = np.minimum(norms, np.finfo(np.float32).max)
-        scaled = np.divide(np.abs(rows), norms[:, None], out=np.zeros_like(rows), where=norms[:, None] > 0)
-        scaled *= np.float32(self.levels)
-        lower = np.floor(scaled)
-        level = lower + (random.random(rows.shape, np.float32) < scaled - lower)
-        signed = np.copysign(np.minimum(level, self.levels), rows).astype(np.int8)
-        return np.concatenate((norms.view(np.uint8), signed.reshape(-1)[: len(x)].view(np.uint8)))
+        return _native.qsgd(x, self.group, self.levels, int(random.integers(1 << 63)))
 
-    def decode(self, message: NDArray[np.uint8], size: int) -> NDArray[np.float32] | None:
-        """See `Quantizer.decode`."""
-        if len(message) != self.nbytes_of(size):
-            return None
-        num_groups = -(-size // self.group)
-        norms = message[: 4 * num_groups].copy().view(np.float32)
-        levels = message[4 * num_groups :].view(np.int8)
-        factors = np.repeat(norms / np.float32(self.levels), self.group)[:size]
-        return levels.astype(np.float32) * factors
+    def apply(self, message: NDArray[np.uint8], x: NDArray[np.float32], how: Applied) -> bool:
+        """See `Quantizer.apply`."""
+        return _native.apply_qsgd(message, self.group, self.levels, x, how)
 
 
 @dataclass(frozen=True)
@@ -164,19 +151,11 @@ class OneBit(Quantizer):
 
     def encode(self, x: NDArray[np.float32], random: Random) -> NDArray[np.uint8]:
         """See `Quantizer.encode`."""
-        starts = np.arange(0, len(x), self.group)
-        sizes = np.diff(np.append(starts, len(x)))
-        means = (np.add.reduceat(np.abs(x).astype(np.float64), starts) / sizes).astype(np.float32) if len(x) else x
-        return np.concatenate((means.view(np.uint8), np.packbits(x < 0)))
+        return _native.one_bit(x, self.group)
 
-    def decode(self, message: NDArray[np.uint8], size: int) -> NDArray[np.float32] | None:
-        """See `Quantizer.decode`."""
-        if len(message) != self.nbytes_of(size):
-            return None
-        num_groups = -(-size // self.group)
-        means = np.repeat(message[: 4 * num_groups].copy().view(np.float32), self.group)[:size]
-        is_negative = np.unpackbits(message[4 * num_groups :], count=size).astype(bool)
-        return np.where(is_negative, -means, means)
+    def apply(self, message: NDArray[np.uint8], x: NDArray[np.float32], how: Applied) -> bool:
+        """See `Quantizer.apply`."""
+        return _native.apply_one_bit(message, self.group, x, how)
 
 
 @dataclass(frozen=True)
@@ -255,13 +234,3 @@ def _zfpy() -> Any:
     except ImportError:
         raise MissingPackage("zfp needs zfpy: pip install 'hocket[zfp]'") from None
     return zfpy
-
-
-def _rows(x: NDArray[np.float32], width: int) -> NDArray[np.float32]:
-    """Return a vector as rows, the last one filled up with zeros."""
-    num_rows = -(-len(x) // width)
-    if len(x) == num_rows * width:
-        return x.reshape(num_rows, width)
-    rows = np.zeros(num_rows * width, np.float32)
-    rows[: len(x)] = x
-    return rows.reshape(num_rows, width)

@@ -1,0 +1,3 @@
+// The quantizers for every CPU.
+#define HOCKET_ISA scalar
+#include "quantize/kernels.inl"
