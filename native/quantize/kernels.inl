@@ -116,6 +116,7 @@ void qsgd(const float* x, uint64_t n, uint64_t group, int levels, uint64_t seed,
     // A norm that is rounded down could need a level more than there is.
     if (norm < kLargest && static_cast<double>(norm) * static_cast<double>(norm) < squares)
       norm = float_of(bits_of(norm) + 1);
+    while (norm / most * most > kLargest) norm = float_of(bits_of(norm) - 1);  // the highest level is not infinite
     norms[number] = norm;
     if (norm == 0.0F) {
       for (uint64_t i = 0; i < size; ++i) to[i] = 0;
