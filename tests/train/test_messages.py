@@ -27,6 +27,8 @@ LAYOUTS = {
     "an axis of one": BASE[:, 2:3].transpose(1, 2),
     "bfloat16": BASE.to(torch.bfloat16).mT,
     "complex": torch.complex(BASE, -BASE)[::2],
+    "conjugate": torch.complex(BASE, -BASE).conj(),
+    "negative": torch.complex(BASE, -BASE).conj().imag,
     "bool": (BASE > 50).transpose(0, 1),
     "many axes": torch.arange(256.0).reshape([2] * 8).permute(*reversed(range(8))),
 }

@@ -45,7 +45,8 @@ def content_of(tensor: torch.Tensor) -> tuple[Sequence[int], torch.Tensor]:
     sizes, dense = _dense(tensor.shape, strides)
     own = tensor.detach().as_strided(sizes, strides)
     num_items = own.numel()
-    if _are_dense(sizes, dense, strides):
+    # A conjugate or negative view has the bytes of what it is a view of.
+    if _are_dense(sizes, dense, strides) and not (own.is_conj() or own.is_neg()):
         return strides, own.as_strided([num_items], [1])
     items = torch.empty(num_items, dtype=tensor.dtype)
     items.as_strided(sizes, dense).copy_(own)
