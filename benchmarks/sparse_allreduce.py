@@ -34,7 +34,7 @@ PLACES = (SLOW, FAST, ONE_HOST)
 SPARSE, PACKED = "sparse", "sparse, bfloat16"
 RIVALS = ("hocket, dense", "torch, gloo", "MPI")
 TUNED = Sweep(ops=("all_reduce",), sizes=(4 << 10, 64 << 10, MIB, 4 * MIB, 16 * MIB), busy_sizes=())
-NUM_TRIED = 10
+NUM_TRIED = 40
 
 
 def least(place: str, nbytes: int) -> float:

@@ -14,7 +14,7 @@ NUM_STEPS = 4
 _LEAST_GAIN = 1.25
 """A sparse step must be so many times as fast: its sum comes late in part, and few times are noisy."""
 _FIRST_CHECK = 16
-"""After so many steps, and twice, four times... as many, one is dense again: connections carry the first ones slowly."""
+"""After so many steps, and twice as many each time, one is dense again: connections carry the first ones slowly."""
 _MOST_GAIN = 4.0
 """No error of the first times is so large; then no step is spent on finding it."""
 NUM_WORDS = 2
