@@ -40,28 +40,14 @@ class Quantizer(Compressor):
     def encode(self, x: NDArray[np.float32], random: Random) -> NDArray[np.uint8]:
         """Return the bytes of an array."""
 
-    def decode(self, message: NDArray[np.uint8], size: int) -> NDArray[np.float32] | None:
-        """Return the array of `size` elements that `encode` wrote; None if it did not.
-
-        A subclass has this method, or `apply`.
-        """
-        out = np.empty(size, np.float32)
-        return out if self.apply(message, out, "set") else None
-
+    @abstractmethod
     def apply(self, message: NDArray[np.uint8], x: NDArray[np.float32], how: Applied) -> bool:
         """Set x to the array that `encode` wrote, add it to x, or subtract it; return False if it did not write it."""
-        if type(self).decode is Quantizer.decode:
-            raise NotImplementedError(f"{type(self).__name__} needs decode(message, size) or apply(message, x, how)")
-        found = self.decode(message, len(x))
-        if found is None:
-            return False
-        if how == "set":
-            x[:] = found
-        elif how == "add":
-            x += found
-        else:
-            x -= found
-        return True
+
+    def decode(self, message: NDArray[np.uint8], size: int) -> NDArray[np.float32] | None:
+        """Return the array of `size` elements that `encode` wrote; None if it did not."""
+        out = np.empty(size, np.float32)
+        return out if self.apply(message, out, "set") else None
 
     @abstractmethod
     def nbytes_of(self, size: int) -> int | None:
@@ -152,6 +138,16 @@ class Quantizer(Compressor):
     def _apply(self, message: NDArray[np.uint8], x: NDArray[np.float32], how: Applied, rank: int) -> None:
         if not self.apply(message, x, how):
             raise WrongResult(f"the message of rank {rank} in a quantized sum is damaged, or of another quantizer")
+
+
+def combine(x: NDArray[np.float32], found: NDArray[Any], how: Applied) -> None:
+    """Set x to a decoded array, add it to x, or subtract it."""
+    if how == "set":
+        x[:] = found
+    elif how == "add":
+        x += found
+    else:
+        x -= found
 
 
 def _cuts(size: int, num_ranks: int) -> list[int]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hocket import _native
-from hocket.collectives.compressed.quantized import Quantizer, most_nbytes
+from hocket.collectives.compressed.quantized import Quantizer, combine, most_nbytes
 from hocket.errors import InvalidArgument, MissingPackage
 
 if TYPE_CHECKING:
@@ -55,19 +55,14 @@ class Cast(Quantizer):
         with np.errstate(over="ignore"):
             return np.clip(x, -65504, 65504).astype(np.float16).view(np.uint8)
 
-    def decode(self, message: NDArray[np.uint8], size: int) -> NDArray[np.float32] | None:
-        """See `Quantizer.decode`."""
-        if len(message) != self.nbytes_of(size):
-            return None
-        if self.dtype == "bfloat16":
-            return super().decode(message, size)
-        return message.view(np.float16).astype(np.float32)
-
     def apply(self, message: NDArray[np.uint8], x: NDArray[np.float32], how: Applied) -> bool:
         """See `Quantizer.apply`."""
-        if self.dtype == "float16" or len(message) % 2:
-            return super().apply(message, x, how)
-        return _native.apply_bfloat16(message.view(np.uint16), x, how)
+        if len(message) != self.nbytes_of(len(x)):
+            return False
+        if self.dtype == "bfloat16":
+            return _native.apply_bfloat16(message.view(np.uint16), x, how)
+        combine(x, message.view(np.float16), how)
+        return True
 
 
 @dataclass(frozen=True)
@@ -195,33 +190,34 @@ class Zfp(Quantizer):
         """See `Quantizer.encode`."""
         if not len(x):
             return np.empty(0, np.uint8)
-        how: dict[str, Any] = {"rate": self.rate} if self.rate is not None else (
-            {"tolerance": self.tolerance} if self.tolerance else {}
-        )  # fmt: skip
-        packed = _zfpy().compress_numpy(np.ascontiguousarray(x), write_header=False, **how)
+        packed = _zfpy().compress_numpy(np.ascontiguousarray(x), write_header=False, **self._how)
         return np.frombuffer(packed, np.uint8)
 
-    def decode(self, message: NDArray[np.uint8], size: int) -> NDArray[np.float32] | None:
-        """See `Quantizer.decode`."""
-        if not size:
-            return np.empty(0, np.float32) if not len(message) else None
-        if len(message) > most_nbytes(size):
-            return None
+    def apply(self, message: NDArray[np.uint8], x: NDArray[np.float32], how: Applied) -> bool:
+        """See `Quantizer.apply`."""
+        if not len(x):
+            return not len(message)
+        if len(message) > most_nbytes(len(x)):
+            return False
         zfpy = _zfpy()
-        how: dict[str, Any] = {"rate": self.rate} if self.rate is not None else (
-            {"tolerance": self.tolerance} if self.tolerance else {}
-        )  # fmt: skip
         try:
-            found: NDArray[np.float32] = zfpy._decompress(
+            found = zfpy._decompress(
                 # zfp reads on behind the end of a damaged message: so there are zeros.
-                message.tobytes().ljust(most_nbytes(size), b"\0"),
+                message.tobytes().ljust(most_nbytes(len(x)), b"\0"),
                 zfpy.dtype_to_ztype(np.dtype(np.float32)),
-                (size,),
-                **how,
+                (len(x),),
+                **self._how,
             )
         except ValueError:
-            return None
-        return found
+            return False
+        combine(x, found, how)
+        return True
+
+    @property
+    def _how(self) -> dict[str, Any]:
+        if self.rate is not None:
+            return {"rate": self.rate}
+        return {"tolerance": self.tolerance} if self.tolerance else {}
 
 
 def _is_number(value: Any) -> bool:
