@@ -133,7 +133,7 @@ void* new_memory(size_t nbytes) {
   void* memory = std::aligned_alloc(kHugePage, whole);
   if (memory == nullptr) throw std::bad_alloc();
 #if defined(MADV_HUGEPAGE)
-  madvise(memory, whole, MADV_HUGEPAGE);  // no more than advice: where there are none, it fails
+  madvise(memory, whole, MADV_HUGEPAGE);  // a hint; without huge pages the call fails, and the memory is as usable
 #endif
   return memory;
 }
