@@ -17,7 +17,7 @@ from hocket.comm import Communicator
 from hocket.errors import InvalidArgument, InvalidType, UnsupportedCall
 from hocket.torch.process_group import process_group_of
 
-_VERSION = 1
+_VERSION = 2
 
 
 class CompressedShards:
@@ -38,8 +38,8 @@ class CompressedShards:
         >>> torch.distributed.destroy_process_group()
     """
 
-    def __init__(self, reduce_scatters: Mapping[str, _CompressedReduceScatter], num_ranks: int) -> None:
-        self._reduce_scatters, self._num_ranks = dict(reduce_scatters), num_ranks
+    def __init__(self, reduce_scatters: Mapping[str, _CompressedReduceScatter], num_ranks: int, rank: int) -> None:
+        self._reduce_scatters, self._num_ranks, self._rank = dict(reduce_scatters), num_ranks, rank
 
     def explain(self) -> str:
         """Return a line for each sharded module: its size, and how its latest gradients were summed."""
@@ -53,23 +53,27 @@ class CompressedShards:
             if each.state.residual is not None
         }
         num_steps = max(each.state.num_steps for each in self._reduce_scatters.values())
-        return {"version": _VERSION, "world_size": self._num_ranks, "num_steps": num_steps, "modules": modules}
+        saved = {"version": _VERSION, "world_size": self._num_ranks, "rank": self._rank}
+        return saved | {"num_steps": num_steps, "modules": modules}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Take over what `state_dict` returned on the same rank of as many.
 
         Raises:
-            InvalidArgument, InvalidType: it is not such a dictionary, is of another number of ranks, since the order of
-                elements depends on it, or of another model; then nothing has changed.
+            InvalidArgument, InvalidType: it is not such a dictionary, is of another rank, of another number of ranks,
+                since the order of elements depends on it, or of another model; then nothing has changed.
         """
-        check_saved(saved, "a saved state", _VERSION, ("world_size", "num_steps", "modules"))
-        if type(saved["world_size"]) is not int:
-            raise InvalidType(f"world_size must be an int, not {saved['world_size']!r}")
+        check_saved(saved, "a saved state", _VERSION, ("world_size", "rank", "num_steps", "modules"))
+        for what in ("world_size", "rank"):
+            if type(saved[what]) is not int:
+                raise InvalidType(f"{what} must be an int, not {saved[what]!r}")
         if saved["world_size"] != self._num_ranks:
             raise InvalidArgument(
                 f"the residuals are those of one of {saved['world_size']} ranks, but there are {self._num_ranks}: "
                 "shards of another number of ranks have their elements in another order"
             )
+        if saved["rank"] != self._rank:
+            raise InvalidArgument(f"the residuals are those of rank {saved['rank']}, but this is rank {self._rank}")
         if type(saved["num_steps"]) is not int or saved["num_steps"] < 0:
             raise InvalidArgument(f"num_steps must be an int of 0 or more, not {saved['num_steps']!r}")
         if not isinstance(saved["modules"], Mapping):
@@ -161,8 +165,8 @@ def compress_fsdp(
         The residuals, to save them.
 
     Raises:
-        InvalidArgument: no module is sharded, the compressor has no reduce-scatter, or a module has several groups of
-            parameters.
+        InvalidArgument: no module is sharded, one is compressed already, the compressor has no reduce-scatter, or a
+            module has several groups of parameters.
         InvalidType: an argument has another type.
 
     Examples:
@@ -187,16 +191,18 @@ def compress_fsdp(
     sharded = {name: each for name, each in model.named_modules() if isinstance(each, FSDPModule)}
     if not sharded:
         raise InvalidArgument("no module of the model is sharded: call torch.distributed.fsdp.fully_shard before")
-    for name, each in sharded.items():
-        if len(each._get_fsdp_state()._fsdp_param_groups) > 1:
+    groups = {name: each._get_fsdp_state()._fsdp_param_groups for name, each in sharded.items()}
+    for name, of_module in groups.items():
+        if len(of_module) > 1:
             raise InvalidArgument(
                 f"module {name!r} has several groups of parameters (a shard_placement_fn with several meshes), for "
                 "which FSDP2 takes no reduce-scatter"
             )
+        if any(isinstance(each._reduce_scatter_comm, _CompressedReduceScatter) for each in of_module):
+            raise InvalidArgument(f"module {name!r} is compressed already: call compress_fsdp once")
     made = {name: _CompressedReduceScatter(chosen, name, nonfinite, comm) for name in sharded}
     for name, each in sharded.items():
         each.set_custom_reduce_scatter(made[name])
-    infos: list[Any] = [
-        group.mesh_info for each in sharded.values() for group in each._get_fsdp_state()._fsdp_param_groups
-    ]
-    return CompressedShards(made, infos[0].shard_mesh_size if infos else 1)
+    meshes: list[Any] = [each.mesh_info for of_module in groups.values() for each in of_module]
+    num_ranks, rank = (meshes[0].shard_mesh_size, meshes[0].shard_mesh_rank) if meshes else (1, 0)
+    return CompressedShards(made, num_ranks, rank)

@@ -18,6 +18,7 @@ from torch._C._distributed_c10d import GradBucket
 from hocket.collectives import Compressor, ElementCodec, OkTopk, PowerSgd, ResidualState
 from hocket.collectives import compressor as find_compressor
 from hocket.collectives.compressed.kept import KEPT, SCALED, KeptOfTensors
+from hocket.collectives.sparse.control import raise_mismatch
 from hocket.comm import Communicator
 from hocket.comm.unseen import warn_at_the_users_line
 from hocket.errors import InvalidArgument, InvalidType, UnsupportedDtype
@@ -89,6 +90,9 @@ class CompressedState:
         loss_scale: Callable[[], float] | None,
         timeout: float | None,
     ) -> None:
+        own = f"{compressor!r}, nonfinite={nonfinite!r}, dense_steps={dense_steps}"
+        if len({*comm.all_gather_object(own)}) > 1:
+            raise_mismatch(comm, "communication hook", own, {})
         self._comm = comm.dup()
         self._compressor, self._nonfinite, self._dense_steps = compressor, nonfinite, dense_steps
         self._given_scale, self._timeout = loss_scale, timeout
@@ -113,7 +117,8 @@ class CompressedState:
         is_drained = in_backward()
 
         def run() -> None:
-            is_dense = known.state.num_steps < self._dense_steps
+            step = known.state.num_steps + 1
+            is_dense = step <= self._dense_steps
             try:
                 found = self._comm.compressed_all_reduce(
                     buffer,
@@ -128,7 +133,8 @@ class CompressedState:
                 # DistributedDataParallel reads this; the end of the backward pass raises the error, with its type.
                 fail(future, Failure(error, [buffer] if is_drained else None))
                 raise
-            known.latest = f"{'dense' if found.is_dense else 'compressed'}: {found.why}"
+            why = f"step {step}, and the first {self._dense_steps} are dense" if is_dense else found.why
+            known.latest = f"{'dense' if found.is_dense else 'compressed'}: {why}"
             future.set_result(buffer)
 
         self._last = self._thread.submit(run)
@@ -175,13 +181,23 @@ class CompressedState:
 
         Args:
             model: whose gradients are summed, itself or in a DistributedDataParallel.
+
+        Raises:
+            InvalidArgument: the hook has summed gradients of another model only.
+            InvalidType: it is no torch module.
         """
         scale, named = self._loss_scale(), _named(model)
         self._settle()
         for each in self._buckets.values():
             each.follow(scale)
         found = self._taken_apart(scale)
-        saved: dict[str, Any] = {"version": VERSION, "world_size": self._comm.size, "loss_scale": scale}
+        if found.residuals and not any(id(each) in found.residuals for each in named.values()):
+            raise InvalidArgument(
+                f"the hook keeps residuals of {len(found.residuals)} parameters, but of none of this model's "
+                f"{len(named)}: give the model that it is registered for"
+            )
+        saved: dict[str, Any] = {"version": VERSION, "world_size": self._comm.size, "rank": self._comm.rank}
+        saved["loss_scale"] = scale
         for what in KEPT:
             of_parameters = getattr(found, what)
             kept = {
@@ -198,14 +214,18 @@ class CompressedState:
         """Take over what `state_dict` returned on the same rank of as many.
 
         Raises:
-            InvalidArgument, InvalidType: it is not such a dictionary, is of another number of ranks (see
-                `reshard_residuals`), or of another model; then nothing has changed.
+            InvalidArgument, InvalidType: it is not such a dictionary, is of another rank, of another number of ranks
+                (see `reshard_residuals`), or of another model; then nothing has changed.
         """
         check_hook_state(saved)
         if saved["world_size"] != self._comm.size:
             raise InvalidArgument(
                 f"the residuals are those of one of {saved['world_size']} ranks, but there are {self._comm.size}: "
                 "hocket.torch.reshard_residuals makes them fit"
+            )
+        if saved["rank"] != self._comm.rank:
+            raise InvalidArgument(
+                f"the residuals are those of rank {saved['rank']}, but this is rank {self._comm.rank}"
             )
         named, left = _named(model), KeptOfTensors(saved["num_steps"])
         for what in KEPT:
@@ -332,6 +352,7 @@ def compressed(
     Raises:
         InvalidArgument: an argument is out of range, or the group has another backend.
         InvalidType: an argument has another type.
+        CollectiveMismatch: ranks differ in `compressor`, `nonfinite` or `dense_steps`.
 
     Examples:
         >>> import torch
@@ -398,7 +419,7 @@ def ok_topk(
         >>> torch.distributed.destroy_process_group()
     """
     if codec is not None and not isinstance(codec, ElementCodec):
-        raise InvalidType(f"codec must be an ElementCodec, not {type(codec).__name__}")
+        raise InvalidType(f"codec must be an ElementCodec, as ElementCodec('packed', 'int8'), not {codec!r:.80}")
     codec = codec or ElementCodec()
     return compressed(
         OkTopk(density, codec.places, codec.values, dense),

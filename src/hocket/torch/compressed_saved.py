@@ -11,14 +11,16 @@ from hocket.collectives.compressed.kept import KEPT, SCALED
 from hocket.collectives.residual import check_saved
 from hocket.errors import InvalidArgument, InvalidType
 
-VERSION = 1
+VERSION = 2
 
 
 def check_hook_state(saved: Any) -> None:
     """Check that something has the form of `CompressedState.state_dict`."""
-    check_saved(saved, "a saved state", VERSION, ("world_size", "loss_scale", "num_steps", *KEPT))
+    check_saved(saved, "a saved state", VERSION, ("world_size", "rank", "loss_scale", "num_steps", *KEPT))
     if type(saved["world_size"]) is not int or saved["world_size"] < 1:
         raise InvalidArgument(f"world_size must be an int of 1 or more, not {saved['world_size']!r}")
+    if type(saved["rank"]) is not int or not 0 <= saved["rank"] < saved["world_size"]:
+        raise InvalidArgument(f"rank must be an int from 0 to {saved['world_size'] - 1}, not {saved['rank']!r}")
     scale = saved["loss_scale"]
     if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 0 < scale < float("inf"):
         raise InvalidArgument(f"loss_scale must be a finite number above 0, not {scale!r}")
@@ -51,34 +53,48 @@ def reshard_residuals(saved: Sequence[Mapping[str, Any]], num_ranks: int) -> lis
 
     Examples:
         >>> import torch
-        >>> old = [{"version": 1, "world_size": 2, "loss_scale": 1.0, "num_steps": 9, "momenta": {}, "factors": {},
-        ...         "residuals": {"w": torch.ones(2) * rank}} for rank in (1, 2)]
+        >>> common = {"version": 2, "world_size": 2, "loss_scale": 1.0, "num_steps": 9, "momenta": {}, "factors": {}}
+        >>> old = [{**common, "rank": rank, "residuals": {"w": torch.ones(2) * (rank + 1)}} for rank in (0, 1)]
         >>> hk.torch.reshard_residuals(old, 1)[0]["residuals"]["w"]  # (1 + 2) / 2
         tensor([1.5000, 1.5000])
     """
     if type(num_ranks) is not int or num_ranks < 1:
         raise InvalidArgument(f"num_ranks must be an int of 1 or more, not {num_ranks!r}")
     saved = list(saved)
-    for each in saved:
+    for number, each in enumerate(saved):
         check_hook_state(each)
         if each["world_size"] != len(saved):
             raise InvalidArgument(f"there are {len(saved)} saved states, but they are of {each['world_size']} ranks")
+        if each["rank"] != number:
+            raise InvalidArgument(f"saved[{number}] must be that of rank {number}, not of rank {each['rank']}")
     if not saved:
         raise InvalidArgument("there must be a saved state of each rank, but there are 0")
+    _check_same_model(saved)
     scale = saved[0]["loss_scale"]
     made: list[dict[str, Any]] = [
-        {"version": VERSION, "world_size": num_ranks, "loss_scale": scale, "num_steps": saved[0]["num_steps"]}
+        {"version": VERSION, "world_size": num_ranks, "rank": rank, "loss_scale": scale}
+        | {"num_steps": saved[0]["num_steps"], "factors": dict(saved[0]["factors"])}  # they are equal on all ranks
         | {what: {} for what in SCALED}
-        | {"factors": dict(saved[0]["factors"])}  # they are equal on all ranks
-        for _ in range(num_ranks)
+        for rank in range(num_ranks)
     ]
     for rank, each in enumerate(saved):
         for what in SCALED:
             into = made[rank % num_ranks][what]
             for name, kept in each[what].items():
                 part = kept * (num_ranks / len(saved) * scale / each["loss_scale"])
-                if name in into and into[name].shape != part.shape:
-                    shapes = f"{tuple(into[name].shape)} and {tuple(part.shape)}"
-                    raise InvalidArgument(f"the saved {what} have for {name} different shapes: {shapes}")
                 into[name] = into[name] + part if name in into else part
     return made
+
+
+def _check_same_model(saved: Sequence[Mapping[str, Any]]) -> None:
+    """Check that states of all ranks have parameters of the same shapes."""
+    for what in SCALED:
+        shapes: dict[str, tuple[int, ...]] = {}
+        for rank, each in enumerate(saved):
+            for name, kept in each[what].items():
+                shape = tuple(kept.shape)
+                if shapes.setdefault(name, shape) != shape:
+                    raise InvalidArgument(
+                        f"the saved {what} of {name!r} must have one shape: rank {rank} has {shape}, and ranks before "
+                        f"it have {shapes[name]}"
+                    )

@@ -103,6 +103,10 @@ class PowerSgd(Compressor):
         if request.op == "avg":
             x *= scale
         state.residual, state.factors = total, rights
+        if not matrices:
+            return CompressedSum(
+                0, True, f"no tensor is a matrix that rank={self.rank} makes {self.min_rate:g} times smaller"
+            )
         sent = sum(each.nbytes for each in (others, *lefts.values(), *rights.values()))
         return CompressedSum(sent * (comm.size > 1))
 

@@ -52,7 +52,7 @@ def compressor(given: Any) -> Compressor:
     if isinstance(given, Compressor):
         return given
     if not isinstance(given, str):
-        what = given.__name__ if isinstance(given, type) else type(given).__name__
+        what = f"the class {given.__name__}: call it" if isinstance(given, type) else type(given).__name__
         raise InvalidType(f'a compressor must be an object or a text, such as "power-sgd(rank=2)", not {what}')
     name, parenthesis, rest = given.strip().partition("(")
     name = name.strip()
@@ -75,7 +75,10 @@ def _arguments(given: str, text: str) -> tuple[list[Any], dict[str, Any]]:
     """Return the arguments in parentheses: numbers, texts, words as texts. The text is parsed, never evaluated."""
     if not text:
         return [], {}
-    wrong = InvalidArgument(f'{given[:100]!r} is not like "power-sgd(rank=2)": a name, and arguments in parentheses')
+    wrong = InvalidArgument(
+        f"{given[:100]!r} cannot be read: give a name, and in parentheses arguments that are numbers or words, such as "
+        '"power-sgd(rank=2)" or "ok-topk(density=0.01, values=int8)"'
+    )
     if len(given) > _MOST_CHARACTERS:
         raise wrong
     try:

@@ -146,7 +146,10 @@ class CompressedSums:
     ) -> Generator[Pending, None, tuple[bool, bool]]:
         """Find out together whether all ranks ask for the same; return whether all of their arrays are finite, and
         whether some rank has a tensor of zeros for which it keeps something."""
-        own = f"{chosen!r} of {len(x)} elements, tensors={request.tensors}, op={request.op!r}, {request.nonfinite=}"
+        own = (
+            f"{chosen!r} of {len(x)} elements, tensors={request.tensors}, op={request.op!r}, "
+            f"nonfinite={request.nonfinite!r}"
+        )
         has_idle = any(
             _is_zero(x[at]) and any(each is not None and each[at].any() for each in (state.residual, state.momentum))
             for at in _places(request.tensors)

@@ -163,7 +163,7 @@ def _checked(size: int, options: SparseOptions) -> _Request:
         raise InvalidArgument(f"x has {size} elements, but places have 32 bits: sum it in parts")
     codec = ElementCodec() if options.codec is None else options.codec
     if not isinstance(codec, ElementCodec):
-        raise InvalidType(f"codec must be an ElementCodec, not {type(codec).__name__}")
+        raise InvalidType(f"codec must be an ElementCodec, as ElementCodec('packed', 'int8'), not {codec!r:.80}")
     if options.state is not None:
         if not isinstance(options.state, ResidualState):
             raise InvalidType(f"state must be a ResidualState, not {type(options.state).__name__}")

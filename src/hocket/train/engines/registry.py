@@ -141,9 +141,10 @@ class EngineChoice:
         if gradients is None:
             return cls(engine, {} if options is None else options)
         if engine != DEFAULT or options:
+            both = f"engine={engine!r}" if engine != DEFAULT else f"engine_options={options!r}"
             raise InvalidArgument(
-                f"give either engine={engine!r} or gradients={gradients!r}: gradients=X is the engine 'compressed' "
-                "with the option compressor=X"
+                f"{both} and gradients={gradients!r} cannot be given together: write engine='compressed', "
+                f"engine_options={{'compressor': {gradients!r}, ...}} to compress with options"
             )
         return cls("compressed", {"compressor": gradients, "nonfinite": "pass" if is_scaled else "raise"})
 
