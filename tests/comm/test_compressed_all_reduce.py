@@ -239,7 +239,7 @@ def test_sums_that_overflow_leave_no_trace(compressor: str, value: float) -> Non
         for _ in range(40 if "ok-topk" in compressor or "dgc" in compressor else 2):
             x = np.ones((8, 8), np.float32)
             found = comm.compressed_all_reduce(x, compressor, state=state, op="avg")
-            assert not found.is_dense
+            assert found.is_dense == (compressor == "power-sgd(rank=2)")  # factors of 8 by 8 are no smaller
         return float(np.abs(x).max())
 
     assert all(np.isfinite(each) and each > 0.5 for each in hk.simulate(program, 2, fabric=FABRIC).results)
@@ -270,6 +270,17 @@ def test_arrays_of_one_step_have_random_numbers_of_their_own() -> None:
     assert hk.simulate(program, 2, ("", ""), fabric=FABRIC).results == [False] * 2
     assert hk.simulate(program, 2, ("bucket 0", "bucket 1"), fabric=FABRIC).results == [False] * 2
     assert hk.simulate(program, 2, ("bucket 0", "bucket 0"), fabric=FABRIC).results == [True] * 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "rank", "is_dense"), [((64, 64), 2, False), ((64, 64), 40, True), ((4096,), 1, True)]
+)
+def test_power_sgd_tells_when_nothing_becomes_smaller(shape: tuple[int, ...], rank: int, is_dense: bool) -> None:
+    def program(comm: hk.Communicator) -> Any:
+        return comm.compressed_all_reduce(np.ones(shape, np.float32), f"power-sgd(rank={rank})")
+
+    for found in hk.simulate(program, 2, fabric=FABRIC).results:
+        assert (found.is_dense, found.nbytes == 0) == (is_dense, is_dense)
 
 
 def test_power_sgd_comes_back_from_zeros() -> None:

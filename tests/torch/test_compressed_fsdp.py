@@ -175,12 +175,16 @@ def wrong(comm: hk.Communicator) -> None:
     with raises(hk.InvalidType, names=("comm", "int")):
         hk.torch.compress_fsdp(model, "cast", comm=3)
     shards = hk.torch.compress_fsdp(model, "cast")
+    with raises(hk.InvalidArgument, names=("compress_fsdp",)):
+        hk.torch.compress_fsdp(model, "qsgd")
     backward(model, comm.rank, 0)
     saved = shards.state_dict()
     for change, error, names in (
         ({"world_size": "2"}, hk.InvalidType, ("world_size", "'2'")),
         ({"world_size": 3}, hk.InvalidArgument, ("3", "2")),
-        ({"version": 9}, hk.InvalidArgument, ("9", "1")),
+        ({"version": 9}, hk.InvalidArgument, ("9", "2")),
+        ({"rank": 1 - comm.rank}, hk.InvalidArgument, ("0", "1")),
+        ({"rank": None}, hk.InvalidType, ("rank", "None")),
         ({"num_steps": -1}, hk.InvalidArgument, ("num_steps", "-1")),
         ({"modules": 3}, hk.InvalidType, ("modules", "int")),
         ({"modules": {"5": torch.ones(3)}}, hk.InvalidArgument, ("'5'",)),

@@ -309,7 +309,7 @@ def test_other_ranks() -> None:
 def saved(rank: int, num_ranks: int, **changes: Any) -> dict[str, Any]:
     residuals = {"0.weight": torch.full((40, 20), float(rank + 1))}
     kept = {"residuals": residuals, "momenta": {}, "factors": {"0.weight": torch.ones(20, 2)}, "num_steps": 3}
-    return {"version": 1, "world_size": num_ranks, "loss_scale": 2.0} | kept | changes
+    return {"version": 2, "world_size": num_ranks, "rank": rank, "loss_scale": 2.0} | kept | changes
 
 
 @pytest.mark.parametrize(("old", "new"), [(1, 1), (2, 1), (4, 2), (3, 2), (2, 5), (1, 8)])
@@ -319,14 +319,26 @@ def test_residuals_for_another_number_of_ranks(old: int, new: int) -> None:
     assert all(each["num_steps"] == 3 and each["factors"]["0.weight"].shape == (20, 2) for each in made)
     mean = sum(each["residuals"]["0.weight"][0, 0] for each in made if each["residuals"]) / new
     assert float(mean) == pytest.approx(sum(range(1, old + 1)) / old)
+    assert [each["rank"] for each in made] == [*range(new)]
+
+
+@pytest.mark.parametrize("new", [1, 2, 3])
+def test_residuals_that_are_not_those_of_one_model(new: int) -> None:
+    of_another = saved(1, 2, residuals={"0.weight": torch.ones(3)})
+    with raises(hk.InvalidArgument, names=("'0.weight'", "(40, 20)", "(3,)")):
+        hk.torch.reshard_residuals([saved(0, 2), of_another], new)
+    with raises(hk.InvalidArgument, names=("0", "1")):
+        hk.torch.reshard_residuals([saved(1, 2), saved(0, 2)], new)
 
 
 @pytest.mark.parametrize(
     ("change", "error", "names"),
     [
-        ({"version": 3}, hk.InvalidArgument, ("3", "1")),
+        ({"version": 3}, hk.InvalidArgument, ("3", "2")),
         ({"world_size": 0}, hk.InvalidArgument, ("world_size", "0")),
         ({"world_size": 7}, hk.InvalidArgument, ("7", "1")),
+        ({"rank": 1}, hk.InvalidArgument, ("rank", "1", "0")),
+        ({"rank": "0"}, hk.InvalidArgument, ("rank", "'0'")),
         ({"loss_scale": 0.0}, hk.InvalidArgument, ("loss_scale", "0.0")),
         ({"loss_scale": float("nan")}, hk.InvalidArgument, ("loss_scale", "nan")),
         ({"residuals": [1]}, hk.InvalidType, ("residuals", "list")),
@@ -344,10 +356,10 @@ def test_residuals_for_another_number_of_ranks(old: int, new: int) -> None:
 def test_wrong_checkpoints(change: dict[str, Any], error: type[Exception], names: tuple[str, ...]) -> None:
     def program(comm: hk.Communicator) -> None:
         state, _ = hk.torch.ok_topk(comm=comm)
-        state.load_state_dict(saved(0, 1), net())
+        state.load_state_dict(saved(0, 1), net_of)
         before = state.state_dict(net_of)
         with raises(error, names=names):
-            state.load_state_dict(saved(0, 1, **change), net_of)
+            state.load_state_dict(saved(0, 1) | change, net_of)
         assert state.state_dict(net_of)["residuals"].keys() == before["residuals"].keys()
 
     net_of = net()
@@ -360,7 +372,7 @@ def test_wrong_checkpoints(change: dict[str, Any], error: type[Exception], names
         ({"density": 0}, hk.InvalidArgument, ("density", "0", "1")),
         ({"density": 1.01}, hk.InvalidArgument, ("density", "1.01")),
         ({"density": "1%"}, hk.InvalidArgument, ("density", "'1%'")),
-        ({"codec": "int8"}, hk.InvalidType, ("codec", "str")),
+        ({"codec": "int8"}, hk.InvalidType, ("codec", "'int8'", "ElementCodec")),
         ({"nonfinite": "skip"}, hk.InvalidArgument, ("nonfinite", "'skip'")),
         ({"dense": False}, hk.InvalidArgument, ("dense", "False")),
         ({"dense_steps": -1}, hk.InvalidArgument, ("dense_steps", "-1")),

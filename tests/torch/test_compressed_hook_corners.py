@@ -14,7 +14,7 @@ import pytest
 import hocket as hk
 
 from ..load import scaled
-from ..naming import raises
+from ..naming import assert_names, raises
 from .test_compressed_hook import batch, net, spawned, wrapped
 
 torch = pytest.importorskip("torch")
@@ -117,6 +117,38 @@ def one_rank_loads(comm: hk.Communicator) -> None:
 
 def test_a_checkpoint_on_one_rank_only() -> None:
     spawned(one_rank_loads, 2)
+
+
+def differ(comm: hk.Communicator) -> None:
+    """The hooks of ranks differ: all are told so at once, by the names of what differs."""
+    for ours, names in (
+        ({"dense_steps": comm.rank}, ("dense_steps=0", "dense_steps=1")),
+        ({"nonfinite": ("raise", "pass")[comm.rank]}, ("'raise'", "'pass'")),
+        ({"compressor": f"qsgd(levels={7 + comm.rank})"}, ("levels=7", "levels=8")),
+    ):
+        with raises(hk.CollectiveMismatch, names=("rank 0", "rank 1", *names)):
+            hk.torch.compressed(**{"compressor": "cast", "comm": comm} | ours)
+
+
+def test_ranks_that_differ() -> None:
+    spawned(differ, 2)
+
+
+def explained(comm: hk.Communicator) -> None:
+    """Why a sum was dense, and that residuals of another model are not saved as those of this one."""
+    state, hook = hk.torch.compressed("power-sgd(rank=2)", dense_steps=1)
+    model = torch.nn.parallel.DistributedDataParallel(net())
+    model.register_comm_hook(state, hook)
+    for step, names in ((0, ("step 1", "dense")), (1, ("compressed",))):
+        model(batch(comm.rank, step)).square().mean().backward()
+        assert_names(state.explain(), *names)
+    with raises(hk.InvalidArgument, names=("model",)):
+        state.state_dict(net())
+    assert state.state_dict(model)["residuals"]
+
+
+def test_what_a_hook_tells() -> None:
+    spawned(explained, 2)
 
 
 def copied(comm: hk.Communicator) -> None:

@@ -104,9 +104,8 @@ class PowerSgd(Compressor):
             x *= scale
         state.residual, state.factors = total, rights
         if not matrices:
-            return CompressedSum(
-                0, True, f"no tensor is a matrix that rank={self.rank} makes {self.min_rate:g} times smaller"
-            )
+            why = f"no tensor is a matrix that factors of rank {self.rank} make {self.min_rate:g} times smaller"
+            return CompressedSum(0, True, why)
         sent = sum(each.nbytes for each in (others, *lefts.values(), *rights.values()))
         return CompressedSum(sent * (comm.size > 1))
 
