@@ -325,7 +325,7 @@ def of_torch(name: str) -> Any:
         ({"k": 1, "x": "integers"}, hk.UnsupportedDtype, ("torch.int32",)),
         ({"k": 1, "x": "double"}, hk.UnsupportedDtype, ("torch.float64",)),
         ({"k": 1, "state": {}}, hk.InvalidType, ("ResidualState", "dict")),
-        ({"k": 1, "codec": "int8"}, hk.InvalidType, ("ElementCodec", "str")),
+        ({"k": 1, "codec": "int8"}, hk.InvalidType, ("ElementCodec", "'int8'")),
         ({"k": 1, "op": "max"}, hk.InvalidArgument, ("op", "'max'", "sum", "avg")),
         ({"k": 1, "nonfinite": "drop"}, hk.InvalidArgument, ("nonfinite", "'drop'", *NONFINITE)),
         ({"k": 1, "dense": True}, hk.InvalidArgument, ("dense", "True", *DENSE)),

@@ -208,21 +208,21 @@ class StepsInOrder:
     Args:
         comm: a communicator of the rank.
         name: name of the thread, if one is needed.
+
+    Attributes:
+        is_idle: whether nothing was started beside the program so far.
     """
 
     def __init__(self, comm: OnClock, name: str) -> None:
         self._comm, self._name = comm, name
         self._background: Background | None = None
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing was started beside the program so far."""
-        return self._background is None
+        self.is_idle = True
 
     def start(self, steps: Steps, timeout_s: float) -> Pending:
         """Begin to run steps beside the program, each wait with a timeout in seconds."""
         if self._background is None:
             self._background = background_of(self._comm, self._name, timeout_s)
+            self.is_idle = False
         return self._background.start(steps, timeout_s)
 
     def run(self, steps: Steps, timeout_s: float) -> None:
