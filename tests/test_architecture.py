@@ -42,6 +42,8 @@ ALLOWED = {
     "mlxtend": {"cli/_train_inputs.py"},
     "dask": {"dask"},
     "distributed": {"dask"},
+    "msgpack": {"dask"},
+    "tornado": {"dask"},
     "duckdb": {"observe"},
     "darshan": {"observe"},
     "ibis": {"observe"},

@@ -8,6 +8,7 @@
 
 #include "bind/communicator.hpp"
 #include "bind/errors.hpp"
+#include "bind/frames.hpp"
 #include "bind/gil.hpp"
 #include "bind/io_events.hpp"
 #include "bind/lanes.hpp"
@@ -61,6 +62,7 @@ NB_MODULE(_native, module) {
   bind_program_events(module);
   bind_io_events(module);
   bind_rollups(module);
+  bind_frames(module);
   bind_lossless(module);
   bind_quantize(module);
   bind_sparse(module);

@@ -87,7 +87,7 @@ __all__ = [
 ]
 
 _PACKAGES = (
-    *("backends", "bench", "clock", "collectives", "keras", "measure", "memory", "observe", "pipeline", "sim"),
+    *("backends", "bench", "clock", "collectives", "dask", "keras", "measure", "memory", "observe", "pipeline", "sim"),
     *("torch", "trace", "train", "tune"),
 )
 

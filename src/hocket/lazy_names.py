@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from hocket.errors import MissingPackage
 
 _EXTRAS = {
+    "dask": "dask",
+    "distributed": "dask",
     "keras": "keras",
     "matplotlib": "plot",
     "mlxtend": "demo",

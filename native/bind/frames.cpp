@@ -1,0 +1,175 @@
+#include "bind/frames.hpp"
+
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+#include <sys/random.h>
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bind/errors.hpp"
+#include "frames/stream.hpp"
+#include "shm/peer_memory.hpp"
+
+namespace hocket {
+
+namespace {
+
+// The memory of received frames, as a writable buffer.
+struct FrameMemory {
+  std::shared_ptr<Block> block;
+};
+
+int get_buffer(PyObject* self, Py_buffer* view, int flags) {
+  const auto* memory = nb::inst_ptr<FrameMemory>(self);
+  return PyBuffer_FillInfo(view, self, memory->block->data(), static_cast<Py_ssize_t>(memory->block->nbytes()), 0,
+                           flags);
+}
+
+PyType_Slot memory_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)}, {0, nullptr}};
+
+nb::object new_reference(PyObject* object) {
+  if (!object) throw nb::python_error();
+  return nb::steal(object);
+}
+
+nb::object view_of(const std::shared_ptr<Block>& block) {
+  const nb::object memory = nb::cast(FrameMemory{block});
+  return new_reference(PyMemoryView_FromObject(memory.ptr()));
+}
+
+nb::object part_of(const nb::object& view, uint64_t begin, uint64_t nbytes) {
+  const nb::object first = nb::int_(begin), last = nb::int_(begin + nbytes);
+  const nb::object slice = new_reference(PySlice_New(first.ptr(), last.ptr(), nullptr));
+  return new_reference(PyObject_GetItem(view.ptr(), slice.ptr()));
+}
+
+// Views of the frames of a message; those that share a block are parts of one view.
+nb::list views_of(const std::vector<ReceivedFrame>& frames) {
+  nb::list views;
+  const Block* shared = nullptr;
+  nb::object whole;
+  for (const ReceivedFrame& each : frames) {
+    if (!each.nbytes) {
+      views.append(
+          new_reference(PyMemoryView_FromObject(new_reference(PyByteArray_FromStringAndSize(nullptr, 0)).ptr())));
+      continue;
+    }
+    if (each.block.get() != shared) {
+      shared = each.block.get();
+      whole = view_of(each.block);
+    }
+    const bool is_all = each.nbytes == each.block->nbytes();
+    views.append(is_all ? whole : part_of(whole, each.offset, each.nbytes));
+  }
+  return views;
+}
+
+SentBytes bytes_of(nb::handle frame) {
+  auto view = std::make_unique<Py_buffer>();
+  if (PyObject_GetBuffer(frame.ptr(), view.get(), PyBUF_SIMPLE) != 0) throw nb::python_error();
+  const auto* data = static_cast<const std::byte*>(view->buf);
+  const auto nbytes = static_cast<uint64_t>(view->len);
+  return {data, nbytes, std::shared_ptr<void>(view.release(), [](void* held) {
+            auto* buffer = static_cast<Py_buffer*>(held);
+            PyBuffer_Release(buffer);
+            delete buffer;
+          })};
+}
+
+// Returns the number of bytes of the message.
+uint64_t send(FrameStream& stream, const nb::list& frames) {
+  std::vector<SentBytes> bytes;
+  bytes.reserve(frames.size());
+  uint64_t nbytes = 0;
+  for (const nb::handle each : frames) {
+    bytes.push_back(bytes_of(each));
+    nbytes += bytes.back().nbytes;
+  }
+  stream.send(std::move(bytes));
+  return nbytes;
+}
+
+bool spin(const FrameStream& stream, int64_t spin_ns) {
+  const nb::gil_scoped_release released;
+  return stream.spin(spin_ns);
+}
+
+// Bytes by which others make sure that they read the memory of this process.
+const std::array<std::byte, 16>& cookie() {
+  static const auto bytes = [] {
+    std::array<std::byte, 16> random;
+    if (getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size()))
+      throw Failure(ErrorCode::resource_exhausted, "the system has no random bytes");
+    return random;
+  }();
+  return bytes;
+}
+
+bool reads_cookie(int pid, uint64_t address, const nb::bytes& expected) {
+  std::array<std::byte, 16> found;
+  if (expected.size() != found.size() || !may_read_memory(pid)) return false;
+  try {
+    return read_memory(pid, address, found.data(), found.size()) &&
+           std::memcmp(found.data(), expected.c_str(), found.size()) == 0;
+  } catch (const Failure&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+void bind_frames(nb::module_& module) {
+  nb::class_<FrameMemory>(module, "FrameMemory", nb::type_slots(memory_slots));
+  nb::class_<LoopWaker>(module, "LoopWaker")
+      .def(nb::init<>())
+      .def("fileno", &LoopWaker::fd)
+      .def("ended", &LoopWaker::ended);
+  nb::class_<FrameStream>(module, "FrameStream")
+      .def(
+          "__init__",
+          [](FrameStream* self, int fd, bool is_local, int lender, bool lends,
+             std::tuple<uint64_t, uint64_t, uint64_t> limits, std::shared_ptr<LoopWaker> waker, uint64_t number) {
+            const auto [large_nbytes, most_nbytes, high_water] = limits;
+            new (self) FrameStream(
+                {fd, is_local, lender, lends, large_nbytes, most_nbytes, high_water, std::move(waker), number});
+          },
+          nb::arg("fd"), nb::arg("is_local"), nb::arg("lender"), nb::arg("lends"), nb::arg("limits"), nb::arg("waker"),
+          nb::arg("number"))
+      .def("send", &send, nb::arg("frames"))
+      .def("flush", &FrameStream::flush)
+      .def("receive", &FrameStream::receive)
+      .def("spin", &spin, nb::arg("spin_ns"))
+      .def("collect", &FrameStream::collect)
+      .def("take",
+           [](FrameStream& self) -> nb::object {
+             const auto frames = self.take();
+             return frames ? nb::object(views_of(*frames)) : nb::none();
+           })
+      .def("pull_all", &FrameStream::pull_all)
+      .def("owes_receipt", &FrameStream::owes_receipt)
+      .def("is_full", &FrameStream::is_full)
+      .def("has_message", &FrameStream::has_message)
+      .def("has_unsent", &FrameStream::has_unsent)
+      .def("waiting_nbytes", &FrameStream::waiting_nbytes)
+      .def("end", &FrameStream::end)
+      .def("counts", [](const FrameStream& self) {
+        const FrameStreamCounts& counts = self.counts();
+        return std::make_tuple(counts.num_sent, counts.nbytes_sent, counts.nbytes_lent, counts.nbytes_shared,
+                               counts.num_received, counts.nbytes_received, counts.nbytes_borrowed,
+                               counts.nbytes_mapped);
+      });
+  module.def("memory_cookie", [] {
+    return nb::make_tuple(reinterpret_cast<uintptr_t>(cookie().data()),
+                          nb::bytes(reinterpret_cast<const char*>(cookie().data()), cookie().size()));
+  });
+  module.def("reads_cookie", &reads_cookie, nb::arg("pid"), nb::arg("address"), nb::arg("expected"));
+}
+
+}  // namespace hocket

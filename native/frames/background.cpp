@@ -1,0 +1,118 @@
+#include "frames/background.hpp"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "core/error.hpp"
+#include "frames/block.hpp"
+
+namespace hocket {
+
+namespace {
+
+// Blocks that nobody has used for so long go back to the system.
+constexpr auto kKept = std::chrono::seconds(5);
+// One thread does not use all of the memory's speed.
+constexpr unsigned kMostThreads = 2;
+
+class BackgroundThreads {
+ public:
+  void run(std::function<void()> work) {
+    {
+      const std::lock_guard lock(mutex_);
+      queue_.push_back(std::move(work));
+      if (!has_begun_) begin();
+      has_begun_ = true;
+    }
+    wakes_.notify_one();
+  }
+
+ private:
+  // Signals are for Python's threads: the new ones inherit a mask of all.
+  void begin() {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const unsigned count = std::clamp(std::thread::hardware_concurrency(), 1u, kMostThreads);
+    for (unsigned i = 0; i < count; ++i) std::thread([this] { serve(); }).detach();
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+  void serve() {
+    pthread_setname_np(pthread_self(), "hocket-frames");
+    for (;;) next()();
+  }
+
+  std::function<void()> next() {
+    std::unique_lock lock(mutex_);
+    while (queue_.empty()) {
+      lock.unlock();
+      const bool has_blocks = BlockPool::mine().trim(std::chrono::steady_clock::now() - kKept);
+      lock.lock();
+      const auto has_work = [this] { return !queue_.empty(); };
+      if (has_blocks)
+        wakes_.wait_for(lock, kKept, has_work);
+      else
+        wakes_.wait(lock, has_work);
+    }
+    std::function<void()> work = std::move(queue_.front());
+    queue_.pop_front();
+    return work;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wakes_;
+  std::deque<std::function<void()>> queue_;
+  bool has_begun_ = false;
+};
+
+// The threads of this process; a forked child has none of its parent's.
+BackgroundThreads& threads_of_this_process() {
+  static std::atomic<BackgroundThreads*> threads{new BackgroundThreads};
+  static const int watched = pthread_atfork(nullptr, nullptr, [] {
+    threads.store(new BackgroundThreads, std::memory_order_relaxed);  // the child has one thread, which sees it
+  });
+  (void)watched;
+  return *threads.load(std::memory_order_relaxed);
+}
+
+}  // namespace
+
+void run_in_background(std::function<void()> work) { threads_of_this_process().run(std::move(work)); }
+
+LoopWaker::LoopWaker() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (fd_ < 0)
+    throw Failure(ErrorCode::resource_exhausted, std::string("cannot create an eventfd: ") + std::strerror(errno));
+}
+
+LoopWaker::~LoopWaker() { close(fd_); }
+
+void LoopWaker::wake(uint64_t stream) {
+  {
+    const std::lock_guard lock(mutex_);
+    ended_.push_back(stream);
+  }
+  eventfd_write(fd_, 1);
+}
+
+std::vector<uint64_t> LoopWaker::ended() {
+  eventfd_t count;
+  eventfd_read(fd_, &count);
+  const std::lock_guard lock(mutex_);
+  return std::exchange(ended_, {});
+}
+
+}  // namespace hocket

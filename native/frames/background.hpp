@@ -1,0 +1,34 @@
+// Work that would keep an event loop from its sockets, in threads of its own.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+namespace hocket {
+
+// Runs work in one of two threads; what is given first begins first. The threads sleep while there is nothing to do.
+// `work` must not throw.
+void run_in_background(std::function<void()> work);
+
+// Wakes one event loop, which watches the file descriptor. Thread-safe.
+class LoopWaker {
+ public:
+  LoopWaker();
+  ~LoopWaker();
+  LoopWaker(const LoopWaker&) = delete;
+  LoopWaker& operator=(const LoopWaker&) = delete;
+
+  int fd() const { return fd_; }
+  void wake(uint64_t stream);
+  // The streams for which something has ended since the last call.
+  std::vector<uint64_t> ended();
+
+ private:
+  int fd_;
+  std::mutex mutex_;
+  std::vector<uint64_t> ended_;
+};
+
+}  // namespace hocket

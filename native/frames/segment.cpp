@@ -1,0 +1,177 @@
+#include "frames/segment.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "core/error.hpp"
+#include "core/units.hpp"
+#include "frames/background.hpp"
+
+namespace hocket {
+
+namespace {
+
+constexpr uint64_t kLeastBytes = 64 << 10;
+// Segments of one connection; and of all of this process.
+constexpr uint64_t kMostBytes = 128 << 20;
+constexpr uint64_t kMostBytesOfProcess = 512 << 20;
+constexpr size_t kMostSegments = 64;
+// Of the segments of a peer.
+constexpr uint64_t kMostPeerBytes = 4 * kMostBytes;
+
+// Relaxed: a limit, which may be passed by what two threads make at the same time.
+std::atomic<uint64_t> g_nbytes{0};
+
+[[noreturn]] void fail(const std::string& what) {
+  throw Failure(ErrorCode::resource_exhausted, what + ": " + std::strerror(errno));
+}
+
+}  // namespace
+
+SegmentMemory::SegmentMemory(int fd, uint64_t nbytes, bool is_own) : is_own_(is_own), fd_(fd), nbytes_(nbytes) {
+  void* data = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (data == MAP_FAILED) {
+    close(fd);
+    fail("cannot map a shared segment");
+  }
+  data_ = static_cast<std::byte*>(data);
+  if (is_own) g_nbytes.fetch_add(nbytes, std::memory_order_relaxed);
+}
+
+SegmentMemory::~SegmentMemory() {
+  munmap(data_, nbytes_);
+  close(fd_);
+  if (is_own_) g_nbytes.fetch_sub(nbytes_, std::memory_order_relaxed);
+}
+
+std::shared_ptr<SegmentMemory> SegmentMemory::make(uint64_t nbytes) {
+  const int fd = memfd_create("hocket-frames", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0) fail("cannot create a shared segment");
+  // The size is sealed: memory that disappears under a reader would end its process.
+  if (ftruncate(fd, static_cast<off_t>(nbytes)) != 0 ||
+      fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0 ||
+      fallocate(fd, 0, 0, static_cast<off_t>(nbytes)) != 0) {
+    const int error = errno;
+    close(fd);
+    errno = error;
+    fail("cannot create a shared segment of " + std::to_string(nbytes) + " bytes");
+  }
+  std::shared_ptr<SegmentMemory> memory(new SegmentMemory(fd, nbytes, true));
+  for (uint64_t at = 0; at < nbytes; at += kPageBytes) memory->data()[at] = std::byte{0};
+  return memory;
+}
+
+std::shared_ptr<SegmentMemory> SegmentMemory::open(int fd, uint64_t nbytes) {
+  struct stat status;
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &status) != 0 || !nbytes ||
+      static_cast<uint64_t>(status.st_size) < nbytes) {
+    close(fd);
+    throw Failure(ErrorCode::aborted, "the peer does not follow the protocol: what it shares is no segment of " +
+                                          std::to_string(nbytes) + " bytes");
+  }
+  return std::shared_ptr<SegmentMemory>(new SegmentMemory(fd, nbytes, false));
+}
+
+OwnSegments::OwnSegments() : made_(std::make_shared<Made>()) {}
+
+std::optional<OwnSegments::Lease> OwnSegments::lease(uint64_t nbytes) {
+  {
+    const std::lock_guard lock(made_->mutex);
+    for (auto& each : made_->segments) segments_.push_back({std::move(each), false, false});
+    made_->segments.clear();
+  }
+  size_t best = segments_.size();
+  for (size_t i = 0; i < segments_.size(); ++i) {
+    const Segment& each = segments_[i];
+    if (each.is_leased || each.memory->nbytes() < nbytes || each.memory->nbytes() / 4 > nbytes) continue;
+    if (best == segments_.size() || each.memory->nbytes() < segments_[best].memory->nbytes()) best = i;
+  }
+  if (best == segments_.size()) {
+    make(std::bit_ceil(std::max(nbytes, kLeastBytes)));
+    return std::nullopt;
+  }
+  Segment& found = segments_[best];
+  found.is_leased = true;
+  const auto news = found.is_told ? nullptr : found.memory;
+  found.is_told = true;
+  return Lease{static_cast<uint32_t>(best), found.memory->data(), news};
+}
+
+void OwnSegments::give_back(uint32_t number) {
+  if (number >= segments_.size() || !segments_[number].is_leased)
+    throw Failure(ErrorCode::aborted,
+                  "the peer does not follow the protocol: it returns a segment that it does not have");
+  segments_[number].is_leased = false;
+}
+
+void OwnSegments::make(uint64_t nbytes) {
+  uint64_t own = nbytes;
+  for (const Segment& each : segments_) own += each.memory->nbytes();
+  {
+    const std::lock_guard lock(made_->mutex);
+    own += made_->being_made;
+    // One at a time: most frames come one after another.
+    if (made_->being_made || own > kMostBytes || segments_.size() >= kMostSegments) return;
+    if (g_nbytes.load(std::memory_order_relaxed) + nbytes > kMostBytesOfProcess) return;
+    made_->being_made = nbytes;
+  }
+  run_in_background([made = made_, nbytes] {
+    std::shared_ptr<SegmentMemory> memory;
+    try {
+      memory = SegmentMemory::make(nbytes);
+    } catch (const std::exception&) {  // no memory is left for segments: frames go the other ways
+    }
+    const std::lock_guard lock(made->mutex);
+    made->being_made = 0;
+    if (memory) made->segments.push_back(std::move(memory));
+  });
+}
+
+PeerSegments::PeerSegments() : returns_(std::make_shared<Returns>()) {}
+
+void PeerSegments::add(uint32_t number, int fd, uint64_t nbytes) {
+  if (mapped_.contains(number) || nbytes > kMostPeerBytes - nbytes_ || mapped_.size() >= 4 * kMostSegments) {
+    close(fd);
+    throw Failure(ErrorCode::aborted, "the peer does not follow the protocol: it shares too many segments");
+  }
+  mapped_.emplace(number, Mapped{SegmentMemory::open(fd, nbytes), false});
+  nbytes_ += nbytes;
+}
+
+std::shared_ptr<Block> PeerSegments::block(uint32_t number, uint64_t nbytes) {
+  const auto found = mapped_.find(number);
+  if (found == mapped_.end() || found->second.is_used || nbytes > found->second.memory->nbytes())
+    throw Failure(ErrorCode::aborted,
+                  "the peer does not follow the protocol: a frame is in a segment that is not free");
+  found->second.is_used = true;
+  return {new Block(found->second.memory->data(), nbytes),
+          [memory = found->second.memory, returns = returns_, number](Block* block) {
+            delete block;
+            const std::lock_guard lock(returns->mutex);
+            returns->numbers.push_back(number);
+            returns->has_any.store(true, std::memory_order_relaxed);
+          }};
+}
+
+std::vector<uint32_t> PeerSegments::to_return() {
+  std::vector<uint32_t> numbers;
+  {
+    const std::lock_guard lock(returns_->mutex);
+    numbers = std::exchange(returns_->numbers, {});
+    returns_->has_any.store(false, std::memory_order_relaxed);
+  }
+  for (const uint32_t each : numbers) mapped_.at(each).is_used = false;
+  return numbers;
+}
+
+}  // namespace hocket

@@ -1,0 +1,111 @@
+// Segments of shared memory between two processes, which the sender makes and lends to one frame at a time.
+//
+// Writing to a fresh segment costs a page fault for every page, more time than sending the bytes through a socket. So
+// segments are made and filled with zeros in the background, while frames go other ways, and are then used again and
+// again. The receiver maps each once.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "frames/block.hpp"
+
+namespace hocket {
+
+// A mapping of a segment.
+class SegmentMemory {
+ public:
+  // Makes a segment; throws Failure.
+  static std::shared_ptr<SegmentMemory> make(uint64_t nbytes);
+  // Maps a segment of another process; throws Failure if the descriptor is not one of nbytes that cannot shrink. Takes
+  // the descriptor.
+  static std::shared_ptr<SegmentMemory> open(int fd, uint64_t nbytes);
+  ~SegmentMemory();
+  SegmentMemory(const SegmentMemory&) = delete;
+  SegmentMemory& operator=(const SegmentMemory&) = delete;
+
+  std::byte* data() const { return data_; }
+  uint64_t nbytes() const { return nbytes_; }
+  int fd() const { return fd_; }
+
+ private:
+  SegmentMemory(int fd, uint64_t nbytes, bool is_own);
+
+  const bool is_own_;  // made by this process, and counted
+  int fd_;
+  std::byte* data_;
+  uint64_t nbytes_;
+};
+
+// The segments that one end has made.
+class OwnSegments {
+ public:
+  struct Lease {
+    uint32_t number;
+    std::byte* data;
+    // Set if the peer does not know the segment yet.
+    std::shared_ptr<SegmentMemory> news;
+  };
+
+  OwnSegments();
+  // A segment for a frame, if one is free; else one is made in the background, unless there are many already.
+  std::optional<Lease> lease(uint64_t nbytes);
+  // The peer has returned a segment; throws Failure if it did not have it.
+  void give_back(uint32_t number);
+
+ private:
+  struct Segment {
+    std::shared_ptr<SegmentMemory> memory;
+    bool is_leased;
+    bool is_told;
+  };
+  // Shared with the threads that make segments.
+  struct Made {
+    std::mutex mutex;
+    std::vector<std::shared_ptr<SegmentMemory>> segments;
+    uint64_t being_made = 0;  // bytes
+  };
+
+  void make(uint64_t nbytes);
+
+  std::vector<Segment> segments_;
+  std::shared_ptr<Made> made_;
+};
+
+// The segments of the peer.
+class PeerSegments {
+ public:
+  PeerSegments();
+  // Maps a new one; throws Failure. Takes the descriptor.
+  void add(uint32_t number, int fd, uint64_t nbytes);
+  // The memory of a frame; throws Failure if there is no such segment, or it has a frame already. The segment is to be
+  // returned with the last reference.
+  std::shared_ptr<Block> block(uint32_t number, uint64_t nbytes);
+  // The segments that can be returned to the peer; each once.
+  std::vector<uint32_t> to_return();
+  bool has_returns() const { return returns_->has_any.load(std::memory_order_relaxed); }
+
+ private:
+  struct Mapped {
+    std::shared_ptr<SegmentMemory> memory;
+    bool is_used;
+  };
+  // Shared with the blocks, which any thread may free.
+  struct Returns {
+    std::mutex mutex;
+    std::vector<uint32_t> numbers;
+    std::atomic<bool> has_any{false};  // relaxed: whoever sees it late returns the segment late
+  };
+
+  std::unordered_map<uint32_t, Mapped> mapped_;
+  uint64_t nbytes_ = 0;
+  std::shared_ptr<Returns> returns_;
+};
+
+}  // namespace hocket

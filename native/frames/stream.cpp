@@ -1,0 +1,293 @@
+#include "frames/stream.hpp"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "core/clock.hpp"
+#include "core/error.hpp"
+#include "frames/wire.hpp"
+
+namespace hocket {
+
+namespace {
+
+// Messages up to this size travel in one piece: a copy is cheaper than a list of parts.
+constexpr uint64_t kJoinedBytes = 16 << 10;
+// Copies up to this size take less time than waking a thread for them would.
+constexpr uint64_t kCopiedAtOnce = 1 << 20;
+constexpr uint64_t kCopiedAmongOthers = 128 << 10;
+// One call reads so many times at most, so that one stream does not keep the loop from others.
+constexpr int kMostReads = 16;
+
+// Copies the header, the descriptors and maybe all frames into one piece of memory.
+SentBytes joined(const RecordHeader& header, const std::vector<FrameDescriptor>& descriptors,
+                 const std::vector<SentBytes>& inside, uint64_t nbytes) {
+  std::shared_ptr<std::byte[]> piece(new std::byte[nbytes]);
+  std::byte* to = piece.get();
+  const auto append = [&](const void* from, uint64_t count) {
+    if (count) std::memcpy(to, from, count);
+    to += count;
+  };
+  append(&header, sizeof(header));
+  append(descriptors.data(), descriptors.size() * sizeof(FrameDescriptor));
+  for (const SentBytes& each : inside) append(each.data, each.nbytes);
+  const std::byte* data = piece.get();
+  return {data, nbytes, std::shared_ptr<void>(piece, piece.get())};
+}
+
+SentBytes header_of_segment(uint32_t number, const std::shared_ptr<SegmentMemory>& memory) {
+  const RecordHeader header{RecordKind::segment, {}, number, memory->nbytes()};
+  SentBytes bytes = joined(header, {}, {}, sizeof(header));
+  bytes.fd = memory->fd();
+  return bytes;
+}
+
+}  // namespace
+
+FrameStream::FrameStream(FrameStreamOptions options)
+    : options_(std::move(options)),
+      incoming_(options_.fd, options_.lender, options_.most_nbytes, options_.is_local),
+      outgoing_(options_.fd) {}
+
+void FrameStream::send(std::vector<SentBytes> frames) {
+  std::vector<FrameDescriptor> descriptors;
+  descriptors.reserve(frames.size());
+  std::vector<SentBytes> inside, news;
+  std::vector<CopyPiece> pieces;
+  Prepared message{{}, nullptr, {}, 0};
+  Lent lent{{}, 0};
+  uint64_t nbytes = frames.size() * sizeof(FrameDescriptor), total = 0, shared = 0;
+  for (SentBytes& each : frames) {
+    total += each.nbytes;
+    const bool is_large = each.nbytes && each.nbytes >= options_.large_nbytes;
+    const auto address = reinterpret_cast<uintptr_t>(each.data);
+    const auto lease = is_large && options_.is_local ? segments_.lease(each.nbytes) : std::nullopt;
+    if (lease) {
+      if (lease->news) news.push_back(header_of_segment(lease->number, lease->news));
+      descriptors.push_back({each.nbytes, 0, FramePlace::segment, lease->number});
+      pieces.push_back({address, lease->data, each.nbytes});
+      shared += each.nbytes;
+      message.sources.push_back(std::move(each));
+    } else if (is_large && options_.lends) {
+      descriptors.push_back({each.nbytes, address, FramePlace::lent, 0});
+      lent.nbytes += each.nbytes;
+      lent.frames.push_back(std::move(each));
+    } else {
+      descriptors.push_back({each.nbytes, 0, FramePlace::stream, 0});
+      nbytes += each.nbytes;
+      inside.push_back(std::move(each));
+    }
+  }
+  const RecordHeader header{RecordKind::message, {}, static_cast<uint32_t>(frames.size()), nbytes};
+  const uint64_t in_stream = sizeof(header) + nbytes;
+  message.parts = std::move(news);
+  if (in_stream <= kJoinedBytes) {
+    message.parts.push_back(joined(header, descriptors, inside, in_stream));
+  } else {
+    const uint64_t head = sizeof(header) + descriptors.size() * sizeof(FrameDescriptor);
+    message.parts.push_back(joined(header, descriptors, {}, head));
+    for (SentBytes& each : inside) message.parts.push_back(std::move(each));
+  }
+  ++counts_.num_sent;
+  counts_.nbytes_sent += total;
+  counts_.nbytes_lent += lent.nbytes;
+  counts_.nbytes_shared += shared;
+  lent.nbytes += shared;
+  if (lent.nbytes) {
+    lent_now_ += lent.nbytes;
+    ++num_lent_;
+    lent_.push_back(std::move(lent));
+  }
+  if (shared) {
+    message.copy = std::make_shared<FrameCopy>(0, std::move(pieces));
+    if (shared <= kCopiedAtOnce)
+      message.copy->run();
+    else
+      FrameCopy::begin(message.copy, [waker = options_.waker, number = options_.number] { waker->wake(number); });
+  }
+  for (const SentBytes& each : message.parts) message.nbytes += each.nbytes;
+  message.nbytes += shared;
+  prepared_nbytes_ += message.nbytes;
+  prepared_.push_back(std::move(message));
+  send_prepared();
+}
+
+// Sends the messages that are ready, in their order.
+void FrameStream::send_prepared() {
+  while (!prepared_.empty() && (!prepared_.front().copy || prepared_.front().copy->has_ended())) {
+    Prepared& message = prepared_.front();
+    prepared_nbytes_ -= message.nbytes;
+    for (SentBytes& each : message.parts) outgoing_.add(std::move(each));
+    prepared_.pop_front();
+  }
+  add_receipt();
+  outgoing_.flush();
+}
+
+bool FrameStream::spin(int64_t spin_ns) const {
+  const int64_t begin_ns = now_ns();
+  std::byte byte;
+  do {
+    if (recv(options_.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || (errno != EAGAIN && errno != EINTR)) return true;
+  } while (now_ns() - begin_ns < spin_ns);
+  return false;
+}
+
+bool FrameStream::receive() {
+  bool is_open = true;
+  for (int i = 0; i < kMostReads && records_.empty(); ++i) {  // the loop calls again if there is more
+    const IncomingRecords::State state = incoming_.read(records_);
+    is_open = state != IncomingRecords::State::ended;
+    if (state != IncomingRecords::State::open) break;
+  }
+  for (ReceivedRecord& each : records_) {
+    if (each.header.kind == RecordKind::taken) {
+      take_receipt(each.header.nbytes);
+      continue;
+    }
+    if (each.header.kind == RecordKind::returned) {
+      segments_.give_back(each.header.number);
+      continue;
+    }
+    ++counts_.num_received;
+    counts_.nbytes_borrowed += each.lent_nbytes;
+    counts_.nbytes_mapped += each.shared_nbytes;
+    for (const ReceivedFrame& frame : each.frames) counts_.nbytes_received += frame.nbytes;
+    const bool is_whole = each.outside_nbytes() == 0;
+    unread_ += each.header.nbytes;
+    arrived_.push_back({std::move(each), nullptr, is_whole});
+  }
+  records_.clear();
+  pull_next();
+  return is_open;
+}
+
+// The peer has copied all messages with lent frames up to a number.
+void FrameStream::take_receipt(uint64_t count) {
+  if (count < num_returned_ || count > num_lent_)
+    throw Failure(ErrorCode::aborted, "the peer does not follow the protocol: a receipt is for " +
+                                          std::to_string(count) + " messages of " + std::to_string(num_lent_));
+  for (; num_returned_ < count; ++num_returned_) {
+    lent_now_ -= lent_.front().nbytes;
+    lent_.pop_front();
+  }
+}
+
+void FrameStream::collect() {
+  if (!prepared_.empty()) send_prepared();
+  count_whole();
+  pull_next();
+}
+
+std::optional<std::vector<ReceivedFrame>> FrameStream::take() {
+  if (!has_message()) return std::nullopt;
+  ahead_ -= arrived_.front().record.outside_nbytes();
+  unread_ -= arrived_.front().record.header.nbytes;
+  std::vector<ReceivedFrame> frames = std::move(arrived_.front().record.frames);
+  arrived_.pop_front();
+  --next_pull_;
+  --num_whole_;
+  pull_next();
+  return frames;
+}
+
+void FrameStream::pull_all() {
+  pulls_all_ = true;
+  pull_next();
+}
+
+// Takes over the frames of the messages that have come, as far as the reader is not too far behind.
+void FrameStream::pull_next() {
+  for (; next_pull_ < arrived_.size(); ++next_pull_) {
+    Arrived& message = arrived_[next_pull_];
+    if (message.is_whole) continue;
+    if (ahead_ && ahead_ + message.record.outside_nbytes() > options_.high_water && !pulls_all_) break;
+    begin_pull(message);
+  }
+  if (next_pull_ == arrived_.size()) pulls_all_ = false;
+  count_whole();
+}
+
+// Takes note of the copies that have ended, in the order of the messages.
+void FrameStream::count_whole() {
+  for (; num_whole_ < next_pull_; ++num_whole_) {
+    Arrived& message = arrived_[num_whole_];
+    if (message.is_whole) continue;
+    if (!message.copy->has_ended()) return;
+    end_pull(message);
+  }
+}
+
+void FrameStream::begin_pull(Arrived& message) {
+  std::vector<CopyPiece> pieces;
+  for (const ReceivedFrame& each : message.record.frames)
+    if (each.address) pieces.push_back({each.address, each.block->data() + each.offset, each.nbytes});
+  message.copy = std::make_shared<FrameCopy>(options_.lender, std::move(pieces));
+  ahead_ += message.record.outside_nbytes();
+  // If others wait, the reader has something to do while threads copy.
+  const uint64_t at_once = arrived_.size() > 1 ? kCopiedAmongOthers : kCopiedAtOnce;
+  if (message.record.lent_nbytes <= at_once) {
+    message.copy->run();
+    return;
+  }
+  // The blocks live as long as the copy, also if this stream does not.
+  std::vector<std::shared_ptr<Block>> blocks;
+  for (const ReceivedFrame& each : message.record.frames)
+    if (each.address) blocks.push_back(each.block);
+  FrameCopy::begin(message.copy, [blocks = std::move(blocks), waker = options_.waker, number = options_.number] {
+    waker->wake(number);
+  });
+}
+
+void FrameStream::end_pull(Arrived& message) {
+  if (message.record.lent_nbytes) {
+    const std::string error = message.copy->error();
+    if (is_closed_by_peer()) throw Failure(ErrorCode::peer_failure, "the peer has closed the stream");
+    if (!error.empty()) throw Failure(ErrorCode::peer_failure, error);
+  }
+  message.copy = nullptr;
+  message.is_whole = true;
+  ++num_taken_;
+}
+
+void FrameStream::flush() {
+  add_receipt();
+  outgoing_.flush();
+}
+
+void FrameStream::add_receipt() {
+  if (num_taken_ > num_told_) {
+    num_told_ = num_taken_;
+    const RecordHeader receipt{RecordKind::taken, {}, 0, num_taken_};
+    outgoing_.add(joined(receipt, {}, {}, sizeof(receipt)));
+  }
+  if (!incoming_.segments().has_returns()) return;
+  for (const uint32_t each : incoming_.segments().to_return()) {
+    const RecordHeader receipt{RecordKind::returned, {}, each, 0};
+    outgoing_.add(joined(receipt, {}, {}, sizeof(receipt)));
+  }
+}
+
+void FrameStream::end() {
+  // Their sources belong to others, who may change or free them after this. A copy takes milliseconds.
+  for (const Prepared& each : prepared_)
+    while (each.copy && !each.copy->has_ended()) std::this_thread::yield();
+  prepared_.clear();
+  prepared_nbytes_ = 0;
+  lent_.clear();
+  lent_now_ = 0;
+  outgoing_.clear();
+}
+
+bool FrameStream::is_closed_by_peer() const {
+  pollfd state{options_.fd, POLLRDHUP, 0};
+  return poll(&state, 1, 0) > 0 && (state.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+}  // namespace hocket

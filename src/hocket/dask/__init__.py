@@ -1,0 +1,17 @@
+"""Dask over shared memory: a communication protocol of `dask.distributed`.
+
+Names are loaded at their first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hocket.lazy_names import lazy
+
+if TYPE_CHECKING:
+    from hocket.dask.backend import HocketBackend, MPIBackend
+
+__all__ = ["HocketBackend", "MPIBackend"]
+
+__getattr__ = lazy(__name__)

@@ -1,0 +1,68 @@
+"""What Dask's configuration says about connections."""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+import dask
+from dask.utils import parse_bytes, parse_timedelta
+
+from hocket.dask.moving import OpenConnection
+from hocket.dask.stream import MessageStream, StreamOptions
+
+logger = logging.getLogger(__name__)
+_DEFAULTS = {"large": "64 KiB", "high-water": "64 MiB", "spin": "0 us"}
+
+
+def new_stream(connection: OpenConnection) -> MessageStream:
+    """Return a stream for the messages of a connection; closes its socket if that fails."""
+    try:
+        return MessageStream(connection.sock, _options_of(connection))
+    except BaseException:
+        connection.sock.close()
+        raise
+
+
+def _options_of(connection: OpenConnection) -> StreamOptions:
+    is_local = connection.sock.family == socket.AF_UNIX
+    if not is_local:
+        set_tcp_options(connection.sock)
+    return StreamOptions(
+        is_local=is_local,
+        lender=connection.peer_pid if connection.borrows else 0,
+        lends=connection.lends,
+        large_nbytes=max(parse_bytes(_option("large")), 1),
+        high_water=parse_bytes(_option("high-water")),
+        spin_s=parse_timedelta(_option("spin"), default="us") if connection.peer_pid else 0.0,
+        timeout_s=_seconds("distributed.comm.timeouts.tcp"),
+    )
+
+
+def connect_timeout_s() -> float:
+    """Return how long a new connection may take (`distributed.comm.timeouts.connect`)."""
+    return _seconds("distributed.comm.timeouts.connect")
+
+
+def _seconds(name: str) -> float:
+    return float(parse_timedelta(dask.config.get(name), default="seconds"))
+
+
+def _option(name: str) -> str:
+    return str(dask.config.get(f"distributed.comm.hocket.{name}", _DEFAULTS[name]))
+
+
+def set_tcp_options(sock: socket.socket) -> None:
+    """Let the kernel find out that a host is gone, after `distributed.comm.timeouts.tcp`."""
+    timeout_s = int(_seconds("distributed.comm.timeouts.tcp"))
+    num_probes = 10
+    idle_s = max(2, timeout_s // 4)
+    interval_s = max(1, (timeout_s - idle_s) // num_probes)
+    for level, name, value in (
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, num_probes),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(idle_s, timeout_s - interval_s * num_probes)),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval_s),
+        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_s * 1000),
+    ):
+        sock.setsockopt(level, name, value)

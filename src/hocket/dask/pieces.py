@@ -1,0 +1,67 @@
+"""What two hocket processes tell each other between the greeting and the first message: small objects of JSON."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import asdict, dataclass
+from typing import TypeVar
+
+from distributed.comm.core import CommClosedError
+
+from hocket.dask.raw_socket import RawSocket
+from hocket.typed_json import record_from
+
+_LENGTH = struct.Struct("<I")
+_MOST_NBYTES = 4096
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Move:
+    """Whether the connection goes on over the local socket."""
+
+    is_local: bool
+
+
+@dataclass(frozen=True)
+class Cookie:
+    """Bytes in an end's memory, by which the other end can be sure that it reads the right process.
+
+    Args:
+        token: of the connection that moves to the local socket; "" from the end that accepts.
+        address: of the bytes.
+        digits: these bytes, in hexadecimal digits.
+    """
+
+    token: str
+    address: int
+    digits: str
+
+
+@dataclass(frozen=True)
+class MemoryAccess:
+    """Whether an end can read the other one's memory."""
+
+    reads: bool
+
+
+async def tell_piece(sock: RawSocket, piece: Move | Cookie | MemoryAccess) -> None:
+    """Send a piece."""
+    body = json.dumps(asdict(piece)).encode()
+    await sock.send(_LENGTH.pack(len(body)) + body)
+
+
+async def hear_piece(sock: RawSocket, kind: type[_T]) -> _T:
+    """Receive a piece.
+
+    Raises:
+        CommClosedError: what comes is no such piece, or the connection is closed.
+    """
+    (nbytes,) = _LENGTH.unpack(await sock.receive(_LENGTH.size))
+    if nbytes > _MOST_NBYTES:
+        raise CommClosedError(f"the peer announces {nbytes} bytes where at most {_MOST_NBYTES} are allowed")
+    try:
+        return record_from(kind, json.loads(await sock.receive(nbytes)))
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise CommClosedError(f"the peer does not follow the protocol: {error}") from None

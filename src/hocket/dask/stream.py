@@ -1,0 +1,320 @@
+"""Messages over a socket that an event loop watches."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import socket
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+from distributed.comm.core import CommClosedError
+from distributed.system import MEMORY_LIMIT
+from distributed.utils import ensure_memoryview
+
+from hocket._native import FrameStream, LoopWaker
+from hocket.dask.arrival import Arrival
+from hocket.errors import HocketError
+
+logger = logging.getLogger(__name__)
+_RECEIPT_S = 0.001
+"""A receipt waits so long for a message with which it can travel: most messages are answered at once."""
+NEVER = (1 << 64) - 1
+"""As a number of bytes: no frame is so large."""
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """How messages travel.
+
+    Args:
+        is_local: whether it is a local socket, over which memory can be shared.
+        lender: the peer's process, whose memory may be read; 0: it may not.
+        lends: whether the peer may read this process's memory.
+        large_nbytes: frames of this size do not go through the socket, if there is another way.
+        high_water: a writer waits while so many bytes wait for the peer.
+        spin_s: a reader looks for so long without sleeping.
+        timeout_s: a writer waits at most so long.
+    """
+
+    is_local: bool = False
+    lender: int = 0
+    lends: bool = False
+    large_nbytes: int = 64 << 10
+    high_water: int = 64 << 20
+    spin_s: float = 0.0
+    timeout_s: float = 30.0
+
+
+class _LoopStreams:
+    """The streams of one event loop whose copies end in another thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.waker = LoopWaker()
+        self._streams: dict[int, MessageStream] = {}
+        self._loop = weakref.ref(loop)
+
+    def add(self, number: int, stream: MessageStream) -> None:
+        if not self._streams:
+            stream.loop.add_reader(self.waker.fileno(), self._collect)
+        self._streams[number] = stream
+
+    def remove(self, number: int) -> None:
+        loop = self._loop()
+        if self._streams.pop(number, None) is not None and not self._streams and loop and not loop.is_closed():
+            loop.remove_reader(self.waker.fileno())
+
+    def _collect(self) -> None:
+        for number in self.waker.ended():
+            if number in self._streams:
+                self._streams[number].collect()
+
+
+_of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopStreams] = weakref.WeakKeyDictionary()
+_numbers = itertools.count()
+
+
+class MessageStream:
+    """One end of a connection. All methods are called in the thread of its event loop.
+
+    Args:
+        sock: connected and non-blocking; the stream owns it.
+        options: how messages travel.
+    """
+
+    def __init__(self, sock: socket.socket, options: StreamOptions) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.options = options
+        self._sock: socket.socket | None = sock
+        self._number = next(_numbers)
+        self._streams = _of_loops.setdefault(self.loop, _LoopStreams(self.loop))
+        self._frames = FrameStream(
+            sock.fileno(),
+            options.is_local,
+            options.lender,
+            options.lends,
+            (options.large_nbytes, MEMORY_LIMIT, options.high_water),
+            self._streams.waker,
+            self._number,
+        )
+        self._spin_ns = round(1e9 * options.spin_s)
+        self._why = ""
+        self._reader: Arrival | None = None
+        self._writer: asyncio.Future[None] | None = None
+        self._receipt: asyncio.TimerHandle | None = None
+        self._is_sending, self._is_reading = False, True
+        self._is_late = False
+        if options.is_local:
+            self._streams.add(self._number, self)
+        self.loop.add_reader(sock.fileno(), self._on_readable)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing more comes, and nothing can be sent."""
+        return self._sock is None and not self._frames.has_message()
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Messages and bytes sent, bytes of these that were lent, and in shared memory; and the same received."""
+        counts: tuple[int, ...] = self._frames.counts()
+        return counts
+
+    @property
+    def waiting_nbytes(self) -> int:
+        """Bytes that wait for the peer."""
+        nbytes: int = self._frames.waiting_nbytes()
+        return nbytes
+
+    async def read(self) -> list[memoryview]:
+        """Return the frames of the next message; each is writable.
+
+        Raises:
+            CommClosedError: the connection is closed.
+        """
+        while True:
+            frames = self._take()
+            if frames is not None:
+                return frames
+            if self._sock is None:
+                raise CommClosedError(self._why)
+            if self._spin_ns and self._frames.spin(self._spin_ns):
+                self._on_readable()
+                continue
+            self._reader = Arrival(self.loop)
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+
+    async def write(self, frames: list[Any]) -> int:
+        """Send a message, and return the number of its bytes; its frames must not change until the peer has them.
+
+        It waits while many bytes of earlier messages wait for the peer.
+
+        Raises:
+            CommClosedError: the connection is closed.
+        """
+        if self._sock is not None and self.waiting_nbytes > self.options.high_water:
+            await self._until(self.options.high_water)
+        if self._sock is None:
+            raise CommClosedError(self._why)
+        try:
+            try:
+                nbytes: int = self._frames.send(frames)
+            except BufferError:  # the bytes of a frame do not lie one after another
+                nbytes = self._frames.send([ensure_memoryview(each) for each in frames])
+            self._watch_writable()
+            return nbytes
+        except HocketError as error:
+            self._end(str(error))
+            raise CommClosedError(self._why) from None
+
+    async def close(self) -> None:
+        """Close the connection, once the peer has what was sent."""
+        if self._sock is not None and self.waiting_nbytes:
+            await self._until(0)
+        self.abort()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self._end("the connection was closed on this end")
+
+    def abandon(self) -> None:
+        """Close the connection at once, from any thread."""
+        try:
+            self.loop.call_soon_threadsafe(self.abort)
+        except RuntimeError:  # the loop is closed
+            self._end("nobody has closed the connection")
+
+    def collect(self) -> None:
+        """Go on after a copy in another thread has ended."""
+        if self._sock is None:
+            return
+        try:
+            self._frames.collect()
+            self._after()
+        except HocketError as error:
+            self._end(str(error))
+        self._tell()
+
+    def _take(self) -> list[memoryview] | None:
+        try:
+            frames: list[memoryview] | None = self._frames.take()
+            self._after()
+        except HocketError as error:
+            self._end(str(error))
+            return None
+        return frames
+
+    async def _until(self, nbytes: int) -> None:
+        """Wait until no more bytes than these wait for the peer; not longer than the timeout."""
+        try:
+            async with asyncio.timeout(self.options.timeout_s):
+                while self._sock is not None and self.waiting_nbytes > nbytes:
+                    self._writer = self.loop.create_future()
+                    self._frames.pull_all()  # the peer may wait for this end
+                    self._after()
+                    await self._writer
+        except TimeoutError:
+            if not self._is_late:
+                logger.warning(
+                    "%d bytes have waited for the peer for %g s: it does not read",
+                    self.waiting_nbytes,
+                    self.options.timeout_s,
+                )
+            self._is_late = True
+        except HocketError as error:
+            self._end(str(error))
+        finally:
+            self._writer = None
+
+    def _on_readable(self) -> None:
+        if self._sock is None:
+            return
+        try:
+            is_open = self._frames.receive()
+            self._after()
+        except HocketError as error:
+            self._end(str(error))
+            return
+        if not is_open:
+            self._end("the peer has closed the connection")
+        self._tell()
+
+    def _tell(self) -> None:
+        """Wake those who wait for what may have come."""
+        if self._reader is not None and self._frames.has_message():
+            self._reader.come()
+        if self._writer is not None and not self._writer.done():
+            self._writer.set_result(None)
+
+    def _after(self) -> None:
+        """See to it that what is left is sent: bytes that the socket did not take, and receipts for the peer."""
+        if self._frames.owes_receipt() and self._receipt is None and self._sock is not None:
+            self._receipt = self.loop.call_later(_RECEIPT_S, self._send_receipt)
+        self._watch_writable()
+        self._watch_readable()
+
+    def _send_receipt(self) -> None:
+        self._receipt = None
+        if self._sock is None:
+            return
+        try:
+            self._frames.flush()
+            self._watch_writable()
+        except HocketError as error:
+            self._end(str(error))
+
+    def _watch_writable(self) -> None:
+        if self._frames.has_unsent() == self._is_sending or self._sock is None:
+            return
+        self._is_sending = not self._is_sending
+        if self._is_sending:
+            self.loop.add_writer(self._sock.fileno(), self._on_writable)
+        else:
+            self.loop.remove_writer(self._sock.fileno())
+
+    def _watch_readable(self) -> None:
+        """Read while the reader is not too far behind; and while a writer waits for the peer, which may wait, too."""
+        if self._sock is None or self._is_reading != (self._frames.is_full() and self._writer is None):
+            return
+        self._is_reading = not self._is_reading
+        if self._is_reading:
+            self.loop.add_reader(self._sock.fileno(), self._on_readable)
+        else:
+            self.loop.remove_reader(self._sock.fileno())
+
+    def _on_writable(self) -> None:
+        try:
+            self._frames.flush()
+            self._watch_writable()
+        except HocketError as error:
+            self._end(str(error))
+            return
+        self._tell()
+
+    def _end(self, why: str) -> None:
+        sock, self._sock = self._sock, None
+        if sock is None:
+            return
+        self._why = why
+        self._streams.remove(self._number)
+        if not self.loop.is_closed():
+            self.loop.remove_reader(sock.fileno())
+            if self._is_sending:
+                self.loop.remove_writer(sock.fileno())
+        # Before anything is freed that was lent: the peer believes no copy that ends after this.
+        try:
+            sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        sock.close()
+        self._frames.end()
+        if self._receipt is not None:
+            self._receipt.cancel()
+        if self._writer is not None and not self._writer.done():
+            self._writer.set_result(None)
+        if self._reader is not None:
+            self._reader.come()
