@@ -6,7 +6,7 @@ NATIVE_SOURCES := CMakeLists.txt pyproject.toml $(shell find native -name '*.[ch
 
 PART ?= 1/1
 
-.PHONY: install page demo test test-full test-loaded test-thread test-native test-system test-gpu test-mutations test-coverage docs lint format bench soak wheel check-aarch64 clean
+.PHONY: install page demo test test-full test-loaded test-thread test-native test-system test-gpu test-dask test-mutations test-coverage docs lint format bench soak wheel check-aarch64 clean
 .DEFAULT_GOAL := install
 
 install: $(VENV)/.native
@@ -65,6 +65,11 @@ test-system: install page
 # What needs an NVIDIA GPU; with the torch that is there, CuPy, Numba and JAX.
 test-gpu: install
 	$(BIN)/python -m pytest tests/gpu --tier full
+
+# The test suite of dask.distributed over hocket's protocol, and over its own TCP; in pieces: PART=1/8. Needs GitHub, or
+# DISTRIBUTED_SOURCE.
+test-dask: install
+	$(BIN)/python tools/dask_suite.py --part "$(PART)"
 
 # Whether the tests see 43 small bugs, put in one after the other; ONLY=id: that one; AGAIN=1: those caught before, too.
 test-mutations: install

@@ -1,6 +1,5 @@
 #include "bind/frames.hpp"
 
-#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 #include <sys/random.h>
@@ -20,6 +19,11 @@
 namespace hocket {
 
 namespace {
+
+// Python's hold on a waker. Background threads have the waker itself: they must never need Python's lock.
+struct WakerHandle {
+  std::shared_ptr<LoopWaker> waker = std::make_shared<LoopWaker>();
+};
 
 // The memory of received frames, as a writable buffer.
 struct FrameMemory {
@@ -96,6 +100,14 @@ uint64_t send(FrameStream& stream, const nb::list& frames) {
   return nbytes;
 }
 
+void end(FrameStream& stream) {
+  {
+    const nb::gil_scoped_release released;
+    stream.wait_for_copies();
+  }
+  stream.end();
+}
+
 bool spin(const FrameStream& stream, int64_t spin_ns) {
   const nb::gil_scoped_release released;
   return stream.spin(spin_ns);
@@ -127,18 +139,18 @@ bool reads_cookie(int pid, uint64_t address, const nb::bytes& expected) {
 
 void bind_frames(nb::module_& module) {
   nb::class_<FrameMemory>(module, "FrameMemory", nb::type_slots(memory_slots));
-  nb::class_<LoopWaker>(module, "LoopWaker")
+  nb::class_<WakerHandle>(module, "LoopWaker")
       .def(nb::init<>())
-      .def("fileno", &LoopWaker::fd)
-      .def("ended", &LoopWaker::ended);
+      .def("fileno", [](const WakerHandle& self) { return self.waker->fd(); })
+      .def("ended", [](const WakerHandle& self) { return self.waker->ended(); });
   nb::class_<FrameStream>(module, "FrameStream")
       .def(
           "__init__",
           [](FrameStream* self, int fd, bool is_local, int lender, bool lends,
-             std::tuple<uint64_t, uint64_t, uint64_t> limits, std::shared_ptr<LoopWaker> waker, uint64_t number) {
+             std::tuple<uint64_t, uint64_t, uint64_t> limits, const WakerHandle& waker, uint64_t number) {
             const auto [large_nbytes, most_nbytes, high_water] = limits;
-            new (self) FrameStream(
-                {fd, is_local, lender, lends, large_nbytes, most_nbytes, high_water, std::move(waker), number});
+            new (self)
+                FrameStream({fd, is_local, lender, lends, large_nbytes, most_nbytes, high_water, waker.waker, number});
           },
           nb::arg("fd"), nb::arg("is_local"), nb::arg("lender"), nb::arg("lends"), nb::arg("limits"), nb::arg("waker"),
           nb::arg("number"))
@@ -158,7 +170,7 @@ void bind_frames(nb::module_& module) {
       .def("has_message", &FrameStream::has_message)
       .def("has_unsent", &FrameStream::has_unsent)
       .def("waiting_nbytes", &FrameStream::waiting_nbytes)
-      .def("end", &FrameStream::end)
+      .def("end", &end)
       .def("counts", [](const FrameStream& self) {
         const FrameStreamCounts& counts = self.counts();
         return std::make_tuple(counts.num_sent, counts.nbytes_sent, counts.nbytes_lent, counts.nbytes_shared,

@@ -12,7 +12,10 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <mutex>
+#include <new>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -28,27 +31,44 @@ constexpr auto kKept = std::chrono::seconds(5);
 // One thread does not use all of the memory's speed.
 constexpr unsigned kMostThreads = 2;
 
+// Blocks all signals of this thread, and so of those that it starts: signals are for Python's threads.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
 class BackgroundThreads {
  public:
-  void run(std::function<void()> work) {
+  // False if there is no thread for it.
+  bool run(const std::function<void()>& work) {
     {
       const std::lock_guard lock(mutex_);
-      queue_.push_back(std::move(work));
-      if (!has_begun_) begin();
-      has_begun_ = true;
+      if (!num_threads_) begin();
+      if (!num_threads_) return false;
+      queue_.push_back(work);
     }
     wakes_.notify_one();
+    return true;
   }
 
  private:
-  // Signals are for Python's threads: the new ones inherit a mask of all.
   void begin() {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const unsigned count = std::clamp(std::thread::hardware_concurrency(), 1u, kMostThreads);
-    for (unsigned i = 0; i < count; ++i) std::thread([this] { serve(); }).detach();
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    const SignalsBlocked blocked;
+    const unsigned wanted = std::clamp(std::thread::hardware_concurrency(), 1u, kMostThreads);
+    try {
+      for (; num_threads_ < wanted; ++num_threads_) std::thread([this] { serve(); }).detach();
+    } catch (const std::system_error&) {  // the system allows no more threads
+    }
   }
 
   void serve() {
@@ -58,11 +78,11 @@ class BackgroundThreads {
 
   std::function<void()> next() {
     std::unique_lock lock(mutex_);
+    const auto has_work = [this] { return !queue_.empty(); };
     while (queue_.empty()) {
       lock.unlock();
       const bool has_blocks = BlockPool::mine().trim(std::chrono::steady_clock::now() - kKept);
       lock.lock();
-      const auto has_work = [this] { return !queue_.empty(); };
       if (has_blocks)
         wakes_.wait_for(lock, kKept, has_work);
       else
@@ -76,7 +96,7 @@ class BackgroundThreads {
   std::mutex mutex_;
   std::condition_variable wakes_;
   std::deque<std::function<void()>> queue_;
-  bool has_begun_ = false;
+  unsigned num_threads_ = 0;
 };
 
 // The threads of this process; a forked child has none of its parent's.
@@ -91,7 +111,14 @@ BackgroundThreads& threads_of_this_process() {
 
 }  // namespace
 
-void run_in_background(std::function<void()> work) { threads_of_this_process().run(std::move(work)); }
+void run_in_background(const std::function<void()>& work) {
+  bool is_queued = false;
+  try {
+    is_queued = threads_of_this_process().run(work);
+  } catch (const std::bad_alloc&) {
+  }
+  if (!is_queued) work();
+}
 
 LoopWaker::LoopWaker() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (fd_ < 0)

@@ -9,8 +9,8 @@
 namespace hocket {
 
 // Runs work in one of two threads; what is given first begins first. The threads sleep while there is nothing to do.
-// `work` must not throw.
-void run_in_background(std::function<void()> work);
+// Where the system has no thread or no memory for it, the work is done before this returns. `work` must not throw.
+void run_in_background(const std::function<void()>& work);
 
 // Wakes one event loop, which watches the file descriptor. Thread-safe.
 class LoopWaker {

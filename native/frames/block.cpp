@@ -1,14 +1,17 @@
 #include "frames/block.hpp"
 
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "core/units.hpp"
+#include "frames/background.hpp"
 
 namespace hocket {
 
@@ -34,6 +37,15 @@ std::byte* map(uint64_t nbytes) {
 BlockPool& BlockPool::mine() {
   static auto* const pool = new BlockPool;  // NOLINT: blocks outlive static objects
   return *pool;
+}
+
+// A child that is forked while another thread has the lock would never get it.
+BlockPool::BlockPool() {
+  pthread_atfork([] { mine().mutex_.lock(); }, [] { mine().mutex_.unlock(); },
+                 [] {
+                   mine().is_trimmed_ = false;  // the child has none of its parent's threads
+                   mine().mutex_.unlock();
+                 });
 }
 
 std::shared_ptr<Block> BlockPool::take(uint64_t nbytes) {
@@ -65,10 +77,15 @@ std::shared_ptr<Block> BlockPool::take(uint64_t nbytes) {
 }
 
 void BlockPool::give_back(std::byte* data, uint64_t nbytes) {
-  std::unique_lock lock(mutex_);
-  kept_.push_back({data, nbytes, std::chrono::steady_clock::now()});
-  kept_nbytes_ += nbytes;
-  shrink_to(kMostKeptBytes, lock);
+  bool needs_trim = false;
+  {
+    std::unique_lock lock(mutex_);
+    kept_.push_back({data, nbytes, std::chrono::steady_clock::now()});
+    kept_nbytes_ += nbytes;
+    needs_trim = !std::exchange(is_trimmed_, true);
+    shrink_to(kMostKeptBytes, lock);
+  }
+  if (needs_trim) run_in_background([] {});  // after that the thread looks at what is kept
 }
 
 // Unmaps the oldest blocks until at most so many bytes are kept; without the lock, since that takes long.
@@ -88,6 +105,7 @@ bool BlockPool::trim(std::chrono::steady_clock::time_point until) {
   uint64_t old = 0;
   for (const Kept& each : kept_) old += each.freed < until ? each.nbytes : 0;
   const uint64_t left = kept_nbytes_ - old;
+  is_trimmed_ = left > 0;
   shrink_to(left, lock);
   return left > 0;
 }

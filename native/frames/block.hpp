@@ -31,7 +31,8 @@ class BlockPool {
 
   // Returns memory with arbitrary content; throws std::bad_alloc. Memory that is new is not touched.
   std::shared_ptr<Block> take(uint64_t nbytes);
-  // Gives blocks back that were freed before `until`. Returns whether any are kept still.
+  // Gives blocks back that were freed before `until`. Returns whether any are kept still; if so, the caller calls
+  // again.
   bool trim(std::chrono::steady_clock::time_point until);
 
  private:
@@ -43,10 +44,12 @@ class BlockPool {
 
   void give_back(std::byte* data, uint64_t nbytes);
   void shrink_to(uint64_t nbytes, std::unique_lock<std::mutex>& lock);
+  BlockPool();
 
   std::mutex mutex_;
   std::deque<Kept> kept_;  // the one freed first comes first
   uint64_t kept_nbytes_ = 0;
+  bool is_trimmed_ = false;  // a background thread calls `trim` now and then
 };
 
 }  // namespace hocket

@@ -44,11 +44,13 @@ void FrameCopy::begin(const std::shared_ptr<FrameCopy>& copy, std::function<void
   // Relaxed: the queue of the threads orders it before they begin.
   copy->num_left_.store(cut.size(), std::memory_order_relaxed);
   const auto shared_end = std::make_shared<std::function<void()>>(std::move(at_end));
-  for (const CopyPiece& piece : cut)
+  for (const CopyPiece& piece : cut) {
+    // One allocation at most, and one that fails is made up for at once: every piece is copied.
     run_in_background([copy, piece, shared_end] {
       copy->copy(piece);
       if (copy->num_left_.fetch_sub(1, std::memory_order_acq_rel) == 1) (*shared_end)();
     });
+  }
 }
 
 std::string FrameCopy::error() {

@@ -49,8 +49,13 @@ SegmentMemory::SegmentMemory(int fd, uint64_t nbytes, bool is_own) : is_own_(is_
 
 SegmentMemory::~SegmentMemory() {
   munmap(data_, nbytes_);
-  close(fd_);
+  close_fd();
   if (is_own_) g_nbytes.fetch_sub(nbytes_, std::memory_order_relaxed);
+}
+
+void SegmentMemory::close_fd() {
+  if (fd_ >= 0) close(fd_);
+  fd_ = -1;
 }
 
 std::shared_ptr<SegmentMemory> SegmentMemory::make(uint64_t nbytes) {
@@ -79,7 +84,9 @@ std::shared_ptr<SegmentMemory> SegmentMemory::open(int fd, uint64_t nbytes) {
     throw Failure(ErrorCode::aborted, "the peer does not follow the protocol: what it shares is no segment of " +
                                           std::to_string(nbytes) + " bytes");
   }
-  return std::shared_ptr<SegmentMemory>(new SegmentMemory(fd, nbytes, false));
+  std::shared_ptr<SegmentMemory> memory(new SegmentMemory(fd, nbytes, false));
+  memory->close_fd();
+  return memory;
 }
 
 OwnSegments::OwnSegments() : made_(std::make_shared<Made>()) {}

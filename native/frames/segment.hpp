@@ -32,7 +32,9 @@ class SegmentMemory {
 
   std::byte* data() const { return data_; }
   uint64_t nbytes() const { return nbytes_; }
+  // Until it was sent to the peer; the mapping needs none.
   int fd() const { return fd_; }
+  void close_fd();
 
  private:
   SegmentMemory(int fd, uint64_t nbytes, bool is_own);

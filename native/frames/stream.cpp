@@ -4,7 +4,9 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <exception>
 #include <string>
 #include <thread>
 #include <utility>
@@ -12,6 +14,7 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "frames/wire.hpp"
+#include "shm/peer_memory.hpp"
 
 namespace hocket {
 
@@ -45,7 +48,20 @@ SentBytes header_of_segment(uint32_t number, const std::shared_ptr<SegmentMemory
   const RecordHeader header{RecordKind::segment, {}, number, memory->nbytes()};
   SentBytes bytes = joined(header, {}, {}, sizeof(header));
   bytes.fd = memory->fd();
+  // The descriptor is closed when it was sent.
+  bytes.owner = std::shared_ptr<void>(bytes.owner.get(), [memory, kept = bytes.owner](void*) { memory->close_fd(); });
   return bytes;
+}
+
+// Whether another process could copy a frame; memory of devices cannot be copied so.
+bool is_readable(const SentBytes& frame) {
+  std::byte byte;
+  const auto address = reinterpret_cast<uintptr_t>(frame.data);
+  try {
+    return read_memory(getpid(), address, &byte, 1) && read_memory(getpid(), address + frame.nbytes - 1, &byte, 1);
+  } catch (const Failure&) {
+    return false;
+  }
 }
 
 }  // namespace
@@ -74,7 +90,7 @@ void FrameStream::send(std::vector<SentBytes> frames) {
       pieces.push_back({address, lease->data, each.nbytes});
       shared += each.nbytes;
       message.sources.push_back(std::move(each));
-    } else if (is_large && options_.lends) {
+    } else if (is_large && options_.lends && is_readable(each)) {
       descriptors.push_back({each.nbytes, address, FramePlace::lent, 0});
       lent.nbytes += each.nbytes;
       lent.frames.push_back(std::move(each));
@@ -104,17 +120,16 @@ void FrameStream::send(std::vector<SentBytes> frames) {
     ++num_lent_;
     lent_.push_back(std::move(lent));
   }
-  if (shared) {
-    message.copy = std::make_shared<FrameCopy>(0, std::move(pieces));
-    if (shared <= kCopiedAtOnce)
-      message.copy->run();
-    else
-      FrameCopy::begin(message.copy, [waker = options_.waker, number = options_.number] { waker->wake(number); });
-  }
   for (const SentBytes& each : message.parts) message.nbytes += each.nbytes;
   message.nbytes += shared;
+  std::shared_ptr<FrameCopy> copy;
+  if (shared) message.copy = copy = std::make_shared<FrameCopy>(0, std::move(pieces));
   prepared_nbytes_ += message.nbytes;
-  prepared_.push_back(std::move(message));
+  prepared_.push_back(std::move(message));  // before the copy begins: it keeps what is copied
+  if (copy && shared <= kCopiedAtOnce)
+    copy->run();
+  else if (copy)
+    FrameCopy::begin(copy, [waker = options_.waker, number = options_.number] { waker->wake(number); });
   send_prepared();
 }
 
@@ -141,10 +156,15 @@ bool FrameStream::spin(int64_t spin_ns) const {
 
 bool FrameStream::receive() {
   bool is_open = true;
-  for (int i = 0; i < kMostReads && records_.empty(); ++i) {  // the loop calls again if there is more
-    const IncomingRecords::State state = incoming_.read(records_);
-    is_open = state != IncomingRecords::State::ended;
-    if (state != IncomingRecords::State::open) break;
+  std::exception_ptr error;  // what came before it counts
+  try {
+    for (int i = 0; i < kMostReads && records_.empty(); ++i) {  // the loop calls again if there is more
+      const IncomingRecords::State state = incoming_.read(records_);
+      is_open = state != IncomingRecords::State::ended;
+      if (state != IncomingRecords::State::open) break;
+    }
+  } catch (...) {
+    error = std::current_exception();
   }
   for (ReceivedRecord& each : records_) {
     if (each.header.kind == RecordKind::taken) {
@@ -164,6 +184,7 @@ bool FrameStream::receive() {
     arrived_.push_back({std::move(each), nullptr, is_whole});
   }
   records_.clear();
+  if (error) std::rethrow_exception(error);
   pull_next();
   return is_open;
 }
@@ -193,7 +214,6 @@ std::optional<std::vector<ReceivedFrame>> FrameStream::take() {
   arrived_.pop_front();
   --next_pull_;
   --num_whole_;
-  pull_next();
   return frames;
 }
 
@@ -207,6 +227,7 @@ void FrameStream::pull_next() {
   for (; next_pull_ < arrived_.size(); ++next_pull_) {
     Arrived& message = arrived_[next_pull_];
     if (message.is_whole) continue;
+    if (has_ended_ && message.record.lent_nbytes) break;
     if (ahead_ && ahead_ + message.record.outside_nbytes() > options_.high_water && !pulls_all_) break;
     begin_pull(message);
   }
@@ -219,7 +240,7 @@ void FrameStream::count_whole() {
   for (; num_whole_ < next_pull_; ++num_whole_) {
     Arrived& message = arrived_[num_whole_];
     if (message.is_whole) continue;
-    if (!message.copy->has_ended()) return;
+    if ((has_ended_ && message.record.lent_nbytes) || !message.copy->has_ended()) return;
     end_pull(message);
   }
 }
@@ -274,10 +295,16 @@ void FrameStream::add_receipt() {
   }
 }
 
-void FrameStream::end() {
-  // Their sources belong to others, who may change or free them after this. A copy takes milliseconds.
+void FrameStream::wait_for_copies() const {
+  // The sources belong to others, who may change or free them after this.
   for (const Prepared& each : prepared_)
-    while (each.copy && !each.copy->has_ended()) std::this_thread::yield();
+    while (each.copy && !each.copy->has_ended() && process_ == getpid())
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+}
+
+void FrameStream::end() {
+  wait_for_copies();
+  has_ended_ = true;
   prepared_.clear();
   prepared_nbytes_ = 0;
   lent_.clear();
@@ -287,7 +314,7 @@ void FrameStream::end() {
 
 bool FrameStream::is_closed_by_peer() const {
   pollfd state{options_.fd, POLLRDHUP, 0};
-  return poll(&state, 1, 0) > 0 && (state.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+  return poll(&state, 1, 0) > 0 && (state.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
 }
 
 }  // namespace hocket

@@ -10,6 +10,8 @@
 // while the stream was open is what was lent.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -62,12 +64,12 @@ class FrameStream {
   bool receive();
   // Looks for so long whether something has come, without sleeping; may run beside other threads of the program.
   bool spin(int64_t spin_ns) const;
-  // Goes on after a copy in a thread has ended.
+  // Goes on after a copy in a thread has ended, or the reader has taken a message.
   void collect();
   bool has_message() const { return num_whole_ > 0; }
   // Whether the reader is so far behind that nothing more should be read.
   bool is_full() const { return unread_ > options_.high_water; }
-  // The next message, if it is here as a whole.
+  // The next message, if it is here as a whole; `collect` takes over those behind it.
   std::optional<std::vector<ReceivedFrame>> take();
   // Copies whatever is lent, however much has been copied ahead of the reader: for an end that waits for its peer,
   // which may wait for this one.
@@ -77,7 +79,10 @@ class FrameStream {
   // or `flush` does so.
   bool owes_receipt() const { return num_taken_ > num_told_ || incoming_.segments().has_returns(); }
 
-  // Frees what was to be sent. The socket must be closed before: see above.
+  // Waits until no background thread reads what is to be sent; milliseconds. Needs no lock of Python.
+  void wait_for_copies() const;
+  // Frees what was to be sent, and copies nothing any more: of what has come only messages that are here as a whole are
+  // left. The socket must be closed before: see above.
   void end();
 
   const FrameStreamCounts& counts() const { return counts_; }
@@ -125,6 +130,8 @@ class FrameStream {
   uint64_t num_taken_ = 0;  // messages with frames outside of the stream, taken over
   uint64_t num_told_ = 0;   // of these, those that the peer knows of
   bool pulls_all_ = false;
+  bool has_ended_ = false;
+  const pid_t process_ = getpid();  // a forked child has no threads that would end a copy
   std::vector<ReceivedRecord> records_;
   FrameStreamCounts counts_;
 };

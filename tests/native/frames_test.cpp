@@ -61,8 +61,9 @@ struct Ends {
       pollfd polls[3] = {{fds[0], POLLIN, 0}, {fds[1], POLLIN, 0}, {waker->fd(), POLLIN, 0}};
       const bool is_busy = streams[0]->waiting_nbytes() || streams[1]->waiting_nbytes();
       quiet = poll(polls, 3, is_busy ? 2 : 0) == 0 ? quiet + 1 : 0;
-      for (const uint64_t number : waker->ended()) streams[number]->collect();
+      waker->ended();
       for (int i = 0; i < 2; ++i) {
+        streams[i]->collect();
         if (polls[i].revents) streams[i]->receive();
         streams[i]->flush();
       }

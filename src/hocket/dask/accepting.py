@@ -8,6 +8,8 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 
 logger = logging.getLogger(__name__)
+_PAUSE_S = 1.0
+"""After an error that would occur again at once."""
 
 
 class Acceptor:
@@ -15,7 +17,7 @@ class Acceptor:
 
     Args:
         sockets: listening and non-blocking; the acceptor owns them.
-        handle: called with each connection, which is non-blocking; it is closed if this raises OSError.
+        handle: called with each connection, which is non-blocking; it owns it.
     """
 
     def __init__(self, sockets: Sequence[socket.socket], handle: Callable[[socket.socket], Awaitable[None]]) -> None:
@@ -23,7 +25,7 @@ class Acceptor:
         self._sockets, self._handle = list(sockets), handle
         self._tasks: set[asyncio.Task[None]] = set()  # the loop keeps weak references only
         for each in self._sockets:
-            self._loop.add_reader(each.fileno(), self._accept, each)
+            self._watch(each)
 
     def close(self) -> None:
         """Accept no more connections; those that were accepted go on."""
@@ -33,6 +35,10 @@ class Acceptor:
                 self._loop.remove_reader(each.fileno())
             each.close()
 
+    def _watch(self, listening: socket.socket) -> None:
+        if listening in self._sockets:
+            self._loop.add_reader(listening.fileno(), self._accept, listening)
+
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(16):  # then it is the turn of others
             try:
@@ -41,6 +47,8 @@ class Acceptor:
                 return
             except OSError as error:  # for example, no file descriptors are left
                 logger.warning("cannot accept a connection: %s", error)
+                self._loop.remove_reader(listening.fileno())
+                self._loop.call_later(_PAUSE_S, self._watch, listening)
                 return
             sock.setblocking(False)
             task = self._loop.create_task(self._run(sock))
@@ -51,5 +59,4 @@ class Acceptor:
         try:
             await self._handle(sock)
         except OSError as error:
-            logger.info("a connection was refused: %s", error)
-            sock.close()
+            logger.info("a connection has ended: %s", error)

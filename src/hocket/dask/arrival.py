@@ -31,28 +31,33 @@ class Arrival:
         self.result()
 
     def come(self) -> None:
-        """Continue the reader: now if no task runs in the loop, else in its next round."""
+        """Continue the reader: at once, or in the next round of the loop if a task runs in it now."""
         if self._is_done:
+            return
+        if asyncio.current_task(self._loop) is not None:
+            self.come_soon()
             return
         self._is_done = True
         callbacks, self._callbacks = self._callbacks, []
-        is_free = asyncio.current_task(self._loop) is None
         for callback, context in callbacks:
-            if not is_free:
-                self._loop.call_soon(callback, self, context=context)
-            elif context is None:
+            if context is None:
                 callback(self)
             else:
                 context.run(callback, self)
+
+    def come_soon(self) -> None:
+        """Continue the reader in the next round of the loop."""
+        self._is_done = True
+        callbacks, self._callbacks = self._callbacks, []
+        for callback, context in callbacks:
+            self._loop.call_soon(callback, self, context=context)
 
     def cancel(self, msg: Any = None) -> bool:
         """See `asyncio.Future.cancel`."""
         if self._is_done:
             return False
-        self._is_done = self._is_cancelled = True
-        callbacks, self._callbacks = self._callbacks, []
-        for callback, context in callbacks:
-            self._loop.call_soon(callback, self, context=context)
+        self._is_cancelled = True
+        self.come_soon()
         return True
 
     def add_done_callback(self, callback: Callable[[Any], object], *, context: Context | None = None) -> None:

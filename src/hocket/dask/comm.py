@@ -84,13 +84,13 @@ class HocketComm(Comm):
 
     async def close(self) -> None:
         """See `Comm.close`."""
-        self._finalizer.detach()
+        self._finalizer.detach()  # whatever happens, the connection is closed at the end
         if self._stream is not None:
             await self._stream.close()
         elif self._plain is not None:
             await self._plain.close()
         else:
-            self._opening.close()
+            self._opening.abort()
 
     def abort(self) -> None:
         """See `Comm.abort`."""
@@ -100,7 +100,7 @@ class HocketComm(Comm):
         elif self._plain is not None:
             self._plain.abort()
         else:
-            self._opening.close()
+            self._opening.abort()
 
     def closed(self) -> bool:
         """See `Comm.closed`."""
@@ -159,4 +159,4 @@ class HocketComm(Comm):
 def _abandon(held: list[CommOpening | MessageStream], name: str) -> None:
     """Close a connection that nobody has closed."""
     logger.warning("closing a connection that nobody has closed: %s", name)
-    held[0].abandon()
+    held[0].abort()

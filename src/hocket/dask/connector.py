@@ -15,6 +15,9 @@ from hocket.dask.options import connect_timeout_s
 from hocket.dask.plain import check_encryption, connect_encrypted
 from hocket.dask.raw_socket import RawSocket
 
+_NEXT_AFTER_S = 1.0
+"""If a host has several addresses, each but the last one has so long to answer."""
+
 
 class HocketConnector(Connector):
     """Connects to addresses of a scheme."""
@@ -51,15 +54,20 @@ async def _connected(host: str, port: int) -> socket.socket:
     except socket.gaierror:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     failed: OSError = OSError(f"{host} has no address")
-    for family, kind, protocol, _, where in found:
-        sock = socket.socket(family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, protocol)
+    for number, (family, kind, protocol, _, where) in enumerate(found, 1):
+        try:
+            sock = socket.socket(family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, protocol)
+        except OSError as error:  # for example, this system has no IPv6
+            failed = error
+            continue
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await loop.sock_connect(sock, where)
+            async with asyncio.timeout(None if number == len(found) else _NEXT_AFTER_S):
+                await loop.sock_connect(sock, where)
             return sock
-        except OSError as error:
+        except (OSError, TimeoutError) as error:
             sock.close()
-            failed = error
+            failed = error if isinstance(error, OSError) else OSError(f"{where[0]} does not answer")
         except BaseException:
             sock.close()
             raise

@@ -69,9 +69,13 @@ class HocketListener(BaseListener):
             local_socket.close()
 
     async def _serve(self, sock: socket.socket) -> None:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        peer_address = self.prefix + unparse_host_port(*sock.getpeername()[:2])
-        local_address = self.prefix + unparse_host_port(*sock.getsockname()[:2])
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            peer_address = self.prefix + unparse_host_port(*sock.getpeername()[:2])
+            local_address = self.prefix + unparse_host_port(*sock.getsockname()[:2])
+        except OSError:  # the peer has gone already
+            sock.close()
+            return
         opening = CommOpening(RawSocket(sock), connect_timeout_s(), self._local_socket, is_listener=True)
         comm = HocketComm(opening, local_address, peer_address, self._deserialize)
         comm.allow_offload = self._allow_offload

@@ -99,11 +99,17 @@ class LocalSocket:
 
     async def _admit(self, sock: socket.socket) -> None:
         raw = RawSocket(sock)
-        if peer_of(raw) is None:
-            raise CommClosedError("the peer is of another user")
-        async with asyncio.timeout(self._timeout_s):
-            cookie = await hear_piece(raw, Cookie)
-        future = self._expected.pop(cookie.token, None)
-        if future is None or future.done():
-            raise CommClosedError("the peer has a token that nobody expects")
-        future.set_result(Moved(raw, cookie))
+        try:
+            if peer_of(raw) is None:
+                raise CommClosedError("the peer is of another user")
+            async with asyncio.timeout(self._timeout_s):
+                cookie = await hear_piece(raw, Cookie)
+            future = self._expected.pop(cookie.token, None)
+            if future is None or future.done():
+                raise CommClosedError("the peer has a token that nobody expects")
+            future.set_result(Moved(raw, cookie))
+        except TimeoutError:
+            raw.close()
+        except BaseException:
+            raw.close()
+            raise

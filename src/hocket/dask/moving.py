@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from distributed.comm.core import CommClosedError
@@ -45,8 +46,13 @@ class OpenConnection:
     borrows: bool = False
 
 
-async def move_as_connector(sock: RawSocket, word: Word) -> OpenConnection:
+async def move_as_connector(sock: RawSocket, word: Word, opened: Callable[[RawSocket], None]) -> OpenConnection:
     """Go on with a listener that has told a word.
+
+    Args:
+        sock: of the connection.
+        word: of the listener.
+        opened: called with the local socket, if the connection goes on over one.
 
     Raises:
         CommClosedError: the peer has closed the connection, or does not follow the protocol.
@@ -57,6 +63,7 @@ async def move_as_connector(sock: RawSocket, word: Word) -> OpenConnection:
     if local is None:
         await tell_piece(sock, Move(False))
         return OpenConnection(sock.detach())
+    opened(local)
     try:
         await tell_piece(local, _own_cookie(word.token))
         await tell_piece(sock, Move(True))
@@ -67,11 +74,13 @@ async def move_as_connector(sock: RawSocket, word: Word) -> OpenConnection:
         raise
 
 
-async def move_as_listener(sock: RawSocket, moving: asyncio.Future[Moved] | None) -> OpenConnection:
+async def move_as_listener(
+    sock: RawSocket, moving: asyncio.Future[Moved] | None, opened: Callable[[RawSocket], None]
+) -> OpenConnection:
     """Go on with a connector that has told a word; see `move_as_connector`.
 
     Args:
-        sock: of the connection.
+        sock, opened: see there.
         moving: the connection to the local socket; None: this end has none.
     """
     if not (await hear_piece(sock, Move)).is_local:
@@ -79,6 +88,7 @@ async def move_as_listener(sock: RawSocket, moving: asyncio.Future[Moved] | None
     if moving is None:
         raise CommClosedError("the peer does not follow the protocol: this end has no local socket")
     moved = await moving
+    opened(moved.sock)
     try:
         sock.close()
         await tell_piece(moved.sock, _own_cookie(""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from socket import MSG_NOSIGNAL, socket
 
 from distributed.comm.core import CommClosedError
@@ -81,12 +82,16 @@ class RawSocket:
         sock.close()
         self._go_on()
 
-    def abandon(self) -> None:
-        """Close the socket, from any thread."""
+    def abort_elsewhere(self, abort: Callable[[], None]) -> bool:
+        """Let the loop call `abort` soon, if this is another thread than its own; return whether it is."""
         try:
-            self._loop.call_soon_threadsafe(self.close)
-        except RuntimeError:  # the loop is closed
-            self.close()
+            is_here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            is_here = False
+        if is_here or self._loop.is_closed():
+            return False
+        self._loop.call_soon_threadsafe(abort)
+        return True
 
     def _open(self) -> socket:
         if self._sock is None:

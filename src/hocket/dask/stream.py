@@ -19,6 +19,8 @@ from hocket.dask.arrival import Arrival
 from hocket.errors import HocketError
 
 logger = logging.getLogger(__name__)
+_MOST_READS = 10_000
+"""Of what a peer has sent before its end."""
 _RECEIPT_S = 0.001
 """A receipt waits so long for a message with which it can travel: most messages are answered at once."""
 NEVER = (1 << 64) - 1
@@ -72,6 +74,14 @@ class _LoopStreams:
                 self._streams[number].collect()
 
 
+def _runs(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether a loop runs in this thread."""
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
+
+
 _of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopStreams] = weakref.WeakKeyDictionary()
 _numbers = itertools.count()
 
@@ -88,6 +98,7 @@ class MessageStream:
         self.loop = asyncio.get_running_loop()
         self.options = options
         self._sock: socket.socket | None = sock
+        self._fd = sock.fileno()
         self._number = next(_numbers)
         self._streams = _of_loops.setdefault(self.loop, _LoopStreams(self.loop))
         self._frames = FrameStream(
@@ -101,19 +112,20 @@ class MessageStream:
         )
         self._spin_ns = round(1e9 * options.spin_s)
         self._why = ""
+        self._is_closed_here = False
         self._reader: Arrival | None = None
-        self._writer: asyncio.Future[None] | None = None
+        self._writers: set[asyncio.Future[None]] = set()  # also a task that closes, beside one that writes
         self._receipt: asyncio.TimerHandle | None = None
         self._is_sending, self._is_reading = False, True
         self._is_late = False
         if options.is_local:
             self._streams.add(self._number, self)
-        self.loop.add_reader(sock.fileno(), self._on_readable)
+        self.loop.add_reader(self._fd, self._on_readable)
 
     @property
     def is_closed(self) -> bool:
         """Whether nothing more comes, and nothing can be sent."""
-        return self._sock is None and not self._frames.has_message()
+        return self._sock is None and (self._is_closed_here or not self._frames.has_message())
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -134,7 +146,7 @@ class MessageStream:
             CommClosedError: the connection is closed.
         """
         while True:
-            frames = self._take()
+            frames = None if self._is_closed_here else self._take()
             if frames is not None:
                 return frames
             if self._sock is None:
@@ -142,6 +154,8 @@ class MessageStream:
             if self._spin_ns and self._frames.spin(self._spin_ns):
                 self._on_readable()
                 continue
+            if self._reader is not None:
+                raise RuntimeError("two tasks read from one connection: open another one")
             self._reader = Arrival(self.loop)
             try:
                 await self._reader
@@ -168,25 +182,26 @@ class MessageStream:
             self._watch_writable()
             return nbytes
         except HocketError as error:
-            self._end(str(error))
+            self._fail(error)
             raise CommClosedError(self._why) from None
 
     async def close(self) -> None:
-        """Close the connection, once the peer has what was sent."""
-        if self._sock is not None and self.waiting_nbytes:
-            await self._until(0)
-        self.abort()
+        """Close the connection, once the peer has what was sent, or does not take it within the timeout."""
+        try:
+            if self._sock is not None and self.waiting_nbytes:
+                await self._until(0)
+                if self._sock is not None and self.waiting_nbytes:
+                    logger.warning("%d bytes that the peer has not taken are lost", self.waiting_nbytes)
+        finally:
+            self.abort()
 
     def abort(self) -> None:
-        """Close the connection at once."""
-        self._end("the connection was closed on this end")
-
-    def abandon(self) -> None:
-        """Close the connection at once, from any thread."""
-        try:
+        """Close the connection at once; from another thread than that of the loop, soon."""
+        if not self.loop.is_closed() and not _runs(self.loop):
             self.loop.call_soon_threadsafe(self.abort)
-        except RuntimeError:  # the loop is closed
-            self._end("nobody has closed the connection")
+            return
+        self._is_closed_here = True
+        self._end("the connection was closed on this end")
 
     def collect(self) -> None:
         """Go on after a copy in another thread has ended."""
@@ -195,17 +210,18 @@ class MessageStream:
         try:
             self._frames.collect()
             self._after()
-        except HocketError as error:
-            self._end(str(error))
+        except Exception as error:  # whatever it is, what comes after it cannot be believed
+            self._fail(error)
         self._tell()
 
     def _take(self) -> list[memoryview] | None:
-        try:
-            frames: list[memoryview] | None = self._frames.take()
-            self._after()
-        except HocketError as error:
-            self._end(str(error))
-            return None
+        frames: list[memoryview] | None = self._frames.take()
+        if frames is not None and self._sock is not None:
+            try:
+                self._frames.collect()  # what the reader was too far behind for
+                self._after()
+            except Exception as error:
+                self._fail(error)
         return frames
 
     async def _until(self, nbytes: int) -> None:
@@ -213,10 +229,7 @@ class MessageStream:
         try:
             async with asyncio.timeout(self.options.timeout_s):
                 while self._sock is not None and self.waiting_nbytes > nbytes:
-                    self._writer = self.loop.create_future()
-                    self._frames.pull_all()  # the peer may wait for this end
-                    self._after()
-                    await self._writer
+                    await self._until_progress()
         except TimeoutError:
             if not self._is_late:
                 logger.warning(
@@ -226,9 +239,18 @@ class MessageStream:
                 )
             self._is_late = True
         except HocketError as error:
-            self._end(str(error))
+            self._fail(error)
+
+    async def _until_progress(self) -> None:
+        """Wait until the peer has taken something, or sent something: it may wait for this end, too."""
+        writer = self.loop.create_future()
+        self._writers.add(writer)
+        try:
+            self._frames.pull_all()
+            self._after()
+            await writer
         finally:
-            self._writer = None
+            self._writers.discard(writer)
 
     def _on_readable(self) -> None:
         if self._sock is None:
@@ -236,19 +258,23 @@ class MessageStream:
         try:
             is_open = self._frames.receive()
             self._after()
-        except HocketError as error:
-            self._end(str(error))
-            return
-        if not is_open:
-            self._end("the peer has closed the connection")
+        except Exception as error:
+            self._fail(error)
+        else:
+            if not is_open:
+                self._end("the peer has closed the connection")
         self._tell()
 
     def _tell(self) -> None:
         """Wake those who wait for what may have come."""
         if self._reader is not None and self._frames.has_message():
             self._reader.come()
-        if self._writer is not None and not self._writer.done():
-            self._writer.set_result(None)
+        self._tell_writers()
+
+    def _tell_writers(self) -> None:
+        for each in self._writers:
+            if not each.done():
+                each.set_result(None)
 
     def _after(self) -> None:
         """See to it that what is left is sent: bytes that the socket did not take, and receipts for the peer."""
@@ -264,36 +290,46 @@ class MessageStream:
         try:
             self._frames.flush()
             self._watch_writable()
-        except HocketError as error:
-            self._end(str(error))
+        except Exception as error:
+            self._fail(error)
 
     def _watch_writable(self) -> None:
         if self._frames.has_unsent() == self._is_sending or self._sock is None:
             return
         self._is_sending = not self._is_sending
         if self._is_sending:
-            self.loop.add_writer(self._sock.fileno(), self._on_writable)
+            self.loop.add_writer(self._fd, self._on_writable)
         else:
-            self.loop.remove_writer(self._sock.fileno())
+            self.loop.remove_writer(self._fd)
 
     def _watch_readable(self) -> None:
         """Read while the reader is not too far behind; and while a writer waits for the peer, which may wait, too."""
-        if self._sock is None or self._is_reading != (self._frames.is_full() and self._writer is None):
+        if self._sock is None or self._is_reading != (self._frames.is_full() and not self._writers):
             return
         self._is_reading = not self._is_reading
         if self._is_reading:
-            self.loop.add_reader(self._sock.fileno(), self._on_readable)
+            self.loop.add_reader(self._fd, self._on_readable)
         else:
-            self.loop.remove_reader(self._sock.fileno())
+            self.loop.remove_reader(self._fd)
 
     def _on_writable(self) -> None:
         try:
             self._frames.flush()
             self._watch_writable()
-        except HocketError as error:
-            self._end(str(error))
-            return
+        except Exception as error:
+            self._fail(error)
         self._tell()
+
+    def _fail(self, error: Exception) -> None:
+        """End the stream after an error. If it was the end of the peer, what it sent before is here still."""
+        for _ in range(_MOST_READS) if isinstance(error, HocketError) and self._sock is not None else ():
+            before = self._frames.counts()
+            try:
+                if not self._frames.receive() or self._frames.counts() == before:
+                    break
+            except Exception:
+                break
+        self._end(str(error))
 
     def _end(self, why: str) -> None:
         sock, self._sock = self._sock, None
@@ -302,9 +338,9 @@ class MessageStream:
         self._why = why
         self._streams.remove(self._number)
         if not self.loop.is_closed():
-            self.loop.remove_reader(sock.fileno())
+            self.loop.remove_reader(self._fd)
             if self._is_sending:
-                self.loop.remove_writer(sock.fileno())
+                self.loop.remove_writer(self._fd)
         # Before anything is freed that was lent: the peer believes no copy that ends after this.
         try:
             sock.shutdown(socket.SHUT_RDWR)
@@ -314,7 +350,6 @@ class MessageStream:
         self._frames.end()
         if self._receipt is not None:
             self._receipt.cancel()
-        if self._writer is not None and not self._writer.done():
-            self._writer.set_result(None)
-        if self._reader is not None:
-            self._reader.come()
+        self._tell_writers()
+        if self._reader is not None and not self._reader.done():
+            self._reader.come_soon()
