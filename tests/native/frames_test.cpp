@@ -195,10 +195,9 @@ void check_closed_lender() {
 
 template <typename... Parts>
 Bytes joined(const Parts&... parts) {
-  Bytes all;
-  (all.insert(all.end(), reinterpret_cast<const std::byte*>(&parts),
-              reinterpret_cast<const std::byte*>(&parts) + sizeof(parts)),
-   ...);
+  Bytes all((sizeof(parts) + ...));
+  std::byte* to = all.data();
+  ((std::memcpy(to, &parts, sizeof(parts)), to += sizeof(parts)), ...);
   return all;
 }
 
