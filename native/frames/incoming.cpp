@@ -33,10 +33,6 @@ IncomingRecords::~IncomingRecords() {
   for (const int each : fds_) close(each);
 }
 
-void IncomingRecords::refuse(const std::string& why) const {
-  throw Failure(ErrorCode::aborted, "the peer does not follow the protocol: " + why);
-}
-
 std::byte* IncomingRecords::target() const {
   if (part_ == Part::header) return reinterpret_cast<std::byte*>(const_cast<RecordHeader*>(&header_));
   if (part_ == Part::descriptors) {
@@ -98,12 +94,12 @@ void IncomingRecords::take_descriptors(msghdr& message) {
     }
   }
   if ((message.msg_flags & MSG_CTRUNC) || fds_.size() > kMostWaitingDescriptors)
-    refuse("file descriptors come without segments");
+    refuse_record("file descriptors come without segments");
 }
 
 // The segment of a header; its descriptor has come with the header.
 void IncomingRecords::map_segment() {
-  if (fds_.empty()) refuse("a segment has no file descriptor");
+  if (fds_.empty()) refuse_record("a segment has no file descriptor");
   const int fd = fds_.front();
   fds_.pop_front();
   segments_.add(header_.number, fd, header_.nbytes);
@@ -153,20 +149,21 @@ void IncomingRecords::take_header(std::vector<ReceivedRecord>& records) {
   } else if (header_.kind == RecordKind::taken || header_.kind == RecordKind::returned) {
     records.push_back({header_, {}, 0, 0});
   } else {
-    refuse("a record has the kind " + std::to_string(static_cast<int>(header_.kind)));
+    refuse_record("a record has the kind " + std::to_string(static_cast<int>(header_.kind)));
   }
   begin_header();
 }
 
 void IncomingRecords::check_header() const {
-  if (header_.zero[0] || header_.zero[1] || header_.zero[2]) refuse("a header has bytes that must be 0");
+  if (header_.zero[0] || header_.zero[1] || header_.zero[2]) refuse_record("a header has bytes that must be 0");
 }
 
 void IncomingRecords::begin_message() {
   check_header();
   if (header_.nbytes / sizeof(FrameDescriptor) < header_.number)
-    refuse(std::to_string(header_.number) + " frames do not fit into " + std::to_string(header_.nbytes) + " bytes");
-  if (header_.number > most_nbytes_ / sizeof(FrameDescriptor)) refuse("a message has too many frames");
+    refuse_record(std::to_string(header_.number) + " frames do not fit into " + std::to_string(header_.nbytes) +
+                  " bytes");
+  if (header_.number > most_nbytes_ / sizeof(FrameDescriptor)) refuse_record("a message has too many frames");
   record_.header = header_;
   descriptors_.clear();
   part_ = Part::descriptors;
@@ -178,7 +175,7 @@ void IncomingRecords::begin_frames() {
   const uint64_t expected = header_.nbytes - header_.number * sizeof(FrameDescriptor);
   for (const FrameDescriptor& each : descriptors_) {
     if (each.nbytes > most_nbytes_ || total > most_nbytes_ - each.nbytes)
-      refuse("a message has more than the " + std::to_string(most_nbytes_) + " bytes that are allowed");
+      refuse_record("a message has more than the " + std::to_string(most_nbytes_) + " bytes that are allowed");
     total += each.nbytes;
     if (each.place == FramePlace::stream) {
       in_stream += each.nbytes;
@@ -189,11 +186,12 @@ void IncomingRecords::begin_frames() {
     } else if (each.place == FramePlace::segment && each.nbytes) {
       record_.shared_nbytes += each.nbytes;
     } else {
-      refuse("a frame is at no place that is known");
+      refuse_record("a frame is at no place that is known");
     }
   }
   if (in_stream != expected)
-    refuse("the frames have " + std::to_string(in_stream) + " bytes, but the record " + std::to_string(expected));
+    refuse_record("the frames have " + std::to_string(in_stream) + " bytes, but the record " +
+                  std::to_string(expected));
   const std::shared_ptr<Block> shared = small ? BlockPool::mine().take(small) : nullptr;
   uint64_t offset = 0;
   record_.frames.reserve(descriptors_.size());
@@ -216,12 +214,11 @@ void IncomingRecords::begin_frames() {
 
 // Memory is taken only for what is there.
 void IncomingRecords::check_lent(const FrameDescriptor& frame) const {
-  if (!lender_) refuse("a frame lies in memory that this process cannot read");
-  std::byte byte;
-  const uint64_t last = frame.address + frame.nbytes - 1;
-  if (frame.nbytes == 0 || frame.address == 0 || last < frame.address) refuse("a lent frame has no bytes");
-  if (!read_memory(lender_, frame.address, &byte, 1) || !read_memory(lender_, last, &byte, 1))
-    throw Failure(ErrorCode::peer_failure, "the peer has ended");
+  if (!lender_) refuse_record("a frame lies in memory that this process cannot read");
+  if (frame.nbytes == 0 || frame.address == 0 || frame.address + frame.nbytes < frame.address)
+    refuse_record("a lent frame has no bytes");
+  if (!may_read_range(lender_, frame.address, frame.nbytes))
+    throw Failure(ErrorCode::peer_failure, "the peer's memory of a frame cannot be read: the peer may have ended");
 }
 
 void IncomingRecords::next_frame(std::vector<ReceivedRecord>& records) {

@@ -67,7 +67,6 @@ class IncomingRecords {
   ssize_t receive(iovec* parts, int num_parts);
   void take_descriptors(msghdr& message);
   void map_segment();
-  [[noreturn]] void refuse(const std::string& why) const;
 
   const int fd_;
   const int lender_;

@@ -15,6 +15,7 @@
 #include "core/error.hpp"
 #include "core/units.hpp"
 #include "frames/background.hpp"
+#include "frames/wire.hpp"
 
 namespace hocket {
 
@@ -81,8 +82,7 @@ std::shared_ptr<SegmentMemory> SegmentMemory::open(int fd, uint64_t nbytes) {
   if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &status) != 0 || !nbytes ||
       static_cast<uint64_t>(status.st_size) < nbytes) {
     close(fd);
-    throw Failure(ErrorCode::aborted, "the peer does not follow the protocol: what it shares is no segment of " +
-                                          std::to_string(nbytes) + " bytes");
+    refuse_record("it shares a file descriptor that is not a sealed segment of " + std::to_string(nbytes) + " bytes");
   }
   std::shared_ptr<SegmentMemory> memory(new SegmentMemory(fd, nbytes, false));
   memory->close_fd();
@@ -116,8 +116,7 @@ std::optional<OwnSegments::Lease> OwnSegments::lease(uint64_t nbytes) {
 
 void OwnSegments::give_back(uint32_t number) {
   if (number >= segments_.size() || !segments_[number].is_leased)
-    throw Failure(ErrorCode::aborted,
-                  "the peer does not follow the protocol: it returns a segment that it does not have");
+    refuse_record("it returns a segment that it does not have");
   segments_[number].is_leased = false;
 }
 
@@ -149,7 +148,7 @@ PeerSegments::PeerSegments() : returns_(std::make_shared<Returns>()) {}
 void PeerSegments::add(uint32_t number, int fd, uint64_t nbytes) {
   if (mapped_.contains(number) || nbytes > kMostPeerBytes - nbytes_ || mapped_.size() >= 4 * kMostSegments) {
     close(fd);
-    throw Failure(ErrorCode::aborted, "the peer does not follow the protocol: it shares too many segments");
+    refuse_record("it shares too many segments");
   }
   mapped_.emplace(number, Mapped{SegmentMemory::open(fd, nbytes), false});
   nbytes_ += nbytes;
@@ -158,8 +157,7 @@ void PeerSegments::add(uint32_t number, int fd, uint64_t nbytes) {
 std::shared_ptr<Block> PeerSegments::block(uint32_t number, uint64_t nbytes) {
   const auto found = mapped_.find(number);
   if (found == mapped_.end() || found->second.is_used || nbytes > found->second.memory->nbytes())
-    throw Failure(ErrorCode::aborted,
-                  "the peer does not follow the protocol: a frame is in a segment that is not free");
+    refuse_record("a frame is in a segment that is not free");
   found->second.is_used = true;
   return {new Block(found->second.memory->data(), nbytes),
           [memory = found->second.memory, returns = returns_, number](Block* block) {

@@ -53,17 +53,6 @@ SentBytes header_of_segment(uint32_t number, const std::shared_ptr<SegmentMemory
   return bytes;
 }
 
-// Whether another process could copy a frame; memory of devices cannot be copied so.
-bool is_readable(const SentBytes& frame) {
-  std::byte byte;
-  const auto address = reinterpret_cast<uintptr_t>(frame.data);
-  try {
-    return read_memory(getpid(), address, &byte, 1) && read_memory(getpid(), address + frame.nbytes - 1, &byte, 1);
-  } catch (const Failure&) {
-    return false;
-  }
-}
-
 }  // namespace
 
 FrameStream::FrameStream(FrameStreamOptions options)
@@ -90,7 +79,8 @@ void FrameStream::send(std::vector<SentBytes> frames) {
       pieces.push_back({address, lease->data, each.nbytes});
       shared += each.nbytes;
       message.sources.push_back(std::move(each));
-    } else if (is_large && options_.lends && is_readable(each)) {
+    } else if (is_large && options_.lends && may_read_range(getpid(), address, each.nbytes)) {
+      // Memory of devices cannot be read so; it goes through the stream.
       descriptors.push_back({each.nbytes, address, FramePlace::lent, 0});
       lent.nbytes += each.nbytes;
       lent.frames.push_back(std::move(each));
@@ -192,8 +182,7 @@ bool FrameStream::receive() {
 // The peer has copied all messages with lent frames up to a number.
 void FrameStream::take_receipt(uint64_t count) {
   if (count < num_returned_ || count > num_lent_)
-    throw Failure(ErrorCode::aborted, "the peer does not follow the protocol: a receipt is for " +
-                                          std::to_string(count) + " messages of " + std::to_string(num_lent_));
+    refuse_record("a receipt is for " + std::to_string(count) + " messages of " + std::to_string(num_lent_));
   for (; num_returned_ < count; ++num_returned_) {
     lent_now_ -= lent_.front().nbytes;
     lent_.pop_front();

@@ -12,8 +12,15 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+
+#include "core/error.hpp"
 
 namespace hocket {
+
+[[noreturn]] inline void refuse_record(const std::string& why) {
+  throw Failure(ErrorCode::aborted, "the peer does not follow the protocol: " + why);
+}
 
 enum class RecordKind : uint8_t { message = 1, taken = 2, segment = 3, returned = 4 };
 

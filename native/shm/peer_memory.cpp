@@ -58,4 +58,9 @@ bool read_memory(int pid, uint64_t address, std::byte* to, size_t nbytes) {
   return true;
 }
 
+bool may_read_range(int pid, uint64_t address, uint64_t nbytes) {
+  std::byte byte;
+  return copy_from(pid, address, &byte, 1) == 1 && copy_from(pid, address + nbytes - 1, &byte, 1) == 1;
+}
+
 }  // namespace hocket

@@ -13,4 +13,7 @@ bool may_read_memory(int pid);
 // Copies nbytes from an address in that process. False if it has ended; throws Failure if the memory is not mapped.
 bool read_memory(int pid, uint64_t address, std::byte* to, size_t nbytes);
 
+// Whether the first and the last byte of a range in that process can be read; nbytes is above 0.
+bool may_read_range(int pid, uint64_t address, uint64_t nbytes);
+
 }  // namespace hocket

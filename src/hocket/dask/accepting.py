@@ -8,6 +8,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 
 logger = logging.getLogger(__name__)
+_tasks: set[asyncio.Task[None]] = set()  # event loops keep weak references only
 _PAUSE_S = 1.0
 """After an error that would occur again at once."""
 
@@ -23,7 +24,6 @@ class Acceptor:
     def __init__(self, sockets: Sequence[socket.socket], handle: Callable[[socket.socket], Awaitable[None]]) -> None:
         self._loop = asyncio.get_running_loop()
         self._sockets, self._handle = list(sockets), handle
-        self._tasks: set[asyncio.Task[None]] = set()  # the loop keeps weak references only
         for each in self._sockets:
             self._watch(each)
 
@@ -52,8 +52,8 @@ class Acceptor:
                 return
             sock.setblocking(False)
             task = self._loop.create_task(self._run(sock))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            _tasks.add(task)
+            task.add_done_callback(_tasks.discard)
 
     async def _run(self, sock: socket.socket) -> None:
         try:

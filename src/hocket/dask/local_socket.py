@@ -46,7 +46,7 @@ def peer_of(sock: RawSocket) -> int | None:
 
 
 def connect_locally(name: str) -> RawSocket | None:
-    """Return a connection to a local socket of this user's processes; None: there is none that can be reached."""
+    """Return a connection to a local socket of this user's processes; None if no such socket can be reached."""
     if not _NAME.fullmatch(name):
         return None
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)

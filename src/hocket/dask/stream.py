@@ -285,8 +285,10 @@ class MessageStream:
 
     def _send_receipt(self) -> None:
         self._receipt = None
-        if self._sock is None:
-            return
+        if self._sock is not None:
+            self._flush()
+
+    def _flush(self) -> None:
         try:
             self._frames.flush()
             self._watch_writable()
@@ -313,11 +315,7 @@ class MessageStream:
             self.loop.remove_reader(self._fd)
 
     def _on_writable(self) -> None:
-        try:
-            self._frames.flush()
-            self._watch_writable()
-        except Exception as error:
-            self._fail(error)
+        self._flush()
         self._tell()
 
     def _fail(self, error: Exception) -> None:
