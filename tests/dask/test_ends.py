@@ -144,7 +144,7 @@ def test_two_readers_are_refused() -> None:
         async with both_ends() as (there, _):
             first = asyncio.ensure_future(there.read())
             await asyncio.sleep(0.01)
-            with pytest.raises(RuntimeError, match="two tasks"):
+            with pytest.raises(RuntimeError):
                 await there.read()
             with pytest.raises(CommClosedError):
                 await first
