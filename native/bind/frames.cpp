@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bind/errors.hpp"
+#include "core/clock.hpp"
 #include "frames/stream.hpp"
 #include "shm/peer_memory.hpp"
 
@@ -164,6 +165,9 @@ void bind_frames(nb::module_& module) {
              const auto frames = self.take();
              return frames ? nb::object(views_of(*frames)) : nb::none();
            })
+      .def(
+          "trim", [](FrameStream& self, int64_t unused_ns) { self.trim(now_ns() - unused_ns); }, nb::arg("unused_ns"))
+      .def("has_segments", &FrameStream::has_segments)
       .def("pull_all", &FrameStream::pull_all)
       .def("owes_receipt", &FrameStream::owes_receipt)
       .def("is_full", &FrameStream::is_full)

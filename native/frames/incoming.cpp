@@ -146,6 +146,8 @@ void IncomingRecords::take_header(std::vector<ReceivedRecord>& records) {
   check_header();
   if (header_.kind == RecordKind::segment) {
     map_segment();
+  } else if (header_.kind == RecordKind::dropped) {
+    segments_.remove(header_.number);
   } else if (header_.kind == RecordKind::taken || header_.kind == RecordKind::returned) {
     records.push_back({header_, {}, 0, 0});
   } else {

@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/units.hpp"
 #include "frames/background.hpp"
@@ -23,9 +24,11 @@ namespace {
 
 constexpr uint64_t kLeastBytes = 64 << 10;
 // Segments of one connection; and of all of this process.
-constexpr uint64_t kMostBytes = 128 << 20;
+constexpr uint64_t kMostBytes = 256 << 20;
 constexpr uint64_t kMostBytesOfProcess = 512 << 20;
-constexpr size_t kMostSegments = 64;
+constexpr size_t kMostSegments = 256;
+// A segment that was not used for so long gives its place to one of another size.
+constexpr int64_t kUnusedNs = 1'000'000'000;
 // Of the segments of a peer.
 constexpr uint64_t kMostPeerBytes = 4 * kMostBytes;
 
@@ -91,16 +94,28 @@ std::shared_ptr<SegmentMemory> SegmentMemory::open(int fd, uint64_t nbytes) {
 
 OwnSegments::OwnSegments() : made_(std::make_shared<Made>()) {}
 
-std::optional<OwnSegments::Lease> OwnSegments::lease(uint64_t nbytes) {
+// Takes the segments that were made meanwhile.
+void OwnSegments::take_over() {
+  std::vector<std::shared_ptr<SegmentMemory>> made;
   {
     const std::lock_guard lock(made_->mutex);
-    for (auto& each : made_->segments) segments_.push_back({std::move(each), false, false});
-    made_->segments.clear();
+    made.swap(made_->segments);
   }
+  for (auto& memory : made) {
+    const auto free =
+        std::find_if(segments_.begin(), segments_.end(), [](const Segment& each) { return !each.memory; });
+    Segment& place = free == segments_.end() ? segments_.emplace_back() : *free;
+    place = {std::move(memory), false, false, now_ns()};
+  }
+}
+
+std::optional<OwnSegments::Lease> OwnSegments::lease(uint64_t nbytes) {
+  take_over();
   size_t best = segments_.size();
   for (size_t i = 0; i < segments_.size(); ++i) {
     const Segment& each = segments_[i];
-    if (each.is_leased || each.memory->nbytes() < nbytes || each.memory->nbytes() / 4 > nbytes) continue;
+    if (!each.memory || each.is_leased || each.memory->nbytes() < nbytes || each.memory->nbytes() / 4 > nbytes)
+      continue;
     if (best == segments_.size() || each.memory->nbytes() < segments_[best].memory->nbytes()) best = i;
   }
   if (best == segments_.size()) {
@@ -109,6 +124,7 @@ std::optional<OwnSegments::Lease> OwnSegments::lease(uint64_t nbytes) {
   }
   Segment& found = segments_[best];
   found.is_leased = true;
+  found.used_ns = now_ns();
   const auto news = found.is_told ? nullptr : found.memory;
   found.is_told = true;
   return Lease{static_cast<uint32_t>(best), found.memory->data(), news};
@@ -120,16 +136,57 @@ void OwnSegments::give_back(uint32_t number) {
   segments_[number].is_leased = false;
 }
 
+void OwnSegments::trim(int64_t since_ns) {
+  take_over();
+  for (size_t i = 0; i < segments_.size(); ++i)
+    if (segments_[i].memory && !segments_[i].is_leased && segments_[i].used_ns < since_ns) drop(i);
+}
+
+bool OwnSegments::has_any() const {
+  return std::any_of(segments_.begin(), segments_.end(), [](const Segment& each) { return each.memory != nullptr; });
+}
+
+void OwnSegments::drop(size_t number) {
+  if (segments_[number].is_told) dropped_.push_back(static_cast<uint32_t>(number));
+  segments_[number] = {};
+}
+
+// Drops segments that were not used for a while, the longest unused first, until there is room for another one.
+bool OwnSegments::make_room(uint64_t nbytes) {
+  uint64_t own = 0;
+  size_t count = 0;
+  std::vector<size_t> unused;
+  for (size_t i = 0; i < segments_.size(); ++i) {
+    const Segment& each = segments_[i];
+    if (!each.memory) continue;
+    own += each.memory->nbytes();
+    ++count;
+    if (!each.is_leased && now_ns() - each.used_ns > kUnusedNs) unused.push_back(i);
+  }
+  const auto fits = [&] {
+    return own + nbytes <= kMostBytes && count < kMostSegments &&
+           g_nbytes.load(std::memory_order_relaxed) + nbytes <= kMostBytesOfProcess;
+  };
+  std::sort(unused.begin(), unused.end(),
+            [this](size_t a, size_t b) { return segments_[a].used_ns < segments_[b].used_ns; });
+  for (const size_t each : unused) {
+    if (fits()) break;
+    own -= segments_[each].memory->nbytes();
+    --count;
+    drop(each);
+  }
+  return fits();
+}
+
 void OwnSegments::make(uint64_t nbytes) {
-  uint64_t own = nbytes;
-  for (const Segment& each : segments_) own += each.memory->nbytes();
   {
     const std::lock_guard lock(made_->mutex);
-    own += made_->being_made;
-    // One at a time: most frames come one after another.
-    if (made_->being_made || own > kMostBytes || segments_.size() >= kMostSegments) return;
-    if (g_nbytes.load(std::memory_order_relaxed) + nbytes > kMostBytesOfProcess) return;
-    made_->being_made = nbytes;
+    if (made_->being_made) return;  // one at a time: most frames come one after another
+  }
+  if (nbytes > kMostBytes || !make_room(nbytes)) return;
+  {
+    const std::lock_guard lock(made_->mutex);
+    made_->being_made = true;
   }
   run_in_background([made = made_, nbytes] {
     std::shared_ptr<SegmentMemory> memory;
@@ -138,7 +195,7 @@ void OwnSegments::make(uint64_t nbytes) {
     } catch (const std::exception&) {  // no memory is left for segments: frames go the other ways
     }
     const std::lock_guard lock(made->mutex);
-    made->being_made = 0;
+    made->being_made = false;
     if (memory) made->segments.push_back(std::move(memory));
   });
 }
@@ -152,6 +209,13 @@ void PeerSegments::add(uint32_t number, int fd, uint64_t nbytes) {
   }
   mapped_.emplace(number, Mapped{SegmentMemory::open(fd, nbytes), false});
   nbytes_ += nbytes;
+}
+
+void PeerSegments::remove(uint32_t number) {
+  const auto found = mapped_.find(number);
+  if (found == mapped_.end() || found->second.is_used) refuse_record("it drops a segment that is not free");
+  nbytes_ -= found->second.memory->nbytes();
+  mapped_.erase(found);
 }
 
 std::shared_ptr<Block> PeerSegments::block(uint32_t number, uint64_t nbytes) {

@@ -2,7 +2,8 @@
 //
 // Writing to a fresh segment costs a page fault for every page, more time than sending the bytes through a socket. So
 // segments are made and filled with zeros in the background, while frames go other ways, and are then used again and
-// again. The receiver maps each once.
+// again. The receiver maps each once. A segment that was not used for a while is dropped, when another one needs its
+// place, or when it is trimmed.
 #pragma once
 
 #include <atomic>
@@ -12,6 +13,7 @@
 #include <mutex>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "frames/block.hpp"
@@ -60,23 +62,34 @@ class OwnSegments {
   std::optional<Lease> lease(uint64_t nbytes);
   // The peer has returned a segment; throws Failure if it did not have it.
   void give_back(uint32_t number);
+  // Drops what was not used since a time of now_ns().
+  void trim(int64_t since_ns);
+  // The numbers of segments that were dropped, and that the peer is to forget; each once.
+  std::vector<uint32_t> to_forget() { return std::exchange(dropped_, {}); }
+  bool has_dropped() const { return !dropped_.empty(); }
+  bool has_any() const;
 
  private:
   struct Segment {
-    std::shared_ptr<SegmentMemory> memory;
-    bool is_leased;
-    bool is_told;
+    std::shared_ptr<SegmentMemory> memory;  // null: the number is free
+    bool is_leased = false;
+    bool is_told = false;
+    int64_t used_ns = 0;
   };
   // Shared with the threads that make segments.
   struct Made {
     std::mutex mutex;
     std::vector<std::shared_ptr<SegmentMemory>> segments;
-    uint64_t being_made = 0;  // bytes
+    bool being_made = false;
   };
 
+  void take_over();
   void make(uint64_t nbytes);
+  bool make_room(uint64_t nbytes);
+  void drop(size_t number);
 
   std::vector<Segment> segments_;
+  std::vector<uint32_t> dropped_;
   std::shared_ptr<Made> made_;
 };
 
@@ -86,6 +99,8 @@ class PeerSegments {
   PeerSegments();
   // Maps a new one; throws Failure. Takes the descriptor.
   void add(uint32_t number, int fd, uint64_t nbytes);
+  // Forgets one; throws Failure if there is no such segment, or a frame is in it.
+  void remove(uint32_t number);
   // The memory of a frame; throws Failure if there is no such segment, or it has a frame already. The segment is to be
   // returned with the last reference.
   std::shared_ptr<Block> block(uint32_t number, uint64_t nbytes);

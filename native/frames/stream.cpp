@@ -90,6 +90,7 @@ void FrameStream::send(std::vector<SentBytes> frames) {
       inside.push_back(std::move(each));
     }
   }
+  add_dropped();  // before a new segment that has the number of a dropped one
   const RecordHeader header{RecordKind::message, {}, static_cast<uint32_t>(frames.size()), nbytes};
   const uint64_t in_stream = sizeof(header) + nbytes;
   message.parts = std::move(news);
@@ -274,14 +275,22 @@ void FrameStream::flush() {
 void FrameStream::add_receipt() {
   if (num_taken_ > num_told_) {
     num_told_ = num_taken_;
-    const RecordHeader receipt{RecordKind::taken, {}, 0, num_taken_};
-    outgoing_.add(joined(receipt, {}, {}, sizeof(receipt)));
+    add_header({RecordKind::taken, {}, 0, num_taken_});
   }
   if (!incoming_.segments().has_returns()) return;
-  for (const uint32_t each : incoming_.segments().to_return()) {
-    const RecordHeader receipt{RecordKind::returned, {}, each, 0};
-    outgoing_.add(joined(receipt, {}, {}, sizeof(receipt)));
-  }
+  for (const uint32_t each : incoming_.segments().to_return()) add_header({RecordKind::returned, {}, each, 0});
+}
+
+void FrameStream::add_dropped() {
+  for (const uint32_t each : segments_.to_forget()) add_header({RecordKind::dropped, {}, each, 0});
+}
+
+void FrameStream::add_header(const RecordHeader& header) { outgoing_.add(joined(header, {}, {}, sizeof(header))); }
+
+void FrameStream::trim(int64_t since_ns) {
+  segments_.trim(since_ns);
+  add_dropped();
+  outgoing_.flush();
 }
 
 void FrameStream::wait_for_copies() const {

@@ -79,6 +79,10 @@ class FrameStream {
   // or `flush` does so.
   bool owes_receipt() const { return num_taken_ > num_told_ || incoming_.segments().has_returns(); }
 
+  // Drops segments that were not used since a time of now_ns(). Throws Failure if the socket fails.
+  void trim(int64_t since_ns);
+  bool has_segments() const { return segments_.has_any(); }
+
   // Waits until no background thread reads what is to be sent; milliseconds. Needs no lock of Python.
   void wait_for_copies() const;
   // Frees what was to be sent, and copies nothing any more: of what has come only messages that are here as a whole are
@@ -108,6 +112,8 @@ class FrameStream {
   void send_prepared();
   void take_receipt(uint64_t count);
   void add_receipt();
+  void add_dropped();
+  void add_header(const RecordHeader& header);
   void pull_next();
   void begin_pull(Arrived& message);
   void end_pull(Arrived& message);

@@ -7,6 +7,7 @@
 //              over so far: it has copied what was lent, and its reader is not too far behind.
 //   segment:   header only; the sender has made segment `number` of nbytes; its file descriptor comes with this header.
 //   returned:  header only; the frame in segment `number` is not used any more, and the segment is the sender's again.
+//   dropped:   header only; the sender has dropped segment `number`, in which no frame is.
 //
 // Numbers are little-endian; processes on machines of another byte order are refused before the first record.
 #pragma once
@@ -22,7 +23,7 @@ namespace hocket {
   throw Failure(ErrorCode::aborted, "the peer does not follow the protocol: " + why);
 }
 
-enum class RecordKind : uint8_t { message = 1, taken = 2, segment = 3, returned = 4 };
+enum class RecordKind : uint8_t { message = 1, taken = 2, segment = 3, returned = 4, dropped = 5 };
 
 struct RecordHeader {
   RecordKind kind;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "check.hpp"
+#include "core/clock.hpp"
 #include "core/error.hpp"
 #include "frames/stream.hpp"
 
@@ -153,6 +154,26 @@ void check_segments() {
   CHECK(ends.streams[1]->counts().nbytes_mapped == ends.streams[0]->counts().nbytes_shared);
 }
 
+// Segments that are not used go back to the system at both ends, and their numbers are used again.
+void check_trimmed_segments() {
+  Ends ends(false);
+  for (int round = 0; round < 3; ++round) {
+    const Message message = {Bytes(size_t{1} << (20 + round), std::byte{5})};
+    const uint64_t before = ends.streams[0]->counts().nbytes_shared;
+    for (int i = 0; i < 200 && ends.streams[0]->counts().nbytes_shared == before; ++i) {
+      send(*ends.streams[0], message);
+      CHECK(is_equal(ends.next(1), message));
+      usleep(1000);
+    }
+    CHECK(ends.streams[0]->counts().nbytes_shared > before);
+    ends.turn();  // the segment comes back
+    CHECK(ends.streams[0]->has_segments());
+    ends.streams[0]->trim(now_ns());
+    CHECK(!ends.streams[0]->has_segments());
+    ends.turn();
+  }
+}
+
 // An end that does not read holds its peer up, and memory stays bounded; two ends that both wait go on.
 void check_high_water() {
   Ends ends(true, false, 4 << 20);
@@ -242,8 +263,9 @@ void check_lies() {
   check_refused(joined(header(RecordKind::message, 1, one), frame(8, FramePlace::lent, 4096)));  // nobody lends
   check_refused(joined(header(RecordKind::message, 1, one), frame(8, static_cast<FramePlace>(7))));
   check_refused(joined(header(RecordKind::message, 1, one), frame(8, FramePlace::segment, 0, 3)));
-  check_refused(joined(header(RecordKind::taken, 0, 1)));          // nothing was lent
-  check_refused(joined(header(RecordKind::returned, 0, 0)));       // nothing was shared
+  check_refused(joined(header(RecordKind::taken, 0, 1)));     // nothing was lent
+  check_refused(joined(header(RecordKind::returned, 0, 0)));  // nothing was shared
+  check_refused(joined(header(RecordKind::dropped, 0, 0)));
   check_refused(joined(header(RecordKind::segment, 0, 1 << 20)));  // no descriptor
   const int pid = getpid();
   check_refused(joined(header(RecordKind::message, 1, one), frame(8, FramePlace::lent, 4096)), -1, pid);
@@ -290,6 +312,7 @@ int main() {
       for (const uint64_t high_water : {uint64_t{1} << 20, uint64_t{64} << 20})
         check_messages(lends, is_local, high_water);
   check_segments();
+  check_trimmed_segments();
   check_high_water();
   check_closed_lender();
   check_lies();

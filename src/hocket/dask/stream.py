@@ -23,6 +23,8 @@ _MOST_READS = 10_000
 """Of what a peer has sent before its end."""
 _RECEIPT_S = 0.001
 """A receipt waits so long for a message with which it can travel: most messages are answered at once."""
+_UNUSED_S = 5.0
+"""Segments of shared memory that were not used for so long go back to the system."""
 NEVER = (1 << 64) - 1
 """As a number of bytes: no frame is so large."""
 
@@ -51,12 +53,13 @@ class StreamOptions:
 
 
 class _LoopStreams:
-    """The streams of one event loop whose copies end in another thread."""
+    """The streams of one event loop whose copies end in another thread, and which have segments."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.waker = LoopWaker()
         self._streams: dict[int, MessageStream] = {}
         self._loop = weakref.ref(loop)
+        self._is_trimming = False
 
     def add(self, number: int, stream: MessageStream) -> None:
         if not self._streams:
@@ -68,10 +71,23 @@ class _LoopStreams:
         if self._streams.pop(number, None) is not None and not self._streams and loop and not loop.is_closed():
             loop.remove_reader(self.waker.fileno())
 
+    def trim_later(self) -> None:
+        """Drop segments that are not used any more, after a while."""
+        loop = self._loop()
+        if not self._is_trimming and loop and not loop.is_closed():
+            self._is_trimming = True
+            loop.call_later(_UNUSED_S, self._trim)
+
     def _collect(self) -> None:
         for number in self.waker.ended():
             if number in self._streams:
                 self._streams[number].collect()
+
+    def _trim(self) -> None:
+        self._is_trimming = False
+        have_segments = [each.trim() for each in list(self._streams.values())]
+        if any(have_segments):
+            self.trim_later()
 
 
 def _runs(loop: asyncio.AbstractEventLoop) -> bool:
@@ -180,6 +196,8 @@ class MessageStream:
             except BufferError:  # the bytes of a frame do not lie one after another
                 nbytes = self._frames.send([ensure_memoryview(each) for each in frames])
             self._watch_writable()
+            if self.options.is_local and nbytes >= self.options.large_nbytes:
+                self._streams.trim_later()
             return nbytes
         except HocketError as error:
             self._fail(error)
@@ -213,6 +231,19 @@ class MessageStream:
         except Exception as error:  # whatever it is, what comes after it cannot be believed
             self._fail(error)
         self._tell()
+
+    def trim(self) -> bool:
+        """Drop segments that were not used for a while; return whether there are others."""
+        if self._sock is None:
+            return False
+        try:
+            self._frames.trim(round(1e9 * _UNUSED_S))
+            self._watch_writable()
+        except HocketError as error:
+            self._fail(error)
+            return False
+        has_segments: bool = self._frames.has_segments()
+        return has_segments
 
     def _take(self) -> list[memoryview] | None:
         frames: list[memoryview] | None = self._frames.take()
