@@ -16,7 +16,7 @@ import struct
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -28,7 +28,7 @@ from distributed.comm.utils import from_frames, to_frames
 from distributed.protocol import to_serialize
 from distributed.utils import nbytes
 from libraries import job
-from ranks import serve_all
+from ranks import check, serve_all
 
 import hocket as hk
 from hocket.backends import _ucx
@@ -61,7 +61,7 @@ class Exchange:
         what = format_nbytes(self.size) if self.size else "no array"
         return f"round trip, {what}" if self.count == 1 else f"{self.count} x {what}"
 
-    @property
+    @cached_property
     def message(self) -> dict[str, Any]:
         return {"x": to_serialize(np.ones(self.size // 8)) if self.size else 1}
 
@@ -146,11 +146,11 @@ async def accepted(comm: hk.Communicator, scheme: str) -> Any:
 
 async def ask(arm: Any, exchange: Exchange, iterations: int) -> None:
     """Send, and wait for the answers."""
-    message = exchange.message
     for _ in range(iterations):
         for _ in range(exchange.count):
-            await arm.write(message)
-        await arm.read()
+            await arm.write(exchange.message)
+        found = (await arm.read())["found"]
+        check("the sum of an array", np.array(found), exchange.size // 8)
 
 
 async def answer(arm: Any, exchange: Exchange, iterations: int) -> None:
@@ -158,7 +158,7 @@ async def answer(arm: Any, exchange: Exchange, iterations: int) -> None:
     for _ in range(iterations):
         for _ in range(exchange.count):
             x = (await arm.read())["x"]
-            found = float(x.sum()) if exchange.size else x
+            found = float(x.sum()) if exchange.size else 0
         await arm.write({"found": found})
 
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -23,9 +24,10 @@ namespace hocket {
 namespace {
 
 constexpr uint64_t kLeastBytes = 64 << 10;
-// Segments of one connection; and of all of this process.
-constexpr uint64_t kMostBytes = 256 << 20;
-constexpr uint64_t kMostBytesOfProcess = 512 << 20;
+constexpr uint64_t kLargeBytes = 16 << 20;
+// Segments of one connection; and of all of this process. Large ones leave room for small ones.
+constexpr uint64_t kMostBytes = 256 << 20, kMostLargeBytes = 192 << 20;
+constexpr uint64_t kMostBytesOfProcess = 512 << 20, kMostLargeBytesOfProcess = 384 << 20;
 constexpr size_t kMostSegments = 256;
 // A segment that was not used for so long gives its place to one of another size.
 constexpr int64_t kUnusedNs = 1'000'000'000;
@@ -33,7 +35,16 @@ constexpr int64_t kUnusedNs = 1'000'000'000;
 constexpr uint64_t kMostPeerBytes = 4 * kMostBytes;
 
 // Relaxed: a limit, which may be passed by what two threads make at the same time.
-std::atomic<uint64_t> g_nbytes{0};
+std::atomic<uint64_t> g_nbytes{0}, g_large_nbytes{0};
+
+uint64_t large_bytes(uint64_t nbytes) { return nbytes >= kLargeBytes ? nbytes : 0; }
+
+// Positive: of a new segment; negative: of one that has gone.
+void count_bytes(int64_t nbytes) {
+  g_nbytes.fetch_add(static_cast<uint64_t>(nbytes), std::memory_order_relaxed);
+  const uint64_t large = large_bytes(static_cast<uint64_t>(std::abs(nbytes)));
+  g_large_nbytes.fetch_add(nbytes < 0 ? -large : large, std::memory_order_relaxed);
+}
 
 [[noreturn]] void fail(const std::string& what) {
   throw Failure(ErrorCode::resource_exhausted, what + ": " + std::strerror(errno));
@@ -48,13 +59,13 @@ SegmentMemory::SegmentMemory(int fd, uint64_t nbytes, bool is_own) : is_own_(is_
     fail("cannot map a shared segment");
   }
   data_ = static_cast<std::byte*>(data);
-  if (is_own) g_nbytes.fetch_add(nbytes, std::memory_order_relaxed);
+  if (is_own) count_bytes(static_cast<int64_t>(nbytes));
 }
 
 SegmentMemory::~SegmentMemory() {
   munmap(data_, nbytes_);
   close_fd();
-  if (is_own_) g_nbytes.fetch_sub(nbytes_, std::memory_order_relaxed);
+  if (is_own_) count_bytes(-static_cast<int64_t>(nbytes_));
 }
 
 void SegmentMemory::close_fd() {
@@ -153,25 +164,28 @@ void OwnSegments::drop(size_t number) {
 
 // Drops segments that were not used for a while, the longest unused first, until there is room for another one.
 bool OwnSegments::make_room(uint64_t nbytes) {
-  uint64_t own = 0;
-  size_t count = 0;
+  uint64_t own = nbytes, own_large = large_bytes(nbytes);
+  size_t count = 1;
   std::vector<size_t> unused;
   for (size_t i = 0; i < segments_.size(); ++i) {
     const Segment& each = segments_[i];
     if (!each.memory) continue;
     own += each.memory->nbytes();
+    own_large += large_bytes(each.memory->nbytes());
     ++count;
     if (!each.is_leased && now_ns() - each.used_ns > kUnusedNs) unused.push_back(i);
   }
   const auto fits = [&] {
-    return own + nbytes <= kMostBytes && count < kMostSegments &&
-           g_nbytes.load(std::memory_order_relaxed) + nbytes <= kMostBytesOfProcess;
+    return own <= kMostBytes && (own_large <= kMostLargeBytes || nbytes < kLargeBytes) && count <= kMostSegments &&
+           g_nbytes.load(std::memory_order_relaxed) + nbytes <= kMostBytesOfProcess &&
+           g_large_nbytes.load(std::memory_order_relaxed) + large_bytes(nbytes) <= kMostLargeBytesOfProcess;
   };
   std::sort(unused.begin(), unused.end(),
             [this](size_t a, size_t b) { return segments_[a].used_ns < segments_[b].used_ns; });
   for (const size_t each : unused) {
     if (fits()) break;
     own -= segments_[each].memory->nbytes();
+    own_large -= large_bytes(segments_[each].memory->nbytes());
     --count;
     drop(each);
   }
@@ -183,7 +197,7 @@ void OwnSegments::make(uint64_t nbytes) {
     const std::lock_guard lock(made_->mutex);
     if (made_->being_made) return;  // one at a time: most frames come one after another
   }
-  if (nbytes > kMostBytes || !make_room(nbytes)) return;
+  if (nbytes > kMostLargeBytes || !make_room(nbytes)) return;
   {
     const std::lock_guard lock(made_->mutex);
     made_->being_made = true;

@@ -23,7 +23,7 @@ _MOST_READS = 10_000
 """Of what a peer has sent before its end."""
 _RECEIPT_S = 0.001
 """A receipt waits so long for a message with which it can travel: most messages are answered at once."""
-_UNUSED_S = 5.0
+_UNUSED_S = 20.0
 """Segments of shared memory that were not used for so long go back to the system."""
 NEVER = (1 << 64) - 1
 """As a number of bytes: no frame is so large."""
