@@ -8,12 +8,15 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "bind/errors.hpp"
+#include "bind/lanes.hpp"
 #include "core/clock.hpp"
+#include "frames/carrier.hpp"
 #include "frames/stream.hpp"
 #include "shm/peer_memory.hpp"
 
@@ -26,9 +29,14 @@ struct WakerHandle {
   std::shared_ptr<LoopWaker> waker = std::make_shared<LoopWaker>();
 };
 
+// Python's hold on a carrier.
+struct CarrierHandle {
+  std::shared_ptr<FrameCarrier> carrier;
+};
+
 // The memory of received frames, as a writable buffer.
 struct FrameMemory {
-  std::shared_ptr<Block> block;
+  std::shared_ptr<FrameBlock> block;
 };
 
 int get_buffer(PyObject* self, Py_buffer* view, int flags) {
@@ -44,7 +52,7 @@ nb::object new_reference(PyObject* object) {
   return nb::steal(object);
 }
 
-nb::object view_of(const std::shared_ptr<Block>& block) {
+nb::object view_of(const std::shared_ptr<FrameBlock>& block) {
   const nb::object memory = nb::cast(FrameMemory{block});
   return new_reference(PyMemoryView_FromObject(memory.ptr()));
 }
@@ -58,7 +66,7 @@ nb::object part_of(const nb::object& view, uint64_t begin, uint64_t nbytes) {
 // Views of the frames of a message; those that share a block are parts of one view.
 nb::list views_of(const std::vector<ReceivedFrame>& frames) {
   nb::list views;
-  const Block* shared = nullptr;
+  const FrameBlock* shared = nullptr;
   nb::object whole;
   for (const ReceivedFrame& each : frames) {
     if (!each.nbytes) {
@@ -125,6 +133,19 @@ const std::array<std::byte, 16>& cookie() {
   return bytes;
 }
 
+template <size_t kSize>
+std::array<std::byte, kSize> array_of(const nb::bytes& bytes) {
+  std::array<std::byte, kSize> array;
+  if (bytes.size() != kSize) throw Failure(ErrorCode::invalid_argument, "expected " + std::to_string(kSize) + " bytes");
+  std::memcpy(array.data(), bytes.c_str(), kSize);
+  return array;
+}
+
+nb::object probe_found(const CarrierHandle& self) {
+  const auto found = self.carrier->probe_found();
+  return found ? nb::object(nb::bytes(reinterpret_cast<const char*>(found->data()), found->size())) : nb::none();
+}
+
 bool reads_cookie(int pid, uint64_t address, const nb::bytes& expected) {
   std::array<std::byte, 16> found;
   if (expected.size() != found.size() || !may_read_memory(pid)) return false;
@@ -144,17 +165,40 @@ void bind_frames(nb::module_& module) {
       .def(nb::init<>())
       .def("fileno", [](const WakerHandle& self) { return self.waker->fd(); })
       .def("ended", [](const WakerHandle& self) { return self.waker->ended(); });
+  nb::class_<CarrierHandle>(module, "FrameCarrier")
+      .def(
+          "__init__",
+          [](CarrierHandle* self, PyLane& lane, int peer, int tag_out, int tag_in) {
+            if (!lane.lane) throw Failure(ErrorCode::invalid_argument, "the lane has an owner already");
+            new (self) CarrierHandle{std::make_shared<FrameCarrier>(std::move(lane.lane), peer, tag_out, tag_in)};
+          },
+          nb::arg("lane"), nb::arg("peer"), nb::arg("tag_out"), nb::arg("tag_in"))
+      .def(
+          "begin_probe",
+          [](CarrierHandle& self, const nb::bytes& sent) {
+            self.carrier->begin_probe(array_of<FrameCarrier::kProbeBytes>(sent));
+          },
+          nb::arg("sent"))
+      .def("probe_found", &probe_found)
+      .def("abandon_probe", [](CarrierHandle& self) { self.carrier->abandon_probe(); });
+  module.def(
+      "stop_carriers",
+      [](double timeout_s) {
+        const nb::gil_scoped_release released;  // lanes in Python need it to end
+        FrameCarrier::stop_all(static_cast<int64_t>(timeout_s * 1e9));
+      },
+      nb::arg("timeout_s"));
   nb::class_<FrameStream>(module, "FrameStream")
       .def(
           "__init__",
-          [](FrameStream* self, int fd, bool is_local, int lender, bool lends,
+          [](FrameStream* self, int fd, bool is_local, int lender, bool lends, const CarrierHandle* carrier,
              std::tuple<uint64_t, uint64_t, uint64_t> limits, const WakerHandle& waker, uint64_t number) {
             const auto [large_nbytes, most_nbytes, high_water] = limits;
-            new (self)
-                FrameStream({fd, is_local, lender, lends, large_nbytes, most_nbytes, high_water, waker.waker, number});
+            new (self) FrameStream({fd, is_local, lender, lends, carrier ? carrier->carrier : nullptr, large_nbytes,
+                                    most_nbytes, high_water, waker.waker, number});
           },
-          nb::arg("fd"), nb::arg("is_local"), nb::arg("lender"), nb::arg("lends"), nb::arg("limits"), nb::arg("waker"),
-          nb::arg("number"))
+          nb::arg("fd"), nb::arg("is_local"), nb::arg("lender"), nb::arg("lends"), nb::arg("carrier").none(),
+          nb::arg("limits"), nb::arg("waker"), nb::arg("number"))
       .def("send", &send, nb::arg("frames"))
       .def("flush", &FrameStream::flush)
       .def("receive", &FrameStream::receive)
@@ -178,8 +222,8 @@ void bind_frames(nb::module_& module) {
       .def("counts", [](const FrameStream& self) {
         const FrameStreamCounts& counts = self.counts();
         return std::make_tuple(counts.num_sent, counts.nbytes_sent, counts.nbytes_lent, counts.nbytes_shared,
-                               counts.num_received, counts.nbytes_received, counts.nbytes_borrowed,
-                               counts.nbytes_mapped);
+                               counts.nbytes_carried_out, counts.num_received, counts.nbytes_received,
+                               counts.nbytes_borrowed, counts.nbytes_mapped, counts.nbytes_carried_in);
       });
   module.def("memory_cookie", [] {
     return nb::make_tuple(reinterpret_cast<uintptr_t>(cookie().data()),

@@ -1,7 +1,6 @@
 #include "frames/background.hpp"
 
 #include <pthread.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -30,22 +29,6 @@ namespace {
 constexpr auto kKept = std::chrono::seconds(5);
 // One thread does not use all of the memory's speed.
 constexpr unsigned kMostThreads = 2;
-
-// Blocks all signals of this thread, and so of those that it starts: signals are for Python's threads.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 class BackgroundThreads {
  public:
@@ -110,6 +93,14 @@ BackgroundThreads& threads_of_this_process() {
 }
 
 }  // namespace
+
+SignalsBlocked::SignalsBlocked() {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before_);
+}
+
+SignalsBlocked::~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
 void run_in_background(const std::function<void()>& work) {
   bool is_queued = false;

@@ -1,12 +1,26 @@
 // Work that would keep an event loop from its sockets, in threads of its own.
 #pragma once
 
+#include <signal.h>
+
 #include <cstdint>
 #include <functional>
 #include <mutex>
 #include <vector>
 
 namespace hocket {
+
+// Blocks all signals of this thread, and so of those that it starts: signals are for Python's threads.
+class SignalsBlocked {
+ public:
+  SignalsBlocked();
+  ~SignalsBlocked();
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
 
 // Runs work in one of two threads; what is given first begins first. The threads sleep while there is nothing to do.
 // Where the system has no thread or no memory for it, the work is done before this returns. `work` must not throw.

@@ -48,11 +48,11 @@ BlockPool::BlockPool() {
                  });
 }
 
-std::shared_ptr<Block> BlockPool::take(uint64_t nbytes) {
+std::shared_ptr<FrameBlock> BlockPool::take(uint64_t nbytes) {
   if (nbytes < kMappedBytes) {
     auto* const data = static_cast<std::byte*>(std::malloc(std::max<uint64_t>(nbytes, 1)));
     if (!data) throw std::bad_alloc();
-    return {new Block(data, nbytes), [](Block* block) {
+    return {new FrameBlock(data, nbytes), [](FrameBlock* block) {
               std::free(block->data());
               delete block;
             }};
@@ -70,7 +70,7 @@ std::shared_ptr<Block> BlockPool::take(uint64_t nbytes) {
     }
   }
   if (!data) data = map(size);
-  return {new Block(data, nbytes), [size, this](Block* block) {
+  return {new FrameBlock(data, nbytes), [size, this](FrameBlock* block) {
             give_back(block->data(), size);
             delete block;
           }};

@@ -14,9 +14,9 @@
 namespace hocket {
 
 // Memory of a size; freed with the last reference, from any thread.
-class Block {
+class FrameBlock {
  public:
-  Block(std::byte* data, uint64_t nbytes) : data_(data), nbytes_(nbytes) {}
+  FrameBlock(std::byte* data, uint64_t nbytes) : data_(data), nbytes_(nbytes) {}
   std::byte* data() const { return data_; }
   uint64_t nbytes() const { return nbytes_; }
 
@@ -30,7 +30,7 @@ class BlockPool {
   static BlockPool& mine();  // of this process; never destroyed: blocks may be freed until the process ends
 
   // Returns memory with arbitrary content; throws std::bad_alloc. Memory that is new is not touched.
-  std::shared_ptr<Block> take(uint64_t nbytes);
+  std::shared_ptr<FrameBlock> take(uint64_t nbytes);
   // Gives blocks back that were freed before `until`. Returns whether any are kept still; if so, the caller calls
   // again.
   bool trim(std::chrono::steady_clock::time_point until);

@@ -26,8 +26,13 @@ constexpr size_t kMostWaitingDescriptors = 64;
 
 }  // namespace
 
-IncomingRecords::IncomingRecords(int fd, int lender, uint64_t most_nbytes, bool is_local)
-    : fd_(fd), lender_(lender), most_nbytes_(most_nbytes), is_local_(is_local), buffer_(new std::byte[kBufferBytes]) {}
+IncomingRecords::IncomingRecords(int fd, int lender, uint64_t most_nbytes, bool is_local, bool has_carrier)
+    : fd_(fd),
+      lender_(lender),
+      most_nbytes_(most_nbytes),
+      is_local_(is_local),
+      has_carrier_(has_carrier),
+      buffer_(new std::byte[kBufferBytes]) {}
 
 IncomingRecords::~IncomingRecords() {
   for (const int each : fds_) close(each);
@@ -148,8 +153,9 @@ void IncomingRecords::take_header(std::vector<ReceivedRecord>& records) {
     map_segment();
   } else if (header_.kind == RecordKind::dropped) {
     segments_.remove(header_.number);
-  } else if (header_.kind == RecordKind::taken || header_.kind == RecordKind::returned) {
-    records.push_back({header_, {}, 0, 0});
+  } else if (header_.kind == RecordKind::taken || header_.kind == RecordKind::returned ||
+             header_.kind == RecordKind::ready) {
+    records.push_back({header_, {}, 0, 0, 0});
   } else {
     refuse_record("a record has the kind " + std::to_string(static_cast<int>(header_.kind)));
   }
@@ -187,6 +193,8 @@ void IncomingRecords::begin_frames() {
       record_.lent_nbytes += each.nbytes;
     } else if (each.place == FramePlace::segment && each.nbytes) {
       record_.shared_nbytes += each.nbytes;
+    } else if (each.place == FramePlace::carried && each.nbytes && has_carrier_) {
+      record_.carried_nbytes += each.nbytes;
     } else {
       refuse_record("a frame is at no place that is known");
     }
@@ -194,7 +202,7 @@ void IncomingRecords::begin_frames() {
   if (in_stream != expected)
     refuse_record("the frames have " + std::to_string(in_stream) + " bytes, but the record " +
                   std::to_string(expected));
-  const std::shared_ptr<Block> shared = small ? BlockPool::mine().take(small) : nullptr;
+  const std::shared_ptr<FrameBlock> shared = small ? BlockPool::mine().take(small) : nullptr;
   uint64_t offset = 0;
   record_.frames.reserve(descriptors_.size());
   in_stream_.clear();
@@ -203,9 +211,10 @@ void IncomingRecords::begin_frames() {
     if (each.place == FramePlace::stream && each.nbytes) in_stream_.push_back(record_.frames.size());
     if (each.place == FramePlace::segment) {
       record_.frames.push_back({segments_.block(each.segment, each.nbytes), 0, each.nbytes, 0});
-    } else if (each.place == FramePlace::lent || each.nbytes >= kOwnBytes) {
+    } else if (each.place != FramePlace::stream || each.nbytes >= kOwnBytes) {
       const uint64_t address = each.place == FramePlace::lent ? each.address : 0;
-      record_.frames.push_back({BlockPool::mine().take(each.nbytes), 0, each.nbytes, address});
+      record_.frames.push_back(
+          {BlockPool::mine().take(each.nbytes), 0, each.nbytes, address, each.place == FramePlace::carried});
     } else {
       record_.frames.push_back({shared, offset, each.nbytes, 0});
       offset += each.nbytes;

@@ -19,26 +19,28 @@ namespace hocket {
 
 // A frame that has come, or will be copied: a part of a block.
 struct ReceivedFrame {
-  std::shared_ptr<Block> block;
+  std::shared_ptr<FrameBlock> block;
   uint64_t offset;
   uint64_t nbytes;
-  uint64_t address;  // in the sender's memory; 0: the bytes come in the stream, or are here
+  uint64_t address;  // in the sender's memory; 0: the bytes come in the stream or by a carrier, or are here
+  bool is_carried = false;
 };
 
 struct ReceivedRecord {
   RecordHeader header;
   std::vector<ReceivedFrame> frames;
   uint64_t lent_nbytes;
-  uint64_t shared_nbytes;  // in segments
+  uint64_t shared_nbytes;   // in segments
+  uint64_t carried_nbytes;  // by a carrier
 
-  uint64_t outside_nbytes() const { return lent_nbytes + shared_nbytes; }
+  uint64_t outside_nbytes() const { return lent_nbytes + shared_nbytes + carried_nbytes; }
 };
 
 class IncomingRecords {
  public:
   // lender: process whose memory may be read; 0: frames cannot be lent. A message has most_nbytes at most. On a local
-  // socket the peer may share segments.
-  IncomingRecords(int fd, int lender, uint64_t most_nbytes, bool is_local);
+  // socket the peer may share segments. Frames may come by a carrier if the connection has one.
+  IncomingRecords(int fd, int lender, uint64_t most_nbytes, bool is_local, bool has_carrier);
   ~IncomingRecords();
   IncomingRecords(const IncomingRecords&) = delete;
   IncomingRecords& operator=(const IncomingRecords&) = delete;
@@ -72,6 +74,7 @@ class IncomingRecords {
   const int lender_;
   const uint64_t most_nbytes_;
   const bool is_local_;
+  const bool has_carrier_;
   std::deque<int> fds_;  // that came with headers that are not read yet
   PeerSegments segments_;
   std::unique_ptr<std::byte[]> buffer_;

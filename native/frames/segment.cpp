@@ -232,13 +232,13 @@ void PeerSegments::remove(uint32_t number) {
   mapped_.erase(found);
 }
 
-std::shared_ptr<Block> PeerSegments::block(uint32_t number, uint64_t nbytes) {
+std::shared_ptr<FrameBlock> PeerSegments::block(uint32_t number, uint64_t nbytes) {
   const auto found = mapped_.find(number);
   if (found == mapped_.end() || found->second.is_used || nbytes > found->second.memory->nbytes())
     refuse_record("a frame is in a segment that is not free");
   found->second.is_used = true;
-  return {new Block(found->second.memory->data(), nbytes),
-          [memory = found->second.memory, returns = returns_, number](Block* block) {
+  return {new FrameBlock(found->second.memory->data(), nbytes),
+          [memory = found->second.memory, returns = returns_, number](FrameBlock* block) {
             delete block;
             const std::lock_guard lock(returns->mutex);
             returns->numbers.push_back(number);

@@ -103,7 +103,7 @@ class PeerSegments {
   void remove(uint32_t number);
   // The memory of a frame; throws Failure if there is no such segment, or it has a frame already. The segment is to be
   // returned with the last reference.
-  std::shared_ptr<Block> block(uint32_t number, uint64_t nbytes);
+  std::shared_ptr<FrameBlock> block(uint32_t number, uint64_t nbytes);
   // The segments that can be returned to the peer; each once.
   std::vector<uint32_t> to_return();
   bool has_returns() const { return returns_->has_any.load(std::memory_order_relaxed); }

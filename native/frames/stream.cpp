@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <utility>
@@ -57,7 +58,7 @@ SentBytes header_of_segment(uint32_t number, const std::shared_ptr<SegmentMemory
 
 FrameStream::FrameStream(FrameStreamOptions options)
     : options_(std::move(options)),
-      incoming_(options_.fd, options_.lender, options_.most_nbytes, options_.is_local),
+      incoming_(options_.fd, options_.lender, options_.most_nbytes, options_.is_local, options_.carrier != nullptr),
       outgoing_(options_.fd) {}
 
 void FrameStream::send(std::vector<SentBytes> frames) {
@@ -66,7 +67,7 @@ void FrameStream::send(std::vector<SentBytes> frames) {
   std::vector<SentBytes> inside, news;
   std::vector<CopyPiece> pieces;
   Prepared message{{}, nullptr, {}, 0};
-  Lent lent{{}, 0};
+  Lent lent{{}, 0, false, nullptr};
   uint64_t nbytes = frames.size() * sizeof(FrameDescriptor), total = 0, shared = 0;
   for (SentBytes& each : frames) {
     total += each.nbytes;
@@ -79,6 +80,11 @@ void FrameStream::send(std::vector<SentBytes> frames) {
       pieces.push_back({address, lease->data, each.nbytes});
       shared += each.nbytes;
       message.sources.push_back(std::move(each));
+    } else if (is_large && options_.carrier) {
+      descriptors.push_back({each.nbytes, 0, FramePlace::carried, 0});
+      lent.nbytes += each.nbytes;
+      lent.is_carried = true;
+      lent.frames.push_back(std::move(each));
     } else if (is_large && options_.lends && may_read_range(getpid(), address, each.nbytes)) {
       // Memory of devices cannot be read so; it goes through the stream.
       descriptors.push_back({each.nbytes, address, FramePlace::lent, 0});
@@ -103,7 +109,7 @@ void FrameStream::send(std::vector<SentBytes> frames) {
   }
   ++counts_.num_sent;
   counts_.nbytes_sent += total;
-  counts_.nbytes_lent += lent.nbytes;
+  (lent.is_carried ? counts_.nbytes_carried_out : counts_.nbytes_lent) += lent.nbytes;
   counts_.nbytes_shared += shared;
   lent.nbytes += shared;
   if (lent.nbytes) {
@@ -120,8 +126,13 @@ void FrameStream::send(std::vector<SentBytes> frames) {
   if (copy && shared <= kCopiedAtOnce)
     copy->run();
   else if (copy)
-    FrameCopy::begin(copy, [waker = options_.waker, number = options_.number] { waker->wake(number); });
+    FrameCopy::begin(copy, wakes());
   send_prepared();
+}
+
+// Tells the event loop from another thread that something has ended.
+std::function<void()> FrameStream::wakes() const {
+  return [waker = options_.waker, number = options_.number] { waker->wake(number); };
 }
 
 // Sends the messages that are ready, in their order.
@@ -162,6 +173,10 @@ bool FrameStream::receive() {
       take_receipt(each.header.nbytes);
       continue;
     }
+    if (each.header.kind == RecordKind::ready) {
+      take_ready(each.header.nbytes);
+      continue;
+    }
     if (each.header.kind == RecordKind::returned) {
       segments_.give_back(each.header.number);
       continue;
@@ -169,10 +184,11 @@ bool FrameStream::receive() {
     ++counts_.num_received;
     counts_.nbytes_borrowed += each.lent_nbytes;
     counts_.nbytes_mapped += each.shared_nbytes;
+    counts_.nbytes_carried_in += each.carried_nbytes;
     for (const ReceivedFrame& frame : each.frames) counts_.nbytes_received += frame.nbytes;
     const bool is_whole = each.outside_nbytes() == 0;
     unread_ += each.header.nbytes;
-    arrived_.push_back({std::move(each), nullptr, is_whole});
+    arrived_.push_back({std::move(each), nullptr, nullptr, is_whole});
   }
   records_.clear();
   if (error) std::rethrow_exception(error);
@@ -185,12 +201,50 @@ void FrameStream::take_receipt(uint64_t count) {
   if (count < num_returned_ || count > num_lent_)
     refuse_record("a receipt is for " + std::to_string(count) + " messages of " + std::to_string(num_lent_));
   for (; num_returned_ < count; ++num_returned_) {
-    lent_now_ -= lent_.front().nbytes;
+    Lent first = std::move(lent_.front());
     lent_.pop_front();
+    lent_now_ -= first.nbytes;
+    if (first.is_carried && !first.carriage) refuse_record("a receipt is for frames that were not sent");
+    drop_lent(std::move(first));
   }
 }
 
+// The peer waits for the carried frames of all messages up to a number.
+void FrameStream::take_ready(uint64_t count) {
+  if (count < num_ready_ || count > num_lent_)
+    refuse_record("it is ready for " + std::to_string(count) + " messages of " + std::to_string(num_lent_));
+  for (; num_ready_ < count; ++num_ready_) {
+    if (num_ready_ < num_returned_) continue;
+    Lent& lent = lent_[num_ready_ - num_returned_];
+    if (!lent.is_carried) continue;
+    keep_until_sent({});
+    std::vector<CarriedBytes> parts;
+    for (const SentBytes& each : lent.frames) parts.push_back({each.data, nullptr, each.nbytes});
+    lent.carriage = options_.carrier->send(parts, wakes());
+    options_.carrier->expect_receipt();
+  }
+}
+
+// Frees what the peer has taken, once nothing reads it any more.
+void FrameStream::drop_lent(Lent lent) {
+  if (!lent.carriage) return;
+  options_.carrier->note_receipts(1);
+  if (!lent.carriage->has_ended()) finishing_.push_back(std::move(lent));
+}
+
+// Keeps what a carrier still reads after the connection has ended.
+void FrameStream::keep_until_sent(std::vector<Lent> left) {
+  // Used like the streams, by one thread at a time: frames of Python are freed under its lock. Never destroyed.
+  static auto* const kept = new std::vector<Lent>;  // NOLINT
+  std::erase_if(*kept, [](const Lent& each) { return each.carriage->has_ended(); });
+  std::move(left.begin(), left.end(), std::back_inserter(*kept));
+}
+
 void FrameStream::collect() {
+  std::erase_if(finishing_, [](const Lent& each) { return each.carriage->has_ended(); });
+  for (const Lent& each : lent_)
+    if (each.carriage && each.carriage->has_ended() && !each.carriage->error().empty())
+      throw Failure(ErrorCode::peer_failure, "a frame was not sent: " + each.carriage->error());
   if (!prepared_.empty()) send_prepared();
   count_whole();
   pull_next();
@@ -217,7 +271,7 @@ void FrameStream::pull_next() {
   for (; next_pull_ < arrived_.size(); ++next_pull_) {
     Arrived& message = arrived_[next_pull_];
     if (message.is_whole) continue;
-    if (has_ended_ && message.record.lent_nbytes) break;
+    if (has_ended_ && message.needs_peer()) break;
     if (ahead_ && ahead_ + message.record.outside_nbytes() > options_.high_water && !pulls_all_) break;
     begin_pull(message);
   }
@@ -230,12 +284,17 @@ void FrameStream::count_whole() {
   for (; num_whole_ < next_pull_; ++num_whole_) {
     Arrived& message = arrived_[num_whole_];
     if (message.is_whole) continue;
-    if ((has_ended_ && message.record.lent_nbytes) || !message.copy->has_ended()) return;
+    if ((has_ended_ && message.needs_peer()) || !message.is_pulled()) return;
     end_pull(message);
   }
 }
 
 void FrameStream::begin_pull(Arrived& message) {
+  ++num_pulled_;
+  if (message.record.carried_nbytes) {
+    begin_carriage(message);
+    return;
+  }
   std::vector<CopyPiece> pieces;
   for (const ReceivedFrame& each : message.record.frames)
     if (each.address) pieces.push_back({each.address, each.block->data() + each.offset, each.nbytes});
@@ -248,21 +307,34 @@ void FrameStream::begin_pull(Arrived& message) {
     return;
   }
   // The blocks live as long as the copy, also if this stream does not.
-  std::vector<std::shared_ptr<Block>> blocks;
+  std::vector<std::shared_ptr<FrameBlock>> blocks;
   for (const ReceivedFrame& each : message.record.frames)
     if (each.address) blocks.push_back(each.block);
-  FrameCopy::begin(message.copy, [blocks = std::move(blocks), waker = options_.waker, number = options_.number] {
-    waker->wake(number);
-  });
+  FrameCopy::begin(message.copy, [blocks = std::move(blocks), wake = wakes()] { wake(); });
+}
+
+void FrameStream::begin_carriage(Arrived& message) {
+  std::vector<CarriedBytes> parts;
+  std::vector<std::shared_ptr<FrameBlock>> blocks;
+  for (const ReceivedFrame& each : message.record.frames) {
+    if (!each.is_carried) continue;
+    parts.push_back({nullptr, each.block->data() + each.offset, each.nbytes});
+    blocks.push_back(each.block);
+  }
+  message.carriage = options_.carrier->receive(parts, std::move(blocks), wakes());
+  ahead_ += message.record.outside_nbytes();
+  add_header({RecordKind::ready, {}, 0, num_pulled_});
+  outgoing_.flush();  // the peer waits for it
 }
 
 void FrameStream::end_pull(Arrived& message) {
-  if (message.record.lent_nbytes) {
-    const std::string error = message.copy->error();
+  if (message.needs_peer()) {
+    const std::string error = message.copy ? message.copy->error() : message.carriage->error();
     if (is_closed_by_peer()) throw Failure(ErrorCode::peer_failure, "the peer has closed the stream");
     if (!error.empty()) throw Failure(ErrorCode::peer_failure, error);
   }
   message.copy = nullptr;
+  message.carriage = nullptr;
   message.is_whole = true;
   ++num_taken_;
 }
@@ -305,6 +377,12 @@ void FrameStream::end() {
   has_ended_ = true;
   prepared_.clear();
   prepared_nbytes_ = 0;
+  for (Arrived& each : arrived_)
+    if (each.carriage) each.carriage->abandon();
+  for (Lent& each : lent_) drop_lent(std::move(each));
+  for (const Lent& each : finishing_) each.carriage->abandon();
+  keep_until_sent(std::move(finishing_));
+  finishing_.clear();
   lent_.clear();
   lent_now_ = 0;
   outgoing_.clear();

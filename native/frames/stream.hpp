@@ -2,6 +2,7 @@
 //
 // Large frames do not go through the socket, if there is another way:
 //  - in a segment of shared memory (segment.hpp), which the sender writes and the receiver reads in place;
+//  - by a carrier (carrier.hpp), when the peer has said that it is ready;
 //  - lent, if the peer may read this process's memory: the message has their address, and the peer copies them and says
 //    so (`taken`). Until then they are kept.
 //
@@ -14,11 +15,13 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "frames/background.hpp"
+#include "frames/carrier.hpp"
 #include "frames/copy.hpp"
 #include "frames/incoming.hpp"
 #include "frames/outgoing.hpp"
@@ -27,13 +30,14 @@
 namespace hocket {
 
 struct FrameStreamOptions {
-  int fd;                 // non-blocking; not owned
-  bool is_local;          // a local socket, over which segments can be shared
-  int lender;             // the peer's process, whose memory may be read; 0: it lends nothing
-  bool lends;             // whether the peer may read this process's memory
-  uint64_t large_nbytes;  // frames of this size do not go through the socket, if there is another way
-  uint64_t most_nbytes;   // of a message that comes
-  uint64_t high_water;    // bytes that are copied ahead of the reader
+  int fd;                                 // non-blocking; not owned
+  bool is_local;                          // a local socket, over which segments can be shared
+  int lender;                             // the peer's process, whose memory may be read; 0: it lends nothing
+  bool lends;                             // whether the peer may read this process's memory
+  std::shared_ptr<FrameCarrier> carrier;  // null: none
+  uint64_t large_nbytes;                  // frames of this size do not go through the socket, if there is another way
+  uint64_t most_nbytes;                   // of a message that comes
+  uint64_t high_water;                    // bytes that are copied ahead of the reader
   std::shared_ptr<LoopWaker> waker;
   uint64_t number;  // of this stream, for the waker
 };
@@ -43,6 +47,7 @@ struct FrameStreamCounts {
   uint64_t nbytes_lent = 0, nbytes_shared = 0;     // of these, those that were lent, and those in segments
   uint64_t num_received = 0, nbytes_received = 0;  // the same of what has come
   uint64_t nbytes_borrowed = 0, nbytes_mapped = 0;
+  uint64_t nbytes_carried_out = 0, nbytes_carried_in = 0;  // by a carrier
 };
 
 class FrameStream {
@@ -102,21 +107,32 @@ class FrameStream {
   struct Lent {
     std::vector<SentBytes> frames;
     uint64_t nbytes;  // of these, and of frames in segments
+    bool is_carried;
+    std::shared_ptr<Carriage> carriage;  // set once the peer is ready
   };
   struct Arrived {
     ReceivedRecord record;
-    std::shared_ptr<FrameCopy> copy;  // of its lent frames, if it has begun
+    std::shared_ptr<FrameCopy> copy;     // of its lent frames, if it has begun
+    std::shared_ptr<Carriage> carriage;  // of its carried frames, if it has begun
     bool is_whole;
+
+    bool needs_peer() const { return record.lent_nbytes + record.carried_nbytes > 0; }
+    bool is_pulled() const { return copy ? copy->has_ended() : carriage->has_ended(); }
   };
 
   void send_prepared();
   void take_receipt(uint64_t count);
+  void take_ready(uint64_t count);
+  void drop_lent(Lent lent);
+  static void keep_until_sent(std::vector<Lent> left);
   void add_receipt();
   void add_dropped();
   void add_header(const RecordHeader& header);
   void pull_next();
   void begin_pull(Arrived& message);
+  void begin_carriage(Arrived& message);
   void end_pull(Arrived& message);
+  std::function<void()> wakes() const;
   void count_whole();
   bool is_closed_by_peer() const;
 
@@ -127,14 +143,16 @@ class FrameStream {
   std::deque<Prepared> prepared_;
   uint64_t prepared_nbytes_ = 0;
   std::deque<Lent> lent_;  // messages with frames outside of the stream that the peer has not taken yet
-  uint64_t lent_now_ = 0, num_lent_ = 0, num_returned_ = 0;
+  uint64_t lent_now_ = 0, num_lent_ = 0, num_returned_ = 0, num_ready_ = 0;
+  std::vector<Lent> finishing_;  // the peer has these already, but the carrier has not said that they are sent
   std::deque<Arrived> arrived_;
-  size_t next_pull_ = 0;    // the first of them whose copy has not begun
-  size_t num_whole_ = 0;    // of them, from the first one on, that are here as a whole
-  uint64_t ahead_ = 0;      // bytes outside of the stream that were taken over, and not read
-  uint64_t unread_ = 0;     // bytes from the stream
-  uint64_t num_taken_ = 0;  // messages with frames outside of the stream, taken over
-  uint64_t num_told_ = 0;   // of these, those that the peer knows of
+  size_t next_pull_ = 0;     // the first of them whose copy has not begun
+  size_t num_whole_ = 0;     // of them, from the first one on, that are here as a whole
+  uint64_t ahead_ = 0;       // bytes outside of the stream that were taken over, and not read
+  uint64_t unread_ = 0;      // bytes from the stream
+  uint64_t num_taken_ = 0;   // messages with frames outside of the stream, taken over
+  uint64_t num_told_ = 0;    // of these, those that the peer knows of
+  uint64_t num_pulled_ = 0;  // messages with frames outside of the stream that this end has begun to take over
   bool pulls_all_ = false;
   bool has_ended_ = false;
   const pid_t process_ = getpid();  // a forked child has no threads that would end a copy

@@ -101,6 +101,11 @@ class MpiLane : public Lane {
   }
   Polling polling() const override { return Polling::eager; }
   bool keeps_arrays() const override { return true; }
+  std::optional<Error> health() override {
+    int is_finalized = 0;
+    if (library_->call.finalized(&is_finalized) == 0 && !is_finalized) return std::nullopt;
+    return Error{ErrorCode::aborted, "the program has finalized MPI while hocket uses it"};
+  }
 
  protected:
   struct Request {

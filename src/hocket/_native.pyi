@@ -7,10 +7,12 @@ from typing import Any, Final, Literal, Required, TypedDict, Unpack, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from hocket._native_frames import FrameCarrier as FrameCarrier
 from hocket._native_frames import FrameStream as FrameStream
 from hocket._native_frames import LoopWaker as LoopWaker
 from hocket._native_frames import memory_cookie as memory_cookie
 from hocket._native_frames import reads_cookie as reads_cookie
+from hocket._native_frames import stop_carriers as stop_carriers
 
 CONSTANTS: dict[str, int]
 OP_NAMES: tuple[str, ...]

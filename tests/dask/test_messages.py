@@ -201,7 +201,7 @@ def test_another_version_names_both(monkeypatch: pytest.MonkeyPatch) -> None:
         async def program() -> None:
             with pytest.raises(FatalCommClosedError) as caught:
                 await connect(address)
-            assert_names(str(caught.value), "7", "1")
+            assert_names(str(caught.value), "7", "2")
 
         run(program)
 
@@ -210,7 +210,7 @@ async def _told(address: str) -> Any:
     return await (await connect(address)).read()
 
 
-@pytest.mark.parametrize("word", [3, {}, {"version": "1"}, {"version": 1, "host": 3}, {"version": 1, "host": "x"}])
+@pytest.mark.parametrize("word", [3, {}, {"version": "2"}, {"version": 2, "host": 3}, {"version": 2, "host": "x"}])
 def test_a_malformed_word(word: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with echoing() as (address, _):
         monkeypatch.setattr("hocket.dask.opening.CommOpening._word", lambda _: word)

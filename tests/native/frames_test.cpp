@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -24,13 +25,61 @@ using namespace hocket;
 using Bytes = std::vector<std::byte>;
 constexpr uint64_t kMost = 1 << 30;
 
+// A library between two processes, in one: rank 0 and rank 1 exchange messages. It copies when both have posted.
+class ToyLane final : public Lane {
+ public:
+  struct Shared {
+    std::deque<Operation*> sends[2], receives[2];  // by the rank that has posted them; used by one thread
+    std::atomic<bool> fails{false}, is_stuck{false};
+    std::atomic<int> num_cancelled{0};
+  };
+  ToyLane(std::shared_ptr<Shared> shared, int rank) : shared_(std::move(shared)), rank_(rank) {}
+
+  const char* backend() const override { return "toy"; }
+  Progress post(Operation& op) override {
+    if (shared_->fails) throw Failure(ErrorCode::aborted, "the toy is broken");
+    (op.kind == OpKind::send ? shared_->sends : shared_->receives)[rank_].push_back(&op);
+    op.token = shared_.get();
+    return Progress::waiting;
+  }
+  Progress test(Operation& op) override {
+    match(0);
+    match(1);
+    return op.token ? Progress::waiting : Progress::done;
+  }
+  std::vector<int> missing(const Operation& op) const override { return {op.root}; }
+  bool cancel(Operation& op) noexcept override {
+    ++shared_->num_cancelled;
+    std::erase(shared_->sends[rank_], &op);
+    return std::erase(shared_->receives[rank_], &op) > 0;
+  }
+
+ private:
+  void match(int from) {
+    auto& sends = shared_->sends[from];
+    auto& receives = shared_->receives[1 - from];
+    while (!shared_->is_stuck && !sends.empty() && !receives.empty()) {
+      CHECK(sends.front()->nbytes == receives.front()->nbytes && sends.front()->tag == receives.front()->tag);
+      std::memcpy(receives.front()->out, sends.front()->in, sends.front()->nbytes);
+      sends.front()->token = receives.front()->token = nullptr;
+      sends.pop_front();
+      receives.pop_front();
+    }
+  }
+
+  const std::shared_ptr<Shared> shared_;
+  const int rank_;
+};
+
 struct Ends {
-  explicit Ends(bool lends, bool is_local = true, uint64_t high_water = 64 << 20, uint64_t large = 64 << 10) {
+  explicit Ends(bool lends, bool is_local = true, uint64_t high_water = 64 << 20, uint64_t large = 64 << 10,
+                const std::vector<std::shared_ptr<FrameCarrier>>& carriers = {nullptr, nullptr}) {
     CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
     waker = std::make_shared<LoopWaker>();
     const int lender = lends ? getpid() : 0;
     for (int i = 0; i < 2; ++i)
-      streams.push_back(std::make_unique<FrameStream>(FrameStreamOptions{fds[i], is_local, lender, lends, large, kMost,
+      streams.push_back(std::make_unique<FrameStream>(FrameStreamOptions{fds[i], is_local, lender, lends,
+                                                                         carriers[static_cast<size_t>(i)], large, kMost,
                                                                          high_water, waker, static_cast<uint64_t>(i)}));
   }
   ~Ends() {
@@ -214,6 +263,55 @@ void check_closed_lender() {
   }
 }
 
+std::vector<std::shared_ptr<FrameCarrier>> toy_carriers(const std::shared_ptr<ToyLane::Shared>& shared) {
+  return {std::make_shared<FrameCarrier>(std::make_shared<ToyLane>(shared, 0), 1, 5, 7),
+          std::make_shared<FrameCarrier>(std::make_shared<ToyLane>(shared, 1), 0, 7, 5)};
+}
+
+// Frames that a library brings: they arrive in order, also to a reader that is behind.
+void check_carried() {
+  const auto shared = std::make_shared<ToyLane::Shared>();
+  Ends ends(false, false, 4 << 20, 64 << 10, toy_carriers(shared));
+  std::mt19937_64 random(7);
+  std::deque<Message> sent[2];
+  for (int i = 0; i < 40; ++i) {
+    const int from = i % 2;
+    sent[from].push_back(random_message(random, 3 << 20));
+    send(*ends.streams[from], sent[from].back());
+  }
+  for (int to = 0; to < 2; ++to)
+    for (; !sent[1 - to].empty(); sent[1 - to].pop_front()) CHECK(is_equal(ends.next(to), sent[1 - to].front()));
+  for (int i = 0; i < 10'000 && ends.streams[0]->waiting_nbytes() + ends.streams[1]->waiting_nbytes(); ++i) ends.turn();
+  CHECK(ends.streams[0]->counts().nbytes_carried_out > 1 << 20);
+  CHECK(ends.streams[0]->counts().nbytes_carried_out == ends.streams[1]->counts().nbytes_carried_in);
+}
+
+// A library that fails ends the stream of both ends, and what it reads or writes stays until it has ended.
+void check_broken_carrier() {
+  for (const bool is_stuck : {false, true}) {
+    const auto shared = std::make_shared<ToyLane::Shared>();
+    (is_stuck ? shared->is_stuck : shared->fails) = true;
+    const auto frame = std::make_shared<Bytes>(1 << 20);
+    {
+      Ends ends(false, false, 4 << 20, 64 << 10, toy_carriers(shared));
+      ends.streams[0]->send({{frame->data(), frame->size(), frame}});
+      bool is_refused = false;
+      try {
+        for (int i = 0; i < 200 && !is_refused; ++i) {
+          ends.turn();
+          usleep(1000);
+        }
+      } catch (const Failure&) {
+        is_refused = true;
+      }
+      CHECK(is_refused != is_stuck);
+      CHECK(!ends.streams[1]->has_message());
+    }
+    CHECK(frame.use_count() == (is_stuck ? 2 : 1));
+    shared->is_stuck = false;  // what was on its way ends after the connection
+  }
+}
+
 template <typename... Parts>
 Bytes joined(const Parts&... parts) {
   Bytes all((sizeof(parts) + ...));
@@ -227,7 +325,8 @@ void check_refused(const Bytes& bytes, int fd = -1, int lender = 0) {
   int fds[2];
   CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
   {
-    FrameStream stream({fds[0], true, lender, false, 64 << 10, kMost, 64 << 20, std::make_shared<LoopWaker>(), 0});
+    FrameStream stream(
+        {fds[0], true, lender, false, nullptr, 64 << 10, kMost, 64 << 20, std::make_shared<LoopWaker>(), 0});
     OutgoingBytes out(fds[1]);
     out.add({bytes.data(), bytes.size(), nullptr, fd});
     CHECK(out.flush() == 0);
@@ -266,7 +365,9 @@ void check_lies() {
   check_refused(joined(header(RecordKind::taken, 0, 1)));     // nothing was lent
   check_refused(joined(header(RecordKind::returned, 0, 0)));  // nothing was shared
   check_refused(joined(header(RecordKind::dropped, 0, 0)));
-  check_refused(joined(header(RecordKind::segment, 0, 1 << 20)));  // no descriptor
+  check_refused(joined(header(RecordKind::ready, 0, 1)));
+  check_refused(joined(header(RecordKind::message, 1, one), frame(8, FramePlace::carried)));  // nobody carries
+  check_refused(joined(header(RecordKind::segment, 0, 1 << 20)));                             // no descriptor
   const int pid = getpid();
   check_refused(joined(header(RecordKind::message, 1, one), frame(8, FramePlace::lent, 4096)), -1, pid);
   check_refused(joined(header(RecordKind::message, 1, one), frame(0, FramePlace::lent, 4096)), -1, pid);
@@ -288,7 +389,8 @@ void check_noise() {
     int fds[2];
     CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
     {
-      FrameStream stream({fds[0], true, getpid(), true, 64 << 10, 1 << 20, 64 << 20, std::make_shared<LoopWaker>(), 0});
+      FrameStream stream(
+          {fds[0], true, getpid(), true, nullptr, 64 << 10, 1 << 20, 64 << 20, std::make_shared<LoopWaker>(), 0});
       Bytes bytes(random() % 400);
       for (std::byte& each : bytes) each = static_cast<std::byte>(random() % 3 ? random() % 5 : random());
       CHECK(write(fds[1], bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
@@ -315,6 +417,8 @@ int main() {
   check_trimmed_segments();
   check_high_water();
   check_closed_lender();
+  check_carried();
+  check_broken_carrier();
   check_lies();
   check_noise();
   std::puts("ok");

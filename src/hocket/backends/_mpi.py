@@ -163,6 +163,21 @@ def start(family: str, job: BackendJob) -> StartedMpi:
     return ours
 
 
+def find_running() -> tuple[Any, str] | None:
+    """Return mpi4py's module and the library's path of the MPI that runs in this process, whoever started it; or None.
+
+    Raises:
+        BackendUnavailable: MPI runs, but its library cannot be found.
+    """
+    for started in _started.values():
+        if not started.is_broken and not started.mpi.Is_finalized():
+            return started.mpi, started.path
+    module = sys.modules.get("mpi4py.MPI")
+    if module is None or not module.Is_initialized() or module.Is_finalized():
+        return None
+    return module, _loaded_library(_family_of(module))
+
+
 def give_up(family: str) -> None:
     """Mark an MPI as broken, so that it is not finalized."""
     if family in _started:

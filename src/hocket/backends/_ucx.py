@@ -25,7 +25,7 @@ _IN_PROGRESS = 1  # UCS_INPROGRESS
 _FIRST_ERROR = 2**64 - 100  # a request pointer from here on is an error (UCS_PTR_IS_ERR)
 _REQUEST_PARAM_NBYTES = 256  # larger than ucp_request_param_t of any version; all zero: no field is set
 
-_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+_connections: weakref.WeakSet[Worker] = weakref.WeakSet()
 
 
 def find_obstacle() -> str | None:
@@ -73,32 +73,37 @@ def _find_loaded() -> str | None:
     return min(paths, default=None)
 
 
-def _make_worker() -> tuple[Any, Any]:
+def make_worker() -> tuple[Any, Any]:
     ucx = load()
     return ucx, ucx.UCXWorker(ucx.UCXContext({}, (ucx.Feature.TAG,)))
 
 
-class Connection:
-    """The worker and the endpoints, which all lanes of a job share.
+class Worker:
+    """A worker of UCX, and endpoints by number."""
 
-    Args:
-        job: the job whose ranks are connected; all ranks make this call at the same time.
-    """
-
-    def __init__(self, job: BackendJob) -> None:
-        self._ucx, self._worker = job.all_or_none(_make_worker)
-        addresses = job.exchange(base64.b64encode(self._worker.address.tobytes()).decode())
-        self._endpoints = job.all_or_none(lambda: [self._endpoint(address) for address in addresses])
+    def __init__(self, made: tuple[Any, Any] | None = None) -> None:
+        self._ucx, self._worker = made or make_worker()
+        self._endpoints: dict[int, Any] = {}
         self.driven = _native.DrivenLibrary(self._worker.progress)
         self.is_closed = False
         _keep_in_forked_children()
         _connections.add(self)
 
-    def _endpoint(self, address: str) -> Any:
+    @property
+    def address(self) -> str:
+        """What another process needs to reach this one."""
+        return base64.b64encode(self._worker.address.tobytes()).decode()
+
+    def connect(self, number: int, address: str) -> None:
+        """Make an endpoint to the worker with an address; a wrong address ends the process."""
         # With error handling: without it, UCX ends the process when a peer dies.
-        return self._worker.create_endpoint_from_worker_address(
+        self._endpoints[number] = self._worker.create_endpoint_from_worker_address(
             self._ucx.UCXAddress.create_from_buffer(base64.b64decode(address)), True
         )
+
+    def disconnect(self, number: int) -> None:
+        """Forget an endpoint."""
+        self._endpoints.pop(number, None)
 
     @property
     def version(self) -> str:
@@ -163,7 +168,25 @@ class Connection:
         return Array(memory)
 
 
-_abandoned: list[Connection] = []  # UCX may use their memory until the process ends
+class Connection(Worker):
+    """The worker and the endpoints, by rank, which all lanes of a job share.
+
+    Args:
+        job: the job whose ranks are connected; all ranks make this call at the same time.
+    """
+
+    def __init__(self, job: BackendJob) -> None:
+        super().__init__(job.all_or_none(make_worker))
+        addresses = job.exchange(self.address)
+
+        def connect_all() -> None:
+            for rank, address in enumerate(addresses):
+                self.connect(rank, address)
+
+        job.all_or_none(connect_all)
+
+
+_abandoned: list[Worker] = []  # UCX may use their memory until the process ends
 
 
 def _ucp() -> Any:

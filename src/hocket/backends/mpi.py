@@ -18,7 +18,7 @@ from hocket import _native
 from hocket.backends import _mpi
 from hocket.backends._declaration import Finding, LinkSpec, Requirements, Tested, installed_version
 from hocket.backends.base import Backend, BackendJob, Lanes, call_driving
-from hocket.errors import BootstrapMismatch
+from hocket.errors import BackendUnavailable, BootstrapMismatch
 
 _DATATYPES = {
     "float16": "UINT16_T", "bfloat16": "UINT16_T", "float32": "FLOAT", "float64": "DOUBLE", "int8": "INT8_T",
@@ -46,18 +46,7 @@ class MpiBackend(Backend):
     def __init__(self, started: _mpi.StartedMpi, job: BackendJob) -> None:
         self._mpi = mpi = started.mpi
         self._job = job
-        self._library = _native.MpiLibrary(
-            path=started.path,
-            backend=self.name,
-            handle_nbytes=mpi._sizeof(mpi.COMM_WORLD),
-            in_place=int(mpi.IN_PLACE) & (1 << 64) - 1,
-            max_tag=mpi.COMM_WORLD.Get_attr(mpi.TAG_UB),
-            any_source=mpi.ANY_SOURCE,
-            error_truncate=mpi.ERR_TRUNCATE,
-            byte=mpi._handleof(mpi.BYTE),
-            datatypes={dtype: mpi._handleof(getattr(mpi, name)) for dtype, name in _DATATYPES.items()},
-            reductions={op: mpi._handleof(getattr(mpi, name)) for op, name in _REDUCTIONS.items()},
-        )
+        self._library = _native_library(mpi, started.path, self.name)
         self._communicators: dict[int, list[Any]] = {}
 
     @classmethod
@@ -116,6 +105,75 @@ class MpiBackend(Backend):
     def close(self, *, is_broken: bool) -> None:
         if is_broken:
             _mpi.give_up(self.family())
+
+
+class MpiWorld:
+    """The MPI that runs in this process, whoever started it; for messages that belong to no job of hocket.
+
+    Args:
+        mpi: mpi4py's module.
+        path: path of the library.
+
+    Examples:
+        >>> from hocket.backends.mpi import MpiWorld
+        >>> MpiWorld.find() is None  # nobody has started MPI
+        True
+    """
+
+    def __init__(self, mpi: Any, path: str) -> None:
+        self._mpi = mpi
+        self._library = _native_library(mpi, path, "mpi")
+        self.rank: int = mpi.COMM_WORLD.rank
+        self.size: int = mpi.COMM_WORLD.size
+        self.version = " ".join(mpi.Get_library_version().split())[:100]
+        self.most_tag: int = mpi.COMM_WORLD.Get_attr(mpi.TAG_UB)
+
+    @classmethod
+    def find(cls) -> MpiWorld | None:
+        """Return the running MPI, or None: it is not started, or has no other rank.
+
+        Raises:
+            BackendUnavailable: MPI runs, but several threads must not call it, or its library cannot be found.
+        """
+        found = _mpi.find_running()
+        if found is None:
+            return None
+        mpi, _ = found
+        if mpi.COMM_WORLD.size == 1:
+            return None
+        levels = {getattr(mpi, f"THREAD_{name}"): name for name in ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")}
+        level = levels.get(mpi.Query_thread(), str(mpi.Query_thread()))
+        if level != "MULTIPLE":
+            raise BackendUnavailable(
+                f"MPI was started with thread level {level}, but another thread than the program's must call it: start "
+                "it with THREAD_MULTIPLE, which mpi4py does unless mpi4py.rc.thread_level is set"
+            )
+        return cls(*found)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether MPI is not finalized."""
+        return not self._mpi.Is_finalized()
+
+    def message_lane(self) -> _native.Lane:
+        """Return a lane for messages between all ranks of the world."""
+        world = self._mpi.COMM_WORLD
+        return self._library.point_to_point_lane(self._mpi._handleof(world), self.rank, self.size)
+
+
+def _native_library(mpi: Any, path: str, name: str) -> _native.MpiLibrary:
+    return _native.MpiLibrary(
+        path=path,
+        backend=name,
+        handle_nbytes=mpi._sizeof(mpi.COMM_WORLD),
+        in_place=int(mpi.IN_PLACE) & (1 << 64) - 1,
+        max_tag=mpi.COMM_WORLD.Get_attr(mpi.TAG_UB),
+        any_source=mpi.ANY_SOURCE,
+        error_truncate=mpi.ERR_TRUNCATE,
+        byte=mpi._handleof(mpi.BYTE),
+        datatypes={dtype: mpi._handleof(getattr(mpi, name)) for dtype, name in _DATATYPES.items()},
+        reductions={op: mpi._handleof(getattr(mpi, name)) for op, name in _REDUCTIONS.items()},
+    )
 
 
 def _create_group(mpi: Any, group: Any, tag: int) -> Any:

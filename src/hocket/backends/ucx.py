@@ -20,8 +20,10 @@ known before it is received, and a receive that is given up is unknown to UCX un
 from __future__ import annotations
 
 import ctypes
+import itertools
 import struct
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -170,7 +172,7 @@ class UcxMessageLane(Lane):
     """Messages between the members of a communicator.
 
     Args:
-        connection: connection of the process.
+        connection: worker of the process.
         members: ranks of the members in the job.
         outgoing, incoming: for each member, the channel to it, and the channel from it.
     """
@@ -179,7 +181,7 @@ class UcxMessageLane(Lane):
     depth = 1 << 20
 
     def __init__(
-        self, connection: _ucx.Connection, members: Sequence[int], *, outgoing: Sequence[int], incoming: Sequence[int]
+        self, connection: _ucx.Worker, members: Sequence[int], *, outgoing: Sequence[int], incoming: Sequence[int]
     ) -> None:
         super().__init__(len(members))
         self._connection = connection
@@ -236,6 +238,40 @@ class UcxMessageLane(Lane):
         queue.remove(receive)
         if not queue:
             del self._expected[receive.tag]
+
+
+class UcxPeers:
+    """Messages to processes that are no ranks of a job. One object serves all connections of a process.
+
+    Examples:
+        >>> from hocket.backends.ucx import UcxPeers
+        >>> UcxPeers.find_obstacle() is None  # with the extra "ucx"
+        True
+    """
+
+    find_obstacle = staticmethod(_ucx.find_obstacle)
+
+    def __init__(self) -> None:
+        self._worker = _ucx.Worker()
+        self._numbers = itertools.count(1)
+
+    @property
+    def address(self) -> str:
+        """What a peer needs to know of this process."""
+        return self._worker.address
+
+    def message_lane(self, address: str, outgoing: int, incoming: int) -> _native.Lane:
+        """Return a lane whose rank 1 is a peer.
+
+        Args:
+            address: of the peer. UCX believes it.
+            outgoing, incoming: channels, chosen by the receiver of each: unique among the channels that it has chosen.
+        """
+        number = next(self._numbers)
+        self._worker.connect(number, address)
+        lane = UcxMessageLane(self._worker, [0, number], outgoing=[0, outgoing], incoming=[0, incoming])
+        weakref.finalize(lane, self._worker.disconnect, number)
+        return _native.python_lane(lane, "ucx", self._worker.driven)
 
 
 @dataclass(eq=False)

@@ -16,8 +16,8 @@ from hocket.dask.stream import NEVER, MessageStream
 
 logger = logging.getLogger(__name__)
 _COUNTS = (
-    *("num_sent", "nbytes_sent", "nbytes_lent", "nbytes_shared"),
-    *("num_received", "nbytes_received", "nbytes_borrowed", "nbytes_mapped"),
+    *("num_sent", "nbytes_sent", "nbytes_lent", "nbytes_shared", "nbytes_carried_out"),
+    *("num_received", "nbytes_received", "nbytes_borrowed", "nbytes_mapped", "nbytes_carried_in"),
 )
 
 

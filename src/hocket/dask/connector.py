@@ -9,9 +9,10 @@ from typing import Any
 from distributed.comm.addressing import parse_host_port, unparse_host_port
 from distributed.comm.core import Connector
 
+from hocket.dask.carriers import own_libraries
 from hocket.dask.comm import HocketComm
 from hocket.dask.opening import CommOpening
-from hocket.dask.options import connect_timeout_s
+from hocket.dask.options import carriers, connect_timeout_s
 from hocket.dask.plain import check_encryption, connect_encrypted
 from hocket.dask.raw_socket import RawSocket
 
@@ -31,18 +32,19 @@ class HocketConnector(Connector):
         Raises:
             ValueError: the address is malformed.
             OSError: nobody can be reached there.
-            RuntimeError: encryption is required, but there are no certificates.
+            RuntimeError: encryption is required, but there are no certificates; or MPI runs, but cannot be used.
         """
         host, port = parse_host_port(address)
         if check_encryption(f"{self._scheme}://{address}", connection_args):
             return await connect_encrypted(self._scheme, address, deserialize, **connection_args)
+        libraries = own_libraries(carriers(), self._scheme)
         sock = await _connected(host, port)
         try:
             local_address = f"{self._scheme}://{unparse_host_port(*sock.getsockname()[:2])}"
         except BaseException:
             sock.close()
             raise
-        opening = CommOpening(RawSocket(sock), connect_timeout_s(), None, is_listener=False)
+        opening = CommOpening(RawSocket(sock), connect_timeout_s(), None, libraries, is_listener=False)
         return HocketComm(opening, local_address, f"{self._scheme}://{address}", deserialize)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from distributed.comm.core import CommClosedError, FatalCommClosedError
 from hocket.dask.raw_socket import RawSocket
 from hocket.typed_json import record_from
 
-VERSION = 1
+VERSION = 2
 """Of what follows the greeting."""
 KEY = "hocket"
 _LENGTH = struct.Struct("<Q")
@@ -37,6 +37,7 @@ class Word:
         byte_order: of numbers in its memory.
         local_name: of the local socket on which it can be reached; "": on none.
         token: what must be told there.
+        carriers: libraries between hosts by which it can be reached, and what they need for that.
     """
 
     version: int
@@ -44,6 +45,7 @@ class Word:
     byte_order: str
     local_name: str = ""
     token: str = ""
+    carriers: dict[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return what travels in the handshake."""
@@ -59,9 +61,9 @@ def this_host() -> str:
         return ""
 
 
-def own_word(local_name: str = "", token: str = "") -> Word:
+def own_word(local_name: str, token: str, carriers: dict[str, str]) -> Word:
     """Return the word of this process."""
-    return Word(VERSION, this_host(), sys.byteorder, local_name, token)
+    return Word(VERSION, this_host(), sys.byteorder, local_name, token, carriers)
 
 
 def word_in(greeting: dict[str, Any]) -> Word | None:

@@ -16,10 +16,11 @@ from distributed.comm.utils import ensure_concrete_host
 from tornado import netutil
 
 from hocket.dask.accepting import Acceptor
+from hocket.dask.carriers import own_libraries
 from hocket.dask.comm import HocketComm
 from hocket.dask.local_socket import LocalSocket
 from hocket.dask.opening import CommOpening
-from hocket.dask.options import connect_timeout_s
+from hocket.dask.options import carriers, connect_timeout_s
 from hocket.dask.raw_socket import RawSocket
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ class HocketListener(BaseListener):
     ) -> None:
         super().__init__()
         self.prefix = f"{scheme}://"
+        self._scheme = scheme
         self._host, self._port = parse_host_port(address, default_port)
         self._default_host = default_host
         self._handle_comm, self._deserialize, self._allow_offload = handle_comm, deserialize, allow_offload
@@ -50,6 +52,7 @@ class HocketListener(BaseListener):
 
     async def start(self) -> None:
         """See `Listener.start`."""
+        own_libraries(carriers(), self._scheme)  # what cannot be used is said before anybody connects
         backlog = int(dask.config.get("distributed.comm.socket-backlog"))
         sockets = _bound_sockets(self._host, self._port, backlog)
         with suppress(OSError):  # a system without abstract sockets: everything goes over TCP
@@ -76,7 +79,8 @@ class HocketListener(BaseListener):
         except OSError:  # the peer has gone already
             sock.close()
             return
-        opening = CommOpening(RawSocket(sock), connect_timeout_s(), self._local_socket, is_listener=True)
+        libraries = own_libraries(carriers(), self._scheme)
+        opening = CommOpening(RawSocket(sock), connect_timeout_s(), self._local_socket, libraries, is_listener=True)
         comm = HocketComm(opening, local_address, peer_address, self._deserialize)
         comm.allow_offload = self._allow_offload
         if self._acceptor is None:  # stopped meanwhile; nobody else would end the handshake

@@ -7,12 +7,18 @@ connector                                  listener
    | ---- Move(is_local) -- TCP -----------> |   if it is local, TCP ends here
    | <=== Cookie ========== local ========== |
    | === MemoryAccess ====> <=== MemoryAccess = |   whether each end has found the other one's cookie in its memory
+
+If it stays with TCP, and both ends have a library that carries frames between hosts, both go on with
+
+   | -- CarrierEnd, then Carried -> <-- CarrierEnd, then Carried -- |   whether the first bytes have arrived over it
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import secrets
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,10 +26,17 @@ from dataclasses import dataclass
 from distributed.comm.core import CommClosedError
 
 from hocket import _native
+from hocket._native import FrameCarrier
+from hocket.dask.carriers import CarrierLibrary, probe
 from hocket.dask.greeting import Word, this_host
 from hocket.dask.local_socket import Moved, connect_locally, peer_of
-from hocket.dask.pieces import Cookie, MemoryAccess, Move, hear_piece, tell_piece
+from hocket.dask.pieces import Carried, CarrierEnd, Cookie, MemoryAccess, Move, hear_piece, tell_piece
 from hocket.dask.raw_socket import RawSocket
+from hocket.errors import HocketError
+
+logger = logging.getLogger(__name__)
+_PROBE_S = 5.0
+"""The first bytes over a library between hosts arrive within this time, or frames go over TCP."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +46,11 @@ class OpenConnection:
     Args:
         sock: connected and non-blocking.
         path: how large frames travel. "process" and "memory": through memory that both ends reach, in one process or in
-            two; "tcp": through the socket.
+            two; "mpi" and "ucx": by that library; "tcp": through the socket.
         peer_pid: the peer's process; 0: on another host.
         lends: whether the peer can copy large frames out of this process's memory.
         borrows: whether this process can copy them out of the peer's.
+        carrier: brings large frames, if `path` is the name of a library.
     """
 
     sock: socket.socket
@@ -44,14 +58,18 @@ class OpenConnection:
     peer_pid: int = 0
     lends: bool = False
     borrows: bool = False
+    carrier: FrameCarrier | None = None
 
 
-async def move_as_connector(sock: RawSocket, word: Word, opened: Callable[[RawSocket], None]) -> OpenConnection:
+async def move_as_connector(
+    sock: RawSocket, word: Word, libraries: dict[str, CarrierLibrary], opened: Callable[[RawSocket], None]
+) -> OpenConnection:
     """Go on with a listener that has told a word.
 
     Args:
         sock: of the connection.
         word: of the listener.
+        libraries: those of this process that carry frames between hosts.
         opened: called with the local socket, if the connection goes on over one.
 
     Raises:
@@ -61,8 +79,9 @@ async def move_as_connector(sock: RawSocket, word: Word, opened: Callable[[RawSo
     if word.local_name and this_host() and word.host == this_host():
         local = connect_locally(word.local_name)
     if local is None:
-        await tell_piece(sock, Move(False))
-        return OpenConnection(sock.detach())
+        name = next((name for name in libraries if _reaches(libraries, name, word)), "")
+        await tell_piece(sock, Move(False, name))
+        return await _over_tcp(sock, word, libraries, name)
     opened(local)
     try:
         await tell_piece(local, _own_cookie(word.token))
@@ -75,16 +94,23 @@ async def move_as_connector(sock: RawSocket, word: Word, opened: Callable[[RawSo
 
 
 async def move_as_listener(
-    sock: RawSocket, moving: asyncio.Future[Moved] | None, opened: Callable[[RawSocket], None]
+    sock: RawSocket,
+    word: Word,
+    libraries: dict[str, CarrierLibrary],
+    moving: asyncio.Future[Moved] | None,
+    opened: Callable[[RawSocket], None],
 ) -> OpenConnection:
     """Go on with a connector that has told a word; see `move_as_connector`.
 
     Args:
-        sock, opened: see there.
+        sock, word, libraries, opened: see there.
         moving: the connection to the local socket; None: this end has none.
     """
-    if not (await hear_piece(sock, Move)).is_local:
-        return OpenConnection(sock.detach())
+    move = await hear_piece(sock, Move)
+    if not move.is_local:
+        if move.carrier and not _reaches(libraries, move.carrier, word):
+            raise CommClosedError(f"the peer does not follow the protocol: it chose {move.carrier!r:.40}")
+        return await _over_tcp(sock, word, libraries, move.carrier)
     if moving is None:
         raise CommClosedError("the peer does not follow the protocol: this end has no local socket")
     moved = await moving
@@ -96,6 +122,31 @@ async def move_as_listener(
     except BaseException:
         moved.sock.close()
         raise
+
+
+def _reaches(libraries: dict[str, CarrierLibrary], name: str, word: Word) -> bool:
+    return name in libraries and name in word.carriers and libraries[name].reaches(word.carriers[name])
+
+
+async def _over_tcp(sock: RawSocket, word: Word, libraries: dict[str, CarrierLibrary], name: str) -> OpenConnection:
+    """Return the connection over TCP, with a library beside it if bytes arrive over it."""
+    if not name:
+        return OpenConnection(sock.detach())
+    end = CarrierEnd(libraries[name].next_number(), secrets.token_hex(16))
+    await tell_piece(sock, end)
+    theirs = await hear_piece(sock, CarrierEnd)
+    try:
+        digits = bytes.fromhex(theirs.digits)
+        carrier = libraries[name].carrier(word.carriers[name], theirs.number, end.number)
+        arrived = await probe(carrier, digits, bytes.fromhex(end.digits), _PROBE_S)
+    except (ValueError, HocketError) as error:
+        logger.warning("frames go over TCP, because %s cannot carry them: %s", name, error)
+        arrived = False
+    await tell_piece(sock, Carried(arrived))
+    if (await hear_piece(sock, Carried)).arrived and arrived:
+        return OpenConnection(sock.detach(), name, carrier=carrier)
+    logger.warning("frames go over TCP, because nothing arrives by %s at the peer", name)
+    return OpenConnection(sock.detach())
 
 
 async def _agreed(local: RawSocket, cookie: Cookie) -> OpenConnection:

@@ -10,6 +10,7 @@ from typing import Any
 
 from distributed.comm.core import CommClosedError
 
+from hocket.dask.carriers import CarrierLibrary
 from hocket.dask.greeting import KEY, hear, own_word, tell, word_in
 from hocket.dask.local_socket import LocalSocket, Moved
 from hocket.dask.moving import OpenConnection, move_as_connector, move_as_listener
@@ -27,14 +28,21 @@ class CommOpening:
         sock: connected.
         timeout_s: of a new connection, in seconds.
         local_socket: of a listener, if it has one.
+        libraries: those of this process that carry frames between hosts.
         is_listener: whether this is the end that was connected to.
     """
 
     def __init__(
-        self, sock: RawSocket, timeout_s: float, local_socket: LocalSocket | None, *, is_listener: bool
+        self,
+        sock: RawSocket,
+        timeout_s: float,
+        local_socket: LocalSocket | None,
+        libraries: dict[str, CarrierLibrary],
+        *,
+        is_listener: bool,
     ) -> None:
         self._sock, self._timeout_s, self._is_listener = sock, timeout_s, is_listener
-        self._local_socket = local_socket
+        self._local_socket, self._libraries = local_socket, libraries
         self._token, self._is_closed = "", False
         self._moved: RawSocket | None = None
         self._moving: asyncio.Future[Moved] | None = None
@@ -67,9 +75,9 @@ class CommOpening:
                 return greeting, None
             async with self._in_time(self._timeout_s):
                 if self._is_listener:
-                    connection = await move_as_listener(self._sock, self._moving, self._opened)
+                    connection = await move_as_listener(self._sock, word, self._libraries, self._moving, self._opened)
                 else:
-                    connection = await move_as_connector(self._sock, word, self._opened)
+                    connection = await move_as_connector(self._sock, word, self._libraries, self._opened)
         finally:
             self._forget()
         self._moved = None
@@ -98,7 +106,8 @@ class CommOpening:
 
     def _word(self) -> dict[str, Any]:
         name = "" if self._local_socket is None else self._local_socket.name
-        return own_word(name, self._token).as_dict()
+        carriers = {each: library.word for each, library in self._libraries.items()}
+        return own_word(name, self._token, carriers).as_dict()
 
     def _forget(self) -> None:
         if self._local_socket is not None:

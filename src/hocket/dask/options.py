@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from typing import Any
 
 import dask
 from dask.utils import parse_bytes, parse_timedelta
@@ -12,7 +13,7 @@ from hocket.dask.moving import OpenConnection
 from hocket.dask.stream import MessageStream, StreamOptions
 
 logger = logging.getLogger(__name__)
-_DEFAULTS = {"large": "64 KiB", "high-water": "64 MiB", "spin": "0 us"}
+_DEFAULTS = {"large": "64 KiB", "high-water": "64 MiB", "spin": "0 us", "carriers": ["mpi"]}
 
 
 def new_stream(connection: OpenConnection) -> MessageStream:
@@ -32,6 +33,7 @@ def _options_of(connection: OpenConnection) -> StreamOptions:
         is_local=is_local,
         lender=connection.peer_pid if connection.borrows else 0,
         lends=connection.lends,
+        carrier=connection.carrier,
         large_nbytes=max(parse_bytes(_option("large")), 1),
         high_water=parse_bytes(_option("high-water")),
         spin_s=parse_timedelta(_option("spin"), default="us") if connection.peer_pid else 0.0,
@@ -48,8 +50,22 @@ def _seconds(name: str) -> float:
     return float(parse_timedelta(dask.config.get(name), default="seconds"))
 
 
+def carriers() -> list[str]:
+    """Return the names of the libraries that may carry frames between hosts, in order of preference."""
+    found = _value("carriers")
+    if isinstance(found, str):
+        found = [each.strip() for each in found.split(",") if each.strip()]
+    if not isinstance(found, list | tuple):
+        raise ValueError(f"distributed.comm.hocket.carriers must be a list of names, not {found!r:.80}")
+    return [str(each) for each in found]
+
+
 def _option(name: str) -> str:
-    return str(dask.config.get(f"distributed.comm.hocket.{name}", _DEFAULTS[name]))
+    return str(_value(name))
+
+
+def _value(name: str) -> Any:
+    return dask.config.get(f"distributed.comm.hocket.{name}", _DEFAULTS[name])
 
 
 def set_tcp_options(sock: socket.socket) -> None:

@@ -19,9 +19,35 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Move:
-    """Whether the connection goes on over the local socket."""
+    """How a connection goes on.
+
+    Args:
+        is_local: over the local socket; otherwise over TCP.
+        carrier: the library that brings large frames between hosts; "" if none does.
+    """
 
     is_local: bool
+    carrier: str = ""
+
+
+@dataclass(frozen=True)
+class CarrierEnd:
+    """What the other end needs for a library between hosts.
+
+    Args:
+        number: of what this end receives.
+        digits: bytes that this end expects first, in hexadecimal digits.
+    """
+
+    number: int
+    digits: str
+
+
+@dataclass(frozen=True)
+class Carried:
+    """Whether the first bytes have arrived over a library between hosts."""
+
+    arrived: bool
 
 
 @dataclass(frozen=True)
@@ -46,7 +72,7 @@ class MemoryAccess:
     reads: bool
 
 
-async def tell_piece(sock: RawSocket, piece: Move | Cookie | MemoryAccess) -> None:
+async def tell_piece(sock: RawSocket, piece: Move | Cookie | MemoryAccess | CarrierEnd | Carried) -> None:
     """Send a piece."""
     body = json.dumps(asdict(piece)).encode()
     await sock.send(_LENGTH.pack(len(body)) + body)

@@ -14,7 +14,7 @@ from distributed.comm.core import CommClosedError
 from distributed.system import MEMORY_LIMIT
 from distributed.utils import ensure_memoryview
 
-from hocket._native import FrameStream, LoopWaker
+from hocket._native import FrameCarrier, FrameStream, LoopWaker
 from hocket.dask.arrival import Arrival
 from hocket.errors import HocketError
 
@@ -37,6 +37,7 @@ class StreamOptions:
         is_local: whether it is a local socket, over which memory can be shared.
         lender: the peer's process, whose memory may be read; 0: it may not.
         lends: whether the peer may read this process's memory.
+        carrier: brings large frames between hosts.
         large_nbytes: frames of this size do not go through the socket, if there is another way.
         high_water: a writer waits while so many bytes wait for the peer.
         spin_s: a reader looks for so long without sleeping.
@@ -46,6 +47,7 @@ class StreamOptions:
     is_local: bool = False
     lender: int = 0
     lends: bool = False
+    carrier: FrameCarrier | None = None
     large_nbytes: int = 64 << 10
     high_water: int = 64 << 20
     spin_s: float = 0.0
@@ -122,6 +124,7 @@ class MessageStream:
             options.is_local,
             options.lender,
             options.lends,
+            options.carrier,
             (options.large_nbytes, MEMORY_LIMIT, options.high_water),
             self._streams.waker,
             self._number,
@@ -130,11 +133,12 @@ class MessageStream:
         self._why = ""
         self._is_closed_here = False
         self._reader: Arrival | None = None
+        self._turn = asyncio.Lock()  # those who wait to write go on in their order
         self._writers: set[asyncio.Future[None]] = set()  # also a task that closes, beside one that writes
         self._receipt: asyncio.TimerHandle | None = None
         self._is_sending, self._is_reading = False, True
         self._is_late = False
-        if options.is_local:
+        if options.is_local or options.carrier is not None:
             self._streams.add(self._number, self)
         self.loop.add_reader(self._fd, self._on_readable)
 
@@ -145,7 +149,7 @@ class MessageStream:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Messages and bytes sent, bytes of these that were lent, and in shared memory; and the same received."""
+        """Messages and bytes sent, bytes of these that were lent, in shared memory, and carried; the same received."""
         counts: tuple[int, ...] = self._frames.counts()
         return counts
 
@@ -186,8 +190,9 @@ class MessageStream:
         Raises:
             CommClosedError: the connection is closed.
         """
-        if self._sock is not None and self.waiting_nbytes > self.options.high_water:
-            await self._until(self.options.high_water)
+        if self._turn.locked() or (self._sock is not None and self.waiting_nbytes > self.options.high_water):
+            async with self._turn:
+                await self._until(self.options.high_water)
         if self._sock is None:
             raise CommClosedError(self._why)
         try:
