@@ -44,6 +44,7 @@ ALLOWED = {
     "distributed": {"dask"},
     "msgpack": {"dask"},
     "tornado": {"dask"},
+    "yaml": {"dask"},
     "duckdb": {"observe"},
     "darshan": {"observe"},
     "ibis": {"observe"},

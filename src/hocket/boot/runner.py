@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> None:
         say_ready()  # after this the launcher passes Ctrl-C to it
         keep_from_children()
         watch_import()
-        _run(arguments)
+        run_program(arguments)
     except SystemExit as end:
         if os.getpid() == pid and (code := _exit_code(end)) and _is_in_mpi():
             say_failed(code)
@@ -77,7 +77,7 @@ def _no_interrupt() -> Iterator[None]:
             signal.signal(signal.SIGINT, previous)
 
 
-def _run(arguments: list[str]) -> None:
+def run_program(arguments: list[str]) -> None:
     as_module = arguments[0] == "-m"
     name, *script_arguments = arguments[as_module:]
     sys.argv = [name, *script_arguments]  # set early, for the code of a module's parent packages

@@ -22,7 +22,7 @@ from hocket.boot.supervisor import Patience
 from hocket.cli._nodes import MasterAddr, MasterPort, NodeRank, NumNodes
 from hocket.cli._verbs import add_verb, argument
 from hocket.discovery import blaming
-from hocket.errors import InvalidArgument
+from hocket.errors import BackendUnavailable, InvalidArgument
 
 
 def register(application: typer.Typer) -> None:
@@ -66,6 +66,13 @@ def run(
     learn: Annotated[
         bool, typer.Option("--learn", help="Correct the tuning table while the program runs (HOCKET_LEARN=1).")
     ] = False,
+    dask: Annotated[
+        bool,
+        typer.Option(
+            "--dask",
+            help="Make the ranks one Dask cluster: rank 0 has the scheduler and runs SCRIPT, the others are workers.",
+        ),
+    ] = False,
     observe: Annotated[
         bool, typer.Option("--observe", help="Record the run, and show it in the browser; the address is printed.")
     ] = False,
@@ -90,6 +97,7 @@ def run(
       hocket run -n 2 -- train.py --help
       hocket run -n 2 --learn train.py
       hocket run -n 2 --observe train.py
+      hocket run -n 4 --dask analysis.py   (three workers; Client() in the script finds them)
       hocket run -n 4 --nnodes 2 --node-rank 0 --master-addr node0 --master-port 29500 train.py   (on node0)
       hocket run -n 4 --nnodes 2 --node-rank 1 --master-addr node0 --master-port 29500 train.py   (on node1)
     """
@@ -104,23 +112,35 @@ def run(
         _check_script(script[0])
     if not oversubscribe:
         check_room(num_ranks)
+    if dask:
+        _check_dask(num_ranks * num_nodes)
     if observe:
         return _observed()
-    command = runner_command([*(["-m"] if module else []), *script])
+    program = [*(["-m"] if module else []), *script]
+    command = runner_command([*(["-m", "hocket.dask.ranks"] if dask else []), *program])
     if learn:
         os.environ["HOCKET_LEARN"] = "1"  # for the ranks
     result = run_job(
         command,
         num_ranks,
         tag_output=tag_output,
-        patience=Patience(keep_going=keep_going),
+        patience=Patience(keep_going=keep_going or dask),  # tasks of a worker that has died run again on others
         nodes=nodes,
     )
     sys.stderr.write(summarise(result))
     sys.stderr.flush()
     if as_json:
         print(json.dumps(_as_json(script, result)))
+    if dask and result.outcomes and node_rank == 0:
+        return result.exit_code or result.outcomes[0].exit_code  # the script's
     return result.exit_code
+
+
+def _check_dask(num_ranks: int) -> None:
+    if num_ranks < 2:
+        raise InvalidArgument("--dask needs a rank for the scheduler and one for a worker: -n must be 2 or more")
+    if importlib.util.find_spec("distributed") is None:
+        raise BackendUnavailable("Dask is not installed: pip install 'hocket[dask]'")
 
 
 def _observed() -> int:

@@ -11,7 +11,8 @@ from hocket.lazy_names import lazy
 
 if TYPE_CHECKING:
     from hocket.dask.backend import HocketBackend, MPIBackend
+    from hocket.dask.local_cluster import LocalCluster
 
-__all__ = ["HocketBackend", "MPIBackend"]
+__all__ = ["HocketBackend", "LocalCluster", "MPIBackend"]
 
 __getattr__ = lazy(__name__)

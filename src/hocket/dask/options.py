@@ -9,11 +9,12 @@ from typing import Any
 import dask
 from dask.utils import parse_bytes, parse_timedelta
 
+from hocket.dask.defaults import OPTIONS, register_defaults
 from hocket.dask.moving import OpenConnection
 from hocket.dask.stream import MessageStream, StreamOptions
 
 logger = logging.getLogger(__name__)
-_DEFAULTS = {"large": "64 KiB", "high-water": "64 MiB", "spin": "0 us", "carriers": ["mpi"]}
+register_defaults()
 
 
 def new_stream(connection: OpenConnection) -> MessageStream:
@@ -34,9 +35,9 @@ def _options_of(connection: OpenConnection) -> StreamOptions:
         lender=connection.peer_pid if connection.borrows else 0,
         lends=connection.lends,
         carrier=connection.carrier,
-        large_nbytes=max(parse_bytes(_option("large")), 1),
-        high_water=parse_bytes(_option("high-water")),
-        spin_s=parse_timedelta(_option("spin"), default="us") if connection.peer_pid else 0.0,
+        large_nbytes=max(_nbytes("large"), 1),
+        high_water=_nbytes("high-water"),
+        spin_s=_spin_s() if connection.peer_pid else 0.0,
         timeout_s=_seconds("distributed.comm.timeouts.tcp"),
     )
 
@@ -56,16 +57,34 @@ def carriers() -> list[str]:
     if isinstance(found, str):
         found = [each.strip() for each in found.split(",") if each.strip()]
     if not isinstance(found, list | tuple):
-        raise ValueError(f"distributed.comm.hocket.carriers must be a list of names, not {found!r:.80}")
+        raise ValueError(f"{OPTIONS}.carriers must be a list of names, not {found!r:.80}")
     return [str(each) for each in found]
 
 
-def _option(name: str) -> str:
-    return str(_value(name))
+def _nbytes(name: str) -> int:
+    found = _value(name)
+    try:
+        nbytes = parse_bytes(found)
+    except (ValueError, TypeError, AttributeError):
+        nbytes = -1
+    if not 0 <= nbytes < 1 << 63:
+        raise ValueError(f"{OPTIONS}.{name} must be a number of bytes such as '64 KiB', not {found!r:.80}")
+    return nbytes
+
+
+def _spin_s() -> float:
+    found = _value("spin")
+    try:
+        seconds = float(parse_timedelta(found, default="us"))
+    except (ValueError, TypeError, AttributeError, KeyError):
+        seconds = -1.0
+    if not 0 <= seconds <= 1:
+        raise ValueError(f"{OPTIONS}.spin must be a time of at most 1 s such as '100 us', not {found!r:.80}")
+    return seconds
 
 
 def _value(name: str) -> Any:
-    return dask.config.get(f"distributed.comm.hocket.{name}", _DEFAULTS[name])
+    return dask.config.get(f"{OPTIONS}.{name}")
 
 
 def set_tcp_options(sock: socket.socket) -> None:
