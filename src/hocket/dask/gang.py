@@ -1,0 +1,196 @@
+"""The client's part of an exchange: one task on each worker of a host, all at the same time."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from distributed import Client, Lock, as_completed, get_client, wait
+from distributed.client import futures_of
+
+from hocket.boot.joining import host_identity
+from hocket.dask.exchange import Seat
+from hocket.errors import CommTimeout, InvalidState, PeerFailure, UnsupportedCall
+
+logger = logging.getLogger(__name__)
+_LOCK = "hocket-exchange"
+_PRIORITY = 1000
+
+
+@dataclass(frozen=True)
+class Gang:
+    """Workers that can exchange: processes of one host.
+
+    Args:
+        client: of the cluster.
+        workers: their addresses.
+    """
+
+    client: Client
+    workers: tuple[str, ...]
+
+    def run(
+        self,
+        function: Callable[..., list[Any]],
+        given: Mapping[str, Sequence[Any]],
+        *arguments: Any,
+        timeout_s: float,
+    ) -> list[list[Any]]:
+        """Call ``function(seat, values, *arguments)`` on each worker, at the same time; return what each has returned.
+
+        Args:
+            function: called by each worker with its seat, the values of its futures, and the arguments.
+            given: for each worker the futures whose values it gets.
+            arguments: the same for all.
+            timeout_s: all workers must have begun within this time.
+
+        Raises:
+            PeerFailure: a worker has ended.
+            CommTimeout: a worker was busy with other tasks for too long.
+        """
+        with self._alone(timeout_s):
+            name, run = _names.name(self), f"hocket-exchange-{secrets.token_hex(8)}"
+            tasks = [
+                self.client.submit(
+                    _take_part,
+                    f"{run}-{rank}",
+                    function,
+                    Seat(name, rank, len(self.workers), timeout_s),
+                    list(given[each]),
+                    *arguments,
+                    workers=[each],
+                    pure=False,
+                    priority=_PRIORITY,
+                )
+                for rank, each in enumerate(self.workers)
+            ]
+            try:
+                for task in as_completed(tasks):  # type: ignore[no-untyped-call]
+                    task.result()
+                names: list[Any] = [f"{run}-{rank}" for rank in range(len(tasks))]
+                found: list[list[Any]] = self.client.get_dataset(names)
+                # The scheduler answers for data of which it knows that this client wants them.
+                wait([each for of_one in found for each in of_one], timeout_s)  # type: ignore[no-untyped-call]
+                return found
+            except BaseException as error:
+                _names.forget(self)
+                self.client.cancel(tasks, force=True)  # type: ignore[no-untyped-call]
+                lost = set(self.workers) - set(_addresses(self.client))
+                if lost:
+                    raise PeerFailure(f"a worker has ended during an exchange: {', '.join(sorted(lost))}") from error
+                raise
+            finally:
+                for rank in range(len(tasks)):
+                    with suppress(KeyError):
+                        self.client.unpublish_dataset(f"{run}-{rank}")
+
+    @contextmanager
+    def _alone(self, timeout_s: float) -> Iterator[None]:
+        """Wait until no other exchange runs: of two at the same time, each could have half of the workers."""
+        lock = Lock(_LOCK, scheduler_rpc=self.client.scheduler, loop=self.client.loop)  # type: ignore[no-untyped-call]
+        if not lock.acquire(timeout=timeout_s):  # type: ignore[no-untyped-call]
+            raise CommTimeout(f"another exchange of this cluster has not ended within {timeout_s:g} s")
+        try:
+            yield
+        finally:
+            lock.release()  # type: ignore[no-untyped-call]
+
+
+class _Names:
+    """Names of communicators, by cluster: one is used again until an exchange fails, or the workers change."""
+
+    def __init__(self) -> None:
+        self._of: weakref.WeakKeyDictionary[Client, tuple[tuple[str, ...], str]] = weakref.WeakKeyDictionary()
+
+    def name(self, gang: Gang) -> str:
+        workers, name = self._of.get(gang.client, ((), ""))
+        if workers != gang.workers:
+            name = f"dask-{secrets.token_hex(8)}"
+            self._of[gang.client] = gang.workers, name
+        return name
+
+    def forget(self, gang: Gang) -> None:
+        self._of.pop(gang.client, None)
+
+
+_names = _Names()
+
+
+def client_of(client: Client | None) -> Client:
+    """Return the client to use.
+
+    Args:
+        client: of the caller; None: the one of this process.
+
+    Raises:
+        InvalidState: there is none.
+        UnsupportedCall: it is asynchronous.
+    """
+    if client is None:
+        try:
+            client = get_client()
+        except ValueError:
+            raise InvalidState("hocket.dask needs a running cluster: start a distributed.Client first") from None
+    if client.asynchronous:
+        raise UnsupportedCall("hocket.dask's functions wait for the workers: use a Client without asynchronous=True")
+    return client
+
+
+def find_gang(client: Client) -> Gang | str:
+    """Return the workers of a cluster if they can exchange with each other; otherwise the reason."""
+    workers = _addresses(client)
+    if len(workers) < 2:
+        return f"the cluster has {len(workers)} worker{'' if len(workers) == 1 else 's'}"
+    try:
+        found = client.run(_identify, on_error="raise")
+    except ImportError as error:
+        return f"a worker cannot import hocket: {error}"
+    if len({host for host, _ in found.values()}) > 1:
+        return "the workers are on several hosts"
+    if len({pid for _, pid in found.values()}) < len(found):
+        return "workers are threads of one process, which move no data"
+    return Gang(client, tuple(sorted(found)))
+
+
+def persisted(client: Client, collection: Any) -> tuple[Any, dict[Any, Any], dict[Any, str]]:
+    """Compute a collection on the workers; return it, its futures by key, and a worker that has each.
+
+    Raises:
+        Exception: of the task that failed.
+    """
+    collection = client.persist(collection)  # type: ignore[no-untyped-call]
+    futures = {each.key: each for each in futures_of(collection)}  # type: ignore[no-untyped-call]
+    wait(list(futures.values()))  # type: ignore[no-untyped-call]
+    for each in futures.values():
+        if each.status == "error":
+            each.result()
+    has = client.who_has(list(futures.values()))  # type: ignore[no-untyped-call]
+    return collection, futures, {key: (has.get(key) or has.get(str(key)) or [""])[0] for key in futures}
+
+
+@cache
+def left_to_dask(operation: str, why: str) -> None:
+    """Say once that Dask does an operation."""
+    logger.warning("%s by Dask, not by hocket: %s", operation, why)
+
+
+def _addresses(client: Client) -> list[str]:
+    return list(client.scheduler_info(n_workers=-1)["workers"])
+
+
+def _identify() -> tuple[str, int]:
+    return host_identity(), os.getpid()
+
+
+def _take_part(label: str, function: Callable[..., list[Any]], seat: Seat, values: list[Any], *arguments: Any) -> None:
+    """Run one worker's part, and publish what it has made, which stays here: data that no task can make again."""
+    client = get_client()
+    futures = client.scatter(function(seat, values, *arguments), hash=False)  # type: ignore[no-untyped-call]
+    client.publish_dataset(list(futures), name=label)
