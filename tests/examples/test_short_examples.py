@@ -24,11 +24,16 @@ CASES = {
     "sparse_sum.py": (2, "1000 of 100000 elements a step"),
     "lightning_ok_topk.py": (2, "bucket 0, 19210 elements: compressed"),
     "trainer_ok_topk.py": (2, "elements: compressed"),
+    "dask_transpose.py": (None, "transpose by one all_to_all of hocket: 2 workers"),
+    "dask_merge.py": (3, "merge by one all_to_all of hocket: 2 workers"),
+    "dask_search.py": (None, "the best strength is"),
     "spawn.py": (None, "both ranks have the same result: True"),
 }
 # They take 10 s or more; other tests show what they do.
 LONG = {"bench.py", "engines.py", "simulate.py", "train.py", "lightning_ok_topk.py", "trainer_ok_topk.py"}
 NEEDS = {"lightning_ok_topk.py": ("lightning", "sklearn"), "trainer_ok_topk.py": ("transformers", "accelerate")}
+NEEDS |= dict.fromkeys(("dask_transpose.py", "dask_merge.py", "dask_search.py"), ("distributed",))
+OPTIONS = {"dask_merge.py": ["--dask"]}  # of `hocket run`
 FALLS = {"lightning_ok_topk.py": 1.0, "trainer_ok_topk.py": 1.0}  # by how much the printed loss falls at least
 
 
@@ -44,7 +49,7 @@ def test_example(name: str, tmp_path: Path) -> None:
     for package in NEEDS.get(name, ()):
         pytest.importorskip(package, reason=f"{name} needs {package}: pip install {package}")
     num_ranks, expected = CASES[name]
-    launcher = ["-m", "hocket.cli", "run", "-n", str(num_ranks)] if num_ranks else []
+    launcher = ["-m", "hocket.cli", "run", "-n", str(num_ranks), *OPTIONS.get(name, [])] if num_ranks else []
     run = run_python(*launcher, str(EXAMPLES / name), timeout_s=100, folder=tmp_path)
     assert run.returncode == 0, run.stderr
     assert expected in run.stdout

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import dask
 from distributed import Scheduler, Worker
@@ -82,12 +82,23 @@ def _running_scheduler(host: str) -> Iterator[str]:
     try:
         yield str(started[0].address)
     finally:
-        closing = asyncio.run_coroutine_threadsafe(started[0].close(reason="the script has ended"), loop)
+        closing = asyncio.run_coroutine_threadsafe(_close(started[0]), loop)
         try:
             closing.result(_END_S)
         except TimeoutError:
             print(f"hocket: Dask's scheduler has not ended within {_END_S:g} s", file=sys.stderr)
         thread.join(_END_S)
+
+
+async def _close(scheduler: Scheduler) -> None:
+    """End the workers, and then the scheduler: clients in workers would try to reach it again."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_END_S / 2):
+            for each in list(scheduler.workers):
+                scheduler.worker_send(each, {"op": "close", "reason": "the script has ended"})
+            while scheduler.workers:
+                await asyncio.sleep(0.01)
+    await scheduler.close(reason="the script has ended")
 
 
 async def _work(address: str, host: str, rank: int, num_threads: int) -> None:
