@@ -24,6 +24,9 @@ namespace hocket {
 
 namespace {
 
+// Received frames that are smaller are copied.
+constexpr uint64_t kCopiedBytes = 64 << 10;
+
 // Python's hold on a waker. Background threads have the waker itself: they must never need Python's lock.
 struct WakerHandle {
   std::shared_ptr<LoopWaker> waker = std::make_shared<LoopWaker>();
@@ -57,29 +60,18 @@ nb::object view_of(const std::shared_ptr<FrameBlock>& block) {
   return new_reference(PyMemoryView_FromObject(memory.ptr()));
 }
 
-nb::object part_of(const nb::object& view, uint64_t begin, uint64_t nbytes) {
-  const nb::object first = nb::int_(begin), last = nb::int_(begin + nbytes);
-  const nb::object slice = new_reference(PySlice_New(first.ptr(), last.ptr(), nullptr));
-  return new_reference(PyObject_GetItem(view.ptr(), slice.ptr()));
-}
-
-// Views of the frames of a message; those that share a block are parts of one view.
+// Views of the frames of a message, each of memory of its own: who keeps one does not keep the others.
 nb::list views_of(const std::vector<ReceivedFrame>& frames) {
   nb::list views;
-  const FrameBlock* shared = nullptr;
-  nb::object whole;
   for (const ReceivedFrame& each : frames) {
-    if (!each.nbytes) {
-      views.append(
-          new_reference(PyMemoryView_FromObject(new_reference(PyByteArray_FromStringAndSize(nullptr, 0)).ptr())));
+    if (each.nbytes >= kCopiedBytes) {
+      views.append(view_of(each.block));
       continue;
     }
-    if (each.block.get() != shared) {
-      shared = each.block.get();
-      whole = view_of(each.block);
-    }
-    const bool is_all = each.nbytes == each.block->nbytes();
-    views.append(is_all ? whole : part_of(whole, each.offset, each.nbytes));
+    // Small ones came together in one block. A copy takes less time than an object of our own would.
+    const char* data = each.nbytes ? reinterpret_cast<const char*>(each.block->data() + each.offset) : nullptr;
+    const nb::object copy = new_reference(PyByteArray_FromStringAndSize(data, static_cast<Py_ssize_t>(each.nbytes)));
+    views.append(new_reference(PyMemoryView_FromObject(copy.ptr())));
   }
   return views;
 }
