@@ -34,8 +34,14 @@ IncomingRecords::IncomingRecords(int fd, int lender, uint64_t most_nbytes, bool 
       has_carrier_(has_carrier),
       buffer_(new std::byte[kBufferBytes]) {}
 
-IncomingRecords::~IncomingRecords() {
-  for (const int each : fds_) close(each);
+IncomingRecords::~IncomingRecords() { end(); }
+
+void IncomingRecords::end() {
+  for (const int fd : fds_) close(fd);
+  fds_.clear();
+  segments_.clear();
+  buffer_ = nullptr;
+  record_ = {};
 }
 
 std::byte* IncomingRecords::target() const {
@@ -49,7 +55,8 @@ std::byte* IncomingRecords::target() const {
 }
 
 IncomingRecords::State IncomingRecords::read(std::vector<ReceivedRecord>& records) {
-  begin_ = end_ = 0;  // consume() has used everything
+  if (!buffer_) return State::ended;  // after end()
+  begin_ = end_ = 0;                  // consume() has used everything
   iovec parts[2];
   int num_parts = 0;
   if (missing() >= kOwnBytes) parts[num_parts++] = {target() + filled_, missing()};

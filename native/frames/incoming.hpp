@@ -50,6 +50,8 @@ class IncomingRecords {
   // if the bytes are no records, or the socket fails.
   State read(std::vector<ReceivedRecord>& records);
   PeerSegments& segments() { return segments_; }
+  // Frees what only further records would need.
+  void end();
 
  private:
   enum class Part { header, descriptors, frames };

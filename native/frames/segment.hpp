@@ -64,6 +64,8 @@ class OwnSegments {
   void give_back(uint32_t number);
   // Drops what was not used since a time of now_ns().
   void trim(int64_t since_ns);
+  // Frees all; nobody may write to them any more.
+  void clear() { segments_.clear(); }
   // The numbers of segments that were dropped, and that the peer is to forget; each once.
   std::vector<uint32_t> to_forget() { return std::exchange(dropped_, {}); }
   bool has_dropped() const { return !dropped_.empty(); }
@@ -106,6 +108,8 @@ class PeerSegments {
   std::shared_ptr<FrameBlock> block(uint32_t number, uint64_t nbytes);
   // The segments that can be returned to the peer; each once.
   std::vector<uint32_t> to_return();
+  // Forgets all; memory that a frame is in stays as long as the frame.
+  void clear() { mapped_.clear(); }
   bool has_returns() const { return returns_->has_any.load(std::memory_order_relaxed); }
 
  private:

@@ -59,7 +59,10 @@ SentBytes header_of_segment(uint32_t number, const std::shared_ptr<SegmentMemory
 FrameStream::FrameStream(FrameStreamOptions options)
     : options_(std::move(options)),
       incoming_(options_.fd, options_.lender, options_.most_nbytes, options_.is_local, options_.carrier != nullptr),
-      outgoing_(options_.fd) {}
+      outgoing_(options_.fd),
+      waker_(options_.waker) {
+  options_.waker = nullptr;
+}
 
 void FrameStream::send(std::vector<SentBytes> frames) {
   std::vector<FrameDescriptor> descriptors;
@@ -132,7 +135,7 @@ void FrameStream::send(std::vector<SentBytes> frames) {
 
 // Tells the event loop from another thread that something has ended.
 std::function<void()> FrameStream::wakes() const {
-  return [waker = options_.waker, number = options_.number] { waker->wake(number); };
+  return [waker = waker_, number = options_.number] { waker->wake(number); };
 }
 
 // Sends the messages that are ready, in their order.
@@ -386,6 +389,9 @@ void FrameStream::end() {
   lent_.clear();
   lent_now_ = 0;
   outgoing_.clear();
+  if (process_ == getpid()) segments_.clear();  // in a forked child, the parent's threads may write to them
+  incoming_.end();
+  waker_ = nullptr;
 }
 
 bool FrameStream::is_closed_by_peer() const {

@@ -136,9 +136,10 @@ class FrameStream {
   void count_whole();
   bool is_closed_by_peer() const;
 
-  const FrameStreamOptions options_;
+  FrameStreamOptions options_;
   mutable IncomingRecords incoming_;
   OutgoingBytes outgoing_;
+  std::shared_ptr<LoopWaker> waker_;
   OwnSegments segments_;
   std::deque<Prepared> prepared_;
   uint64_t prepared_nbytes_ = 0;

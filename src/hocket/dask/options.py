@@ -9,7 +9,7 @@ from typing import Any
 import dask
 from dask.utils import parse_bytes, parse_timedelta
 
-from hocket.dask.defaults import OPTIONS, register_defaults
+from hocket.dask.defaults import OPTIONS, option, register_defaults
 from hocket.dask.moving import OpenConnection
 from hocket.dask.stream import MessageStream, StreamOptions
 
@@ -53,7 +53,7 @@ def _seconds(name: str) -> float:
 
 def carriers() -> list[str]:
     """Return the names of the libraries that may carry frames between hosts, in order of preference."""
-    found = _value("carriers")
+    found = option("carriers")
     if isinstance(found, str):
         found = [each.strip() for each in found.split(",") if each.strip()]
     if not isinstance(found, list | tuple):
@@ -62,7 +62,7 @@ def carriers() -> list[str]:
 
 
 def _nbytes(name: str) -> int:
-    found = _value(name)
+    found = option(name)
     try:
         nbytes = parse_bytes(found)
     except (ValueError, TypeError, AttributeError):
@@ -73,7 +73,7 @@ def _nbytes(name: str) -> int:
 
 
 def _spin_s() -> float:
-    found = _value("spin")
+    found = option("spin")
     try:
         seconds = float(parse_timedelta(found, default="us"))
     except (ValueError, TypeError, AttributeError, KeyError):
@@ -83,13 +83,10 @@ def _spin_s() -> float:
     return seconds
 
 
-def _value(name: str) -> Any:
-    return dask.config.get(f"{OPTIONS}.{name}")
-
-
 def set_tcp_options(sock: socket.socket) -> None:
     """Let the kernel find out that a host is gone, after `distributed.comm.timeouts.tcp`."""
-    timeout_s = int(_seconds("distributed.comm.timeouts.tcp"))
+    user_timeout_ms = max(1, round(1000 * _seconds("distributed.comm.timeouts.tcp")))  # 0 would be the system's
+    timeout_s = user_timeout_ms // 1000
     num_probes = 10
     idle_s = max(2, timeout_s // 4)
     interval_s = max(1, (timeout_s - idle_s) // num_probes)
@@ -98,6 +95,6 @@ def set_tcp_options(sock: socket.socket) -> None:
         (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, num_probes),
         (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(idle_s, timeout_s - interval_s * num_probes)),
         (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval_s),
-        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_s * 1000),
+        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, user_timeout_ms),
     ):
         sock.setsockopt(level, name, value)

@@ -70,8 +70,11 @@ class _LoopStreams:
 
     def remove(self, number: int) -> None:
         loop = self._loop()
-        if self._streams.pop(number, None) is not None and not self._streams and loop and not loop.is_closed():
+        if self._streams.pop(number, None) is None or self._streams or loop is None:
+            return
+        if not loop.is_closed():
             loop.remove_reader(self.waker.fileno())
+        _of_loops.pop(loop, None)  # Dask keeps loops and closed connections that nobody uses any more
 
     def trim_later(self) -> None:
         """Drop segments that are not used any more, after a while."""
@@ -118,7 +121,9 @@ class MessageStream:
         self._sock: socket.socket | None = sock
         self._fd = sock.fileno()
         self._number = next(_numbers)
-        self._streams = _of_loops.setdefault(self.loop, _LoopStreams(self.loop))
+        self._streams: _LoopStreams | None = _of_loops.get(self.loop)
+        if self._streams is None:
+            self._streams = _of_loops[self.loop] = _LoopStreams(self.loop)
         self._frames = FrameStream(
             sock.fileno(),
             options.is_local,
@@ -201,7 +206,7 @@ class MessageStream:
             except BufferError:  # the bytes of a frame do not lie one after another
                 nbytes = self._frames.send([ensure_memoryview(each) for each in frames])
             self._watch_writable()
-            if self.options.is_local and nbytes >= self.options.large_nbytes:
+            if self._streams is not None and self.options.is_local and nbytes >= self.options.large_nbytes:
                 self._streams.trim_later()
             return nbytes
         except HocketError as error:
@@ -370,7 +375,9 @@ class MessageStream:
         if sock is None:
             return
         self._why = why
-        self._streams.remove(self._number)
+        if self._streams is not None:
+            self._streams.remove(self._number)
+            self._streams = None
         if not self.loop.is_closed():
             self.loop.remove_reader(self._fd)
             if self._is_sending:
