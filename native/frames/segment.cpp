@@ -153,6 +153,13 @@ void OwnSegments::trim(int64_t since_ns) {
     if (segments_[i].memory && !segments_[i].is_leased && segments_[i].used_ns < since_ns) drop(i);
 }
 
+void OwnSegments::clear() {
+  segments_.clear();
+  const std::lock_guard lock(made_->mutex);
+  made_->segments.clear();
+  made_->is_over = true;
+}
+
 bool OwnSegments::has_any() const {
   return std::any_of(segments_.begin(), segments_.end(), [](const Segment& each) { return each.memory != nullptr; });
 }
@@ -210,7 +217,7 @@ void OwnSegments::make(uint64_t nbytes) {
     }
     const std::lock_guard lock(made->mutex);
     made->being_made = false;
-    if (memory) made->segments.push_back(std::move(memory));
+    if (memory && !made->is_over) made->segments.push_back(std::move(memory));
   });
 }
 

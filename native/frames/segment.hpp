@@ -64,8 +64,8 @@ class OwnSegments {
   void give_back(uint32_t number);
   // Drops what was not used since a time of now_ns().
   void trim(int64_t since_ns);
-  // Frees all; nobody may write to them any more.
-  void clear() { segments_.clear(); }
+  // Frees all, also what is being made; nobody may write to them any more.
+  void clear();
   // The numbers of segments that were dropped, and that the peer is to forget; each once.
   std::vector<uint32_t> to_forget() { return std::exchange(dropped_, {}); }
   bool has_dropped() const { return !dropped_.empty(); }
@@ -82,7 +82,7 @@ class OwnSegments {
   struct Made {
     std::mutex mutex;
     std::vector<std::shared_ptr<SegmentMemory>> segments;
-    bool being_made = false;
+    bool being_made = false, is_over = false;
   };
 
   void take_over();

@@ -337,9 +337,6 @@ def test_200_connections_leave_nothing_behind() -> None:
         until(lambda: forks.read_text().split() == [str(survivor.pid)], 5)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a closed connection has its segments, and an eventfd, as long as its object lives"
-)
 @pytest.mark.parametrize("how", ["close", "abort", "kill"])
 def test_a_closed_connection_has_no_segments(start: Peers, how: str) -> None:
     """Also while somebody has its object: Dask keeps closed workers and schedulers, with all that they had."""

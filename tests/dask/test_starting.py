@@ -110,3 +110,25 @@ def test_options_that_are_wrong(name: str, wrong: Any) -> None:
         listener.stop()
 
     run(program)
+
+
+def test_options_that_were_set_before_the_protocol_was_loaded() -> None:
+    """Dask removes at the end of `with` what was added to it within; the defaults hold still."""
+    program = """
+import asyncio, dask
+from distributed.comm import connect, listen
+
+async def main():
+    async def nothing(_):
+        pass
+
+    with dask.config.set({"distributed.comm.hocket.high-water": "1 MiB"}):
+        (await listen("hocket://127.0.0.1:0", nothing)).stop()
+    listener = await listen("hocket://127.0.0.1:0", nothing)
+    (await connect(listener.contact_address)).abort()
+    listener.stop()
+
+asyncio.run(main())
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=scaled(60))
+    assert found.returncode == 0, found.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import socket
-from typing import Any
 
 import dask
 from dask.utils import parse_bytes, parse_timedelta

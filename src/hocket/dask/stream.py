@@ -61,7 +61,7 @@ class _LoopStreams:
         self.waker = LoopWaker()
         self._streams: dict[int, MessageStream] = {}
         self._loop = weakref.ref(loop)
-        self._is_trimming = False
+        self._trimming: asyncio.TimerHandle | None = None
 
     def add(self, number: int, stream: MessageStream) -> None:
         if not self._streams:
@@ -74,14 +74,15 @@ class _LoopStreams:
             return
         if not loop.is_closed():
             loop.remove_reader(self.waker.fileno())
+        if self._trimming is not None:
+            self._trimming.cancel()
         _of_loops.pop(loop, None)  # Dask keeps loops and closed connections that nobody uses any more
 
     def trim_later(self) -> None:
         """Drop segments that are not used any more, after a while."""
         loop = self._loop()
-        if not self._is_trimming and loop and not loop.is_closed():
-            self._is_trimming = True
-            loop.call_later(_UNUSED_S, self._trim)
+        if self._trimming is None and loop and not loop.is_closed():
+            self._trimming = loop.call_later(_UNUSED_S, self._trim)
 
     def _collect(self) -> None:
         for number in self.waker.ended():
@@ -89,7 +90,7 @@ class _LoopStreams:
                 self._streams[number].collect()
 
     def _trim(self) -> None:
-        self._is_trimming = False
+        self._trimming = None
         have_segments = [each.trim() for each in list(self._streams.values())]
         if any(have_segments):
             self.trim_later()
