@@ -17,7 +17,8 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-IN_WHEEL = ("hocket/_native.pyi", "hocket/_native_frames.pyi", "hocket/py.typed", "hocket/cli/run.py", "hocket/torch/dist.py",
+IN_WHEEL = ("hocket/_native.pyi", "hocket/_native_frames.pyi", "hocket/py.typed", "hocket/cli/run.py",
+            "hocket/torch/dist.py",
             "hocket/observe/serve/assets/index.html", "hocket/observe/serve/assets/one-file/index.html")  # fmt: skip
 JOB = """
 import numpy as np
