@@ -88,8 +88,8 @@ class Gang:
                 raise
             finally:
                 for rank in range(len(tasks)):
-                    with suppress(KeyError):
-                        self.client.unpublish_dataset(f"{run}-{rank}")
+                    if self.client.loop is not None:
+                        self.client.loop.add_callback(_unpublish, self.client, f"{run}-{rank}")  # nobody waits for it
 
     @contextmanager
     def _alone(self, timeout_s: float) -> Iterator[None]:
@@ -183,6 +183,11 @@ def left_to_dask(operation: str, why: str) -> None:
 
 def _addresses(client: Client) -> list[str]:
     return list(client.scheduler_info(n_workers=-1)["workers"])
+
+
+async def _unpublish(client: Client, label: str) -> None:
+    with suppress(KeyError, OSError):
+        await client.unpublish_dataset(label, asynchronous=True)
 
 
 def _identify() -> tuple[str, int]:
