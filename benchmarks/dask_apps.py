@@ -36,8 +36,8 @@ TCP, OURS, EXCHANGE = "tcp", "hocket", "hocket, exchange"
 ARRAY, MERGE = "array", "merge"
 PAPER = {ARRAY: 3.47, MERGE: 3.11}
 GIB = 1 << 30
-MATRIX, CHUNK = 4000, 500
-ROWS, PARTITIONS = 400_000, 4
+MATRIX, CHUNK = 6000, 1000
+ROWS, PARTITIONS = 2_000_000, 2
 """Of each worker."""
 MATCHING = 0.3
 """Share of the rows of the right table whose keys the left one has."""
