@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 #include <tuple>
-#include <unordered_map>
 
+#include "bind/numbered_names.hpp"
 #include "core/clock.hpp"
 #include "recorder/recorder.hpp"
 
@@ -22,30 +22,8 @@ namespace {
 constexpr size_t kMostFiles = 1024;  // what comes later is one file
 constexpr uint8_t kNoReduction = 0xff;
 
-// Numbers of files; used with the GIL held. A forked child has a recorder without names.
-class FileNumbers {
- public:
-  uint32_t of(std::string_view name) {
-    Recorder& recorder = Recorder::instance();
-    if (num_forks_ != recorder.num_forks() || rest_ == 0) {
-      num_forks_ = recorder.num_forks();
-      numbers_.clear();
-      rest_ = recorder.define(DefinitionKind::file, "other files");
-    }
-    const auto known = numbers_.find(std::string(name));
-    if (known != numbers_.end()) return known->second;
-    if (numbers_.size() >= kMostFiles) return rest_;
-    return numbers_[std::string(name)] = recorder.define(DefinitionKind::file, name);
-  }
-  uint32_t rest() const { return rest_; }
-
- private:
-  std::unordered_map<std::string, uint32_t> numbers_;
-  uint32_t num_forks_ = 0;
-  uint32_t rest_ = 0;
-};
-FileNumbers& files() {
-  static auto* numbers = new FileNumbers;  // NOLINT
+NumberedNames& files() {
+  static auto* numbers = new NumberedNames(DefinitionKind::file, kMostFiles, "other files");  // NOLINT
   return *numbers;
 }
 

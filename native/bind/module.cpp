@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "bind/communicator.hpp"
+#include "bind/dask_events.hpp"
 #include "bind/errors.hpp"
 #include "bind/frames.hpp"
 #include "bind/gil.hpp"
@@ -63,6 +64,7 @@ NB_MODULE(_native, module) {
   bind_io_events(module);
   bind_rollups(module);
   bind_frames(module);
+  bind_dask_events(module);
   bind_lossless(module);
   bind_quantize(module);
   bind_sparse(module);
@@ -88,6 +90,8 @@ NB_MODULE(_native, module) {
   module.attr("IO_NAMES") = name_list(kIoNames);
   module.attr("IO_ROUTE_NAMES") = name_list(kIoRouteNames);
   module.attr("PROCESS_NAMES") = name_list(kProcessNames);
+  module.attr("DASK_NAMES") = name_list(kDaskNames);
+  module.attr("DASK_PATH_NAMES") = name_list(kDaskPathNames);
   nb::list reducing;
   for (size_t i = 0; i < kOpNames.size(); ++i)
     if (const auto kind = static_cast<OpKind>(i); reduces(kind)) reducing.append(name(kind));

@@ -188,10 +188,12 @@ bool FrameStream::receive() {
     counts_.nbytes_borrowed += each.lent_nbytes;
     counts_.nbytes_mapped += each.shared_nbytes;
     counts_.nbytes_carried_in += each.carried_nbytes;
-    for (const ReceivedFrame& frame : each.frames) counts_.nbytes_received += frame.nbytes;
+    uint64_t nbytes = 0;
+    for (const ReceivedFrame& frame : each.frames) nbytes += frame.nbytes;
+    counts_.nbytes_received += nbytes;
     const bool is_whole = each.outside_nbytes() == 0;
     unread_ += each.header.nbytes;
-    arrived_.push_back({std::move(each), nullptr, nullptr, is_whole});
+    arrived_.push_back({std::move(each), nullptr, nullptr, is_whole, nbytes});
   }
   records_.clear();
   if (error) std::rethrow_exception(error);
@@ -257,6 +259,8 @@ std::optional<std::vector<ReceivedFrame>> FrameStream::take() {
   if (!has_message()) return std::nullopt;
   ahead_ -= arrived_.front().record.outside_nbytes();
   unread_ -= arrived_.front().record.header.nbytes;
+  taken_since_ = arrived_.front().since;
+  taken_nbytes_ = arrived_.front().nbytes;
   std::vector<ReceivedFrame> frames = std::move(arrived_.front().record.frames);
   arrived_.pop_front();
   --next_pull_;
@@ -286,9 +290,11 @@ void FrameStream::pull_next() {
 void FrameStream::count_whole() {
   for (; num_whole_ < next_pull_; ++num_whole_) {
     Arrived& message = arrived_[num_whole_];
-    if (message.is_whole) continue;
-    if ((has_ended_ && message.needs_peer()) || !message.is_pulled()) return;
-    end_pull(message);
+    if (!message.is_whole) {
+      if ((has_ended_ && message.needs_peer()) || !message.is_pulled()) return;
+      end_pull(message);
+    }
+    message.since = ticks();
   }
 }
 

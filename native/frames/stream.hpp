@@ -76,6 +76,9 @@ class FrameStream {
   bool is_full() const { return unread_ > options_.high_water; }
   // The next message, if it is here as a whole; `collect` takes over those behind it.
   std::optional<std::vector<ReceivedFrame>> take();
+  // Of the message that was taken last: ticks() when it was here as a whole, and bytes of its frames.
+  uint64_t taken_since() const { return taken_since_; }
+  uint64_t taken_nbytes() const { return taken_nbytes_; }
   // Copies whatever is lent, however much has been copied ahead of the reader: for an end that waits for its peer,
   // which may wait for this one.
   void pull_all();
@@ -115,6 +118,8 @@ class FrameStream {
     std::shared_ptr<FrameCopy> copy;     // of its lent frames, if it has begun
     std::shared_ptr<Carriage> carriage;  // of its carried frames, if it has begun
     bool is_whole;
+    uint64_t nbytes;     // of its frames
+    uint64_t since = 0;  // ticks() when the reader could have taken it
 
     bool needs_peer() const { return record.lent_nbytes + record.carried_nbytes > 0; }
     bool is_pulled() const { return copy ? copy->has_ended() : carriage->has_ended(); }
@@ -158,6 +163,7 @@ class FrameStream {
   bool has_ended_ = false;
   const pid_t process_ = getpid();  // a forked child has no threads that would end a copy
   std::vector<ReceivedRecord> records_;
+  uint64_t taken_since_ = 0, taken_nbytes_ = 0;
   FrameStreamCounts counts_;
 };
 

@@ -14,18 +14,20 @@ inline constexpr uint64_t kRecorderMagic = 0x31524345524b4348;  // "HCKRECR1"
 
 enum class EventState : uint8_t { issued, started, waited, completed, failed };
 
-enum class Layer : uint8_t { communication, transfer, program, io, process };
+enum class Layer : uint8_t { communication, transfer, program, io, process, dask };
 
 // Every ring has its own writers, and many events in one never overwrite the few in another. Only operations have a
 // single writer at a time, the holder of the progress lock, which saves it three locked instructions an event.
-enum class RingId : uint8_t { operations, foreign, transfers, program, io, process };
-inline constexpr std::array kRingNames = {"operations", "foreign", "transfers", "program", "io", "process"};
+enum class RingId : uint8_t { operations, foreign, transfers, program, io, process, dask };
+inline constexpr std::array kRingNames = {"operations", "foreign", "transfers", "program", "io", "process", "dask"};
 inline constexpr size_t kNumRings = kRingNames.size();
-inline constexpr std::array<uint64_t, kNumRings> kRingCapacities = {8192, 8192, 8192, 8192, 16384, 4096};
+inline constexpr std::array<uint64_t, kNumRings> kRingCapacities = {8192, 8192, 8192, 8192, 16384, 4096, 8192};
+// Headers of later rings lie behind all else: what earlier versions have written has zeros there, and is still read.
+inline constexpr size_t kNumFirstRings = 6;
 
 // Operations are never sampled: the one that hangs must be in its ring. Counters of a process come at a bounded rate,
 // and the last value of each counts.
-inline constexpr std::array<bool, kNumRings> kMayBeSampled = {false, false, true, true, true, false};
+inline constexpr std::array<bool, kNumRings> kMayBeSampled = {false, false, true, true, true, false, true};
 
 // Kinds of events by ring. Those of operations are OpKind; foreign libraries have more of them.
 inline constexpr size_t kFirstForeignKind = 64;
@@ -64,6 +66,12 @@ inline constexpr std::array kTransferNames = {"send", "receive", "copy", "reduce
 // job's control connections, or a wait for one.
 enum class ProcessKind : uint8_t { counter, sampling, control };
 inline constexpr std::array kProcessNames = {"counter", "sampling", "control"};
+// Messages over the connections of Dask. A send lasts as long as the writer was in it, a receive from when the message
+// was here as a whole until its reader took it.
+enum class DaskKind : uint8_t { send, receive };
+inline constexpr std::array kDaskNames = {"send", "receive"};
+// How large frames of a connection travel; the `backend` of an event of Dask.
+inline constexpr std::array kDaskPathNames = {"memory", "process", "tcp", "mpi", "ucx"};
 
 inline constexpr uint8_t kEventAsync = 1;
 inline constexpr uint8_t kEventNamed = 2;    // Operation.is_named
@@ -81,12 +89,14 @@ struct Event {
   // Tag of a point-to-point operation; with a schedule: bytes that this rank sent; of I/O: offset in the file, or
   // kUnknownOffset; of a collective of torch: ticks when it was started, after it was issued; of a region: the user's
   // step; of a counter: bits of its double; of a transfer: number of the step in the rank's program; of a part: 0 or
-  // 1, the first or the second library; of a change of sampling: the new sampling_log2.
+  // 1, the first or the second library; of a change of sampling: the new sampling_log2; of a message of Dask that is
+  // sent: bytes of earlier ones that waited for the peer.
   uint64_t aux;
   uint32_t seq;         // modulo 2^32; of a transfer: of its operation; of a counter with several elements: which one
-  uint32_t comm;        // id of the definition of its communicator; of its file, region or counter in other rings; of a
-                        // change of sampling: the ring's RingId
-  int32_t peer;         // rank; -1 for a collective without root; of failed I/O: errno, else 0
+  uint32_t comm;        // id of the definition of its communicator; of its file, region, counter or connection in other
+                        // rings; of a change of sampling: the ring's RingId
+  int32_t peer;         // rank; -1 for a collective without root; of failed I/O: errno, else 0; of a message of Dask:
+                        // the other process, if it is on this host, else -1
   uint32_t blocked_ns;  // time that callers waited for an asynchronous operation, at most 4.29 s
   uint16_t thread;      // id of its thread's definition
   uint16_t algorithm;   // number of the program; 0: the library's own algorithm
@@ -182,7 +192,8 @@ enum class DefinitionKind : uint16_t {
   counter,
   members,
   variable,
-  policy
+  policy,
+  connection
 };
 
 // Followed by `nbytes` bytes of UTF-8, padded to a multiple of 8.
@@ -272,9 +283,15 @@ struct RegionHeader {
   uint64_t definitions_nbytes;   // in use
   uint64_t definitions_dropped;  // found no room
   std::array<HistogramTable, kNumTables> tables;
-  std::array<RingHeader, kNumRings> rings;
+  std::array<RingHeader, kNumFirstRings> rings;
   EndStatus end_status;
   IoTotals io;
+  std::array<RingHeader, kNumRings - kNumFirstRings> later_rings;
+
+  RingHeader& ring(RingId id) {
+    const auto number = static_cast<size_t>(id);
+    return number < kNumFirstRings ? rings[number] : later_rings[number - kNumFirstRings];
+  }
 };
 inline constexpr size_t kHeaderNbytes = 4096;
 static_assert(sizeof(RegionHeader) <= kHeaderNbytes);
@@ -282,7 +299,7 @@ static_assert(sizeof(RegionHeader) <= kHeaderNbytes);
 static_assert(offsetof(RegionHeader, anchor) == 376 && offsetof(RegionHeader, definitions_offset) == 448);
 static_assert(offsetof(RegionHeader, tables) == 512 && offsetof(RegionHeader, rings) == 640);
 static_assert(offsetof(RegionHeader, end_status) == 1408 && sizeof(EndStatus) == 104);
-static_assert(offsetof(RegionHeader, io) == 1536);
+static_assert(offsetof(RegionHeader, io) == 1536 && offsetof(RegionHeader, later_rings) == 1664);
 
 constexpr uint64_t recorder_nbytes() {
   uint64_t nbytes = kHeaderNbytes + kDefinitionsNbytes + kNumTables * kNumHistograms * sizeof(Histogram);

@@ -107,7 +107,7 @@ void Recorder::lay_out() {
   header.header_nbytes = kHeaderNbytes;
   header.region_nbytes = recorder_nbytes();
   header.event_nbytes = sizeof(Event);
-  header.num_rings = kNumRings;
+  header.num_rings = kNumFirstRings;
   header.histogram_nbytes = sizeof(Histogram);
   header.num_tables = kNumTables;
   header.owner_pid = static_cast<uint32_t>(getpid());
@@ -136,13 +136,14 @@ void Recorder::lay_out() {
     offset += kNumHistograms * sizeof(Histogram);
   }
   for (size_t i = 0; i < kNumRings; ++i) {
-    header.rings[i].offset = offset;
-    header.rings[i].capacity = kRingCapacities[i];
-    header.rings[i].most_cost_ppm = kMayBeSampled[i] ? budget_ppm() : 0;
-    header.rings[i].window_begin = header.anchor.ticks;
+    RingHeader& ring = header.ring(static_cast<RingId>(i));
+    ring.offset = offset;
+    ring.capacity = kRingCapacities[i];
+    ring.most_cost_ppm = kMayBeSampled[i] ? budget_ppm() : 0;
+    ring.window_begin = header.anchor.ticks;
     offset += kRingCapacities[i] * sizeof(Event);
   }
-  RingHeader& operations = header.rings[static_cast<size_t>(RingId::operations)];
+  RingHeader& operations = header.ring(RingId::operations);
   operations_ = SerialRing(&operations, reinterpret_cast<Event*>(base + operations.offset));
   HistogramTable& table = header.tables[0];
   histograms_ = SerialHistograms(&table, reinterpret_cast<Histogram*>(base + table.offset));
@@ -161,8 +162,8 @@ void Recorder::lay_out() {
 
 SharedRing Recorder::ring(RingId id) const {
   if (!header_) return {};
-  RingHeader& ring = header_->rings[static_cast<size_t>(id)];
-  RingHeader& of_process = header_->rings[static_cast<size_t>(RingId::process)];
+  RingHeader& ring = header_->ring(id);
+  RingHeader& of_process = header_->ring(RingId::process);
   return SharedRing(&ring, events_of(ring), {&of_process, events_of(of_process), id});
 }
 
@@ -179,7 +180,7 @@ SharedHistograms Recorder::shared_histograms() const {
 SerialRing Recorder::operations_of_parent() const {
   if (!memory_.of_parent) return {};
   auto* base = static_cast<std::byte*>(memory_.of_parent);
-  RingHeader& ring = reinterpret_cast<RegionHeader*>(base)->rings[static_cast<size_t>(RingId::operations)];
+  RingHeader& ring = reinterpret_cast<RegionHeader*>(base)->ring(RingId::operations);
   return {&ring, reinterpret_cast<Event*>(base + ring.offset)};
 }
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from hocket._native_frames import FrameCarrier as FrameCarrier
 from hocket._native_frames import FrameStream as FrameStream
 from hocket._native_frames import LoopWaker as LoopWaker
+from hocket._native_frames import MessageLog as MessageLog
 from hocket._native_frames import memory_cookie as memory_cookie
 from hocket._native_frames import reads_cookie as reads_cookie
 from hocket._native_frames import stop_carriers as stop_carriers
@@ -22,6 +23,8 @@ PROGRAM_NAMES: tuple[str, ...]
 IO_NAMES: tuple[str, ...]
 IO_ROUTE_NAMES: tuple[str, ...]
 PROCESS_NAMES: tuple[str, ...]
+DASK_NAMES: tuple[str, ...]
+DASK_PATH_NAMES: tuple[str, ...]
 REDUCING_OPS: tuple[str, ...]
 ITEM_NBYTES: dict[str, int]
 WITH_COUNTS: dict[str, str]

@@ -19,7 +19,7 @@ from ..tier import is_full
 
 pytestmark = pytest.mark.timeout(120)
 _HEAD_NBYTES = 400
-_DEFINITIONS_AT, _TABLES_AT, _RINGS_AT = 448, 512, 640
+_DEFINITIONS_AT, _TABLES_AT, _RINGS_AT, _LATER_RINGS_AT = 448, 512, 640, 1664
 
 _PROGRAM = """
 import os, sys
@@ -91,6 +91,14 @@ def test_what_a_truncated_file_still_has_is_read(whole: bytes, tmp_path: Path) -
     assert any(f"offset {ring_at + 64 * 20}" in problem and "20 of 8192" in problem for problem in cut.problems)
 
 
+def test_what_an_earlier_version_has_written_lacks_later_rings(whole: bytes, tmp_path: Path) -> None:
+    earlier = bytearray(whole)
+    earlier[_LATER_RINGS_AT : _LATER_RINGS_AT + 128] = bytes(128)
+    snapshot = _read(bytes(earlier), tmp_path)
+    assert snapshot.problems == () and len(snapshot.rings["dask"].events) == snapshot.rings["dask"].capacity == 0
+    assert len(snapshot.rings["operations"].events) == len(_read(whole, tmp_path).rings["operations"].events)
+
+
 @pytest.mark.parametrize("nbytes", [_HEAD_NBYTES, 500, 639, 1000, 4096, 5000, 300_000])
 def test_every_truncation_is_said(whole: bytes, nbytes: int, tmp_path: Path) -> None:
     snapshot = _read(whole[:nbytes], tmp_path)
@@ -118,6 +126,8 @@ def test_a_damaged_slot_is_skipped(whole: bytes, tmp_path: Path) -> None:
         (_RINGS_AT, 2**63 + 5, "ring operations"),
         (_RINGS_AT + 8, 2**33, "ring operations"),
         (_RINGS_AT + 8, 12345, "ring operations"),
+        (_LATER_RINGS_AT, 2**40, "ring dask"),
+        (_LATER_RINGS_AT + 8, 12345, "ring dask"),
     ],
 )
 def test_offsets_and_sizes_are_bounded(whole: bytes, at: int, value: int, word: str, tmp_path: Path) -> None:

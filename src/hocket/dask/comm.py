@@ -140,7 +140,7 @@ class HocketComm(Comm):
             self._finalizer.detach()  # it has one of its own
         else:
             self._path, self._peer_pid = connection.path, connection.peer_pid
-            self._stream = self._held[0] = new_stream(connection)
+            self._stream = self._held[0] = new_stream(connection, self._peer_addr)
         return greeting
 
     async def _write_without_stream(self, msg: Any, serializers: Any, on_error: str) -> int:

@@ -8,6 +8,7 @@ import socket
 import dask
 from dask.utils import parse_bytes, parse_timedelta
 
+from hocket._native import MessageLog
 from hocket.dask.defaults import OPTIONS, option, register_defaults
 from hocket.dask.moving import OpenConnection
 from hocket.dask.stream import MessageStream, StreamOptions
@@ -16,10 +17,11 @@ logger = logging.getLogger(__name__)
 register_defaults()
 
 
-def new_stream(connection: OpenConnection) -> MessageStream:
+def new_stream(connection: OpenConnection, peer_address: str) -> MessageStream:
     """Return a stream for the messages of a connection; closes its socket if that fails."""
     try:
-        return MessageStream(connection.sock, _options_of(connection))
+        log = MessageLog(peer_address, connection.path, connection.peer_pid)
+        return MessageStream(connection.sock, _options_of(connection), log if log.is_on else None)
     except BaseException:
         connection.sock.close()
         raise

@@ -14,7 +14,7 @@ from distributed.comm.core import CommClosedError
 from distributed.system import MEMORY_LIMIT
 from distributed.utils import ensure_memoryview
 
-from hocket._native import FrameCarrier, FrameStream, LoopWaker
+from hocket._native import FrameCarrier, FrameStream, LoopWaker, MessageLog
 from hocket.dask.arrival import Arrival
 from hocket.errors import HocketError
 
@@ -114,11 +114,13 @@ class MessageStream:
     Args:
         sock: connected and non-blocking; the stream owns it.
         options: how messages travel.
+        log: records each message; None: nothing does.
     """
 
-    def __init__(self, sock: socket.socket, options: StreamOptions) -> None:
+    def __init__(self, sock: socket.socket, options: StreamOptions, log: MessageLog | None = None) -> None:
         self.loop = asyncio.get_running_loop()
         self.options = options
+        self._log = log
         self._sock: socket.socket | None = sock
         self._fd = sock.fileno()
         self._number = next(_numbers)
@@ -196,6 +198,7 @@ class MessageStream:
         Raises:
             CommClosedError: the connection is closed.
         """
+        begun = None if self._log is None else self._log.begin(self._frames)
         if self._turn.locked() or (self._sock is not None and self.waiting_nbytes > self.options.high_water):
             async with self._turn:
                 await self._until(self.options.high_water)
@@ -209,6 +212,8 @@ class MessageStream:
             self._watch_writable()
             if self._streams is not None and self.options.is_local and nbytes >= self.options.large_nbytes:
                 self._streams.trim_later()
+            if self._log is not None and begun is not None:
+                self._log.sent(begun, nbytes)
             return nbytes
         except HocketError as error:
             self._fail(error)
@@ -258,6 +263,8 @@ class MessageStream:
 
     def _take(self) -> list[memoryview] | None:
         frames: list[memoryview] | None = self._frames.take()
+        if frames is not None and self._log is not None:
+            self._log.received(self._frames)
         if frames is not None and self._sock is not None:
             try:
                 self._frames.collect()  # what the reader was too far behind for

@@ -184,6 +184,7 @@ def operation_name(ring: str, kind: int) -> str:
         "program": _native.PROGRAM_NAMES,
         "process": _native.PROCESS_NAMES,
         "transfers": _native.TRANSFER_NAMES,
+        "dask": _native.DASK_NAMES,
     }
     if ring in of_rings:
         return of_rings[ring][kind]
@@ -219,8 +220,9 @@ def _open_events(ring: Ring) -> np.ndarray:
 
 
 def target_of(snapshot: RecorderSnapshot, ring: str, event: np.void) -> str:
-    """Return the name of an event's communicator, file, region, counter or message."""
-    kind = {"io": "file", "program": "region", "process": "region"}.get(ring, "communicator")
+    """Return the name of an event's communicator, file, region, counter, message or connection."""
+    kinds = {"io": "file", "program": "region", "process": "region", "dask": "connection"}
+    kind = kinds.get(ring, "communicator")
     ident = int(event["comm"])
     if ring in RINGS_OF_NAMES:
         name = operation_name(ring, int(event["kind"]))

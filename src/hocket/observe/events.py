@@ -23,10 +23,11 @@ class RecordedEvent:
     """One event of any kind.
 
     Args:
-        ring: "operations" of hocket, "foreign" ones of torch or MPI, "transfers" of schedules, "program", "io" or
-            "process".
-        name: of the operation, the transfer, the kind of I/O, the region, the counter or the control message.
-        target: its communicator or file; "" in the program and the process.
+        ring: "operations" of hocket, "foreign" ones of torch or MPI, "transfers" of schedules, "program", "io",
+            "process", or "dask": messages over its connections.
+        name: of the operation, the transfer, the kind of I/O, the region, the counter or the control message; of a
+            message of Dask "send" or "receive".
+        target: its communicator, file, or peer's address; "" in the program and the process.
         number: of an operation in its communicator, also of its transfers; of a region or mark its step; of a counter
             with several elements, which one; otherwise 0.
         peer: rank that it exchanges data with, or root; None: neither.

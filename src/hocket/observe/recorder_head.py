@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hocket.observe.sparse_copy import data_ranges
-from hocket.trace.region import MAGIC, MOST_NBYTES, RINGS
+from hocket.trace.region import MAGIC, MOST_NBYTES, RINGS, ring_header_at
 
 BLOCK_NBYTES = 4096
 """The first block is the header of the recorder (native/recorder/layout.hpp)."""
 _EVENT_NBYTES = 64
 _NBYTES_AT, _IMAGE_AT = 16, 48
-_RINGS_AT, _RING_NBYTES = 640, 128
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ def _blocks_of_rings(header: bytes) -> set[int]:
     """Numbers of blocks that have events and nothing else."""
     found: set[int] = set()
     for number in range(len(RINGS)):
-        offset, capacity = struct.unpack_from("<QQ", header, _RINGS_AT + number * _RING_NBYTES)
+        offset, capacity = struct.unpack_from("<QQ", header, ring_header_at(number))
         end = min(offset + capacity * _EVENT_NBYTES, MOST_NBYTES)
         found.update(range(-(-offset // BLOCK_NBYTES), end // BLOCK_NBYTES))
     return found

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 FIRST_FOREIGN_KIND = 64
 """Operations of foreign libraries that hocket has not have kinds from this number on."""
-_NUM_LAYERS = 5
+_NUM_LAYERS = 6
 
 
 def are_events(ring: str, events: NDArray[np.void]) -> NDArray[np.bool_]:
@@ -41,6 +41,8 @@ def are_events(ring: str, events: NDArray[np.void]) -> NDArray[np.bool_]:
         & (events["state"] < len(EVENT_STATES))
         & (events["layer"] < _NUM_LAYERS)
     )
+    if ring == "dask":
+        checked &= events["backend"] < len(_native.DASK_PATH_NAMES)
     return checked
 
 
@@ -53,5 +55,6 @@ def _kinds(ring: str) -> list[int]:
         "program": _native.PROGRAM_NAMES,
         "io": _native.IO_NAMES,
         "process": _native.PROCESS_NAMES,
+        "dask": _native.DASK_NAMES,
     }
     return list(range(len(other[ring]))) if ring in other else list(operations)

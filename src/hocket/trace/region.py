@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 MAGIC = b"HCKRECR1"
 SCHEMA = 1
 """The newest layout that this version reads."""
-RINGS = ("operations", "foreign", "transfers", "program", "io", "process")
+RINGS = ("operations", "foreign", "transfers", "program", "io", "process", "dask")
 """Names of a recorder's rings, by the native RingId."""
 DEFINITION_KINDS = (
     "communicator", "backend", "algorithm", "thread", "region", "file", "counter", "members", "variable",
-    "policy",
+    "policy", "connection",
 )  # fmt: skip
 NUM_TIME_BINS = 40
 FIRST_TIME_BIN = 4
@@ -52,7 +52,8 @@ _EVENT_NBYTES = 64
 _NUM_TABLES = 2
 _HEADER_NBYTES = 4096
 _HISTOGRAM_NBYTES = 400
-_DEFINITIONS_AT, _TABLES_AT, _RINGS_AT = 448, 512, 640
+_DEFINITIONS_AT, _TABLES_AT = 448, 512
+_NUM_FIRST_RINGS, _RINGS_AT, _LATER_RINGS_AT = 6, 640, 1664
 _TRIES = 3
 
 HISTOGRAM_FIELDS = (
@@ -106,7 +107,7 @@ class Definition:
     Args:
         kind: one of `DEFINITION_KINDS`.
         text: the name.
-        id: number of the communicator, file, region, counter or thread.
+        id: number of the communicator, file, region, counter, thread or connection.
         number: of a backend or an algorithm, in the communicator `id`.
         extra: of a communicator, this process's rank in it; of a thread, its id in the kernel.
 
@@ -188,7 +189,7 @@ class RecorderSnapshot:
         >>> with hk.init():
         ...     snapshot = hk.trace.find_recorders(os.getpid())[0].read()
         >>> list(snapshot.rings)
-        ['operations', 'foreign', 'transfers', 'program', 'io', 'process']
+        ['operations', 'foreign', 'transfers', 'program', 'io', 'process', 'dask']
     """
 
     source: str
@@ -257,6 +258,13 @@ def read_recorder(path: str | Path, latest: int | None = None) -> RecorderSnapsh
         os.close(fd)
 
 
+def ring_header_at(number: int) -> int:
+    """Return where the header of a ring begins; those of later rings lie behind all else."""
+    if number < _NUM_FIRST_RINGS:
+        return _RINGS_AT + number * _RING.size
+    return _LATER_RINGS_AT + (number - _NUM_FIRST_RINGS) * _RING.size
+
+
 class _Reader:
     """Reads with `os.pread`: a mapping of a file that another process shortens would be a SIGBUS."""
 
@@ -281,7 +289,7 @@ class _Reader:
         if schema > SCHEMA:
             raise self._error(8, f"its layout has number {schema}; this version of hocket reads up to {SCHEMA}")
         found = schema, header_nbytes, event_nbytes, num_rings, histogram_nbytes, num_tables
-        expected = 1, _HEADER_NBYTES, _EVENT_NBYTES, len(RINGS), _HISTOGRAM_NBYTES, _NUM_TABLES
+        expected = 1, _HEADER_NBYTES, _EVENT_NBYTES, _NUM_FIRST_RINGS, _HISTOGRAM_NBYTES, _NUM_TABLES
         if found != expected:
             raise self._error(8, f"its sizes are {found}; those of layout 1 are {expected}")
         if not _HEADER_NBYTES <= region_nbytes <= MOST_NBYTES:
@@ -290,10 +298,10 @@ class _Reader:
                 f"the header gives {region_nbytes} bytes; it must be {_HEADER_NBYTES} to {MOST_NBYTES}",
             )
         self._end = region_nbytes
-        rest = self._read(_DEFINITIONS_AT, _RINGS_AT + len(RINGS) * _RING.size - _DEFINITIONS_AT)
-        rest = rest.ljust(_RINGS_AT + len(RINGS) * _RING.size - _DEFINITIONS_AT, b"\0")
+        end = ring_header_at(len(RINGS))
+        rest = self._read(_DEFINITIONS_AT, end - _DEFINITIONS_AT).ljust(end - _DEFINITIONS_AT, b"\0")
         tables = [_TABLE.unpack_from(rest, _TABLES_AT - _DEFINITIONS_AT + i * _TABLE.size) for i in range(_NUM_TABLES)]
-        rings = [_RING.unpack_from(rest, _RINGS_AT - _DEFINITIONS_AT + i * _RING.size) for i in range(len(RINGS))]
+        rings = [_RING.unpack_from(rest, ring_header_at(i) - _DEFINITIONS_AT) for i in range(len(RINGS))]
         (own, others), num_overflowed = self._histograms(tables)
         events = {name: self._ring(i, name, *ring) for i, (name, ring) in enumerate(zip(RINGS, rings, strict=True))}
         # Names come before the events that refer to them, so they are read after these.
@@ -406,8 +414,10 @@ class _Reader:
         import numpy as np
 
         layout = np.dtype([(field, "<" + code) for field, code in EVENT_FIELDS])
-        at = _RINGS_AT + number * _RING.size
-        if capacity & (capacity - 1):
+        at = ring_header_at(number)
+        if number >= _NUM_FIRST_RINGS and offset == capacity == 0:
+            pass  # an earlier version has written it
+        elif capacity & (capacity - 1):
             self._note(at + 8, f"the capacity of ring {name} must be a power of two, not {capacity}")
             capacity = 0
         elif not self._is_within(at, f"ring {name}", offset, capacity * layout.itemsize):

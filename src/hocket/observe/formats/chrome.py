@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hocket import _native
 from hocket.observe.activity import operation_name, target_of
 from hocket.observe.analysis.communicators import RunNames
 from hocket.observe.analysis.operations import IN_FLIGHT
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from hocket.observe.saved import ObservedRun, SavedProcess
 
 ENDINGS = (".json", ".json.gz")
-_RINGS = ("program", "operations", "foreign", "transfers", "io", "process")
+_RINGS = ("program", "operations", "foreign", "transfers", "dask", "io", "process")
 """From the top of a process to its bottom."""
 assert set(_RINGS) == set(RINGS)
 _MOST_LANES = 1000
@@ -161,7 +162,9 @@ def _slice(process: SavedProcess, ring: str, event: np.void, kinds: dict[int, st
     if not is_named:
         arguments |= {"on": target, "nbytes": int(event["nbytes"]), "number": int(event["seq"])}
         names, comm = process.snapshot.names, int(event["comm"])
-        if ring != "io":
+        if ring == "dask":
+            arguments |= {"path": _native.DASK_PATH_NAMES[int(event["backend"])], "queue": int(event["aux"])}
+        elif ring != "io":
             arguments["library"] = names.get(("backend", comm, int(event["backend"])), "")
             if event["peer"] >= 0:
                 arguments["peer"] = int(event["peer"])
