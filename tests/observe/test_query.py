@@ -69,7 +69,18 @@ def test_answers_are_those_of_loops_over_events(run: ObservedRun) -> None:
 
 def test_tables_have_columns_without_rows() -> None:
     empty = fabricate([FakeRank(0)])
-    for table in ("operations", "waits", "totals", "transfers", "io", "regions", "samples", "host_samples", "findings"):
+    for table in (
+        "operations",
+        "waits",
+        "totals",
+        "transfers",
+        "io",
+        "dask",
+        "regions",
+        "samples",
+        "host_samples",
+        "findings",
+    ):
         names = [row[0] for row in query_run(empty, f"DESCRIBE {table}").rows]
         assert len(names) > 3 and query_run(empty, f"SELECT * FROM {table}").rows == ()
         types = {row[1] for row in query_run(empty, f"DESCRIBE {table}").rows}

@@ -87,10 +87,10 @@ Examples:
   hocket observe report run-1 slow-training.html"""
 _QUERY_HELP = """Ask a recorded run in SQL (of DuckDB: pip install 'hocket[sql]').
 
-Tables: processes, communicators, operations, waits, totals, transfers, io, regions, samples, host_samples, connections,
-links, findings, problems. DESCRIBE TABLE shows the columns of one. Times are seconds since the run began. A query can
-read these tables and nothing else. RUN may be a store of many runs, with --run: a folder, or a database of ClickHouse,
-which takes its own SQL and only SELECT."""
+Tables: processes, communicators, operations, waits, totals, transfers, io, dask, regions, samples, host_samples,
+connections, links, findings, problems. DESCRIBE TABLE shows the columns of one. Times are seconds since the run began.
+A query can read these tables and nothing else. RUN may be a store of many runs, with --run: a folder, or a database of
+ClickHouse, which takes its own SQL and only SELECT."""
 _QUERY_EXAMPLES = """\b
 Examples:
   hocket observe query run-1 "SELECT op, library, count(*), sum(seconds) FROM operations GROUP BY ALL"

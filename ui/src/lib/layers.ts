@@ -12,6 +12,7 @@ export const LAYERS: readonly Layer[] = [
   { name: "regions", title: "program", light: "#007a5a", dark: "#35b893" },
   { name: "operations", title: "communication", light: "#0072b2", dark: "#4aa8e0" },
   { name: "transfers", title: "transfers", light: "#7a5195", dark: "#c39bdb" },
+  { name: "dask", title: "messages of Dask", light: "#b03a7e", dark: "#e58fc0" },
   { name: "io", title: "input and output", light: "#b25000", dark: "#e69f00" },
 ];
 

@@ -6,7 +6,7 @@ or "".
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Of the tables in stores. Raise it when a table, a column or the meaning of a value changes: what a store has was
 computed when it came there, so one of another version would lack tables, or say what is not so, and is refused."""
 TEXT, INTEGER, NUMBER, BOOLEAN = "text", "integer", "number", "boolean"
@@ -47,6 +47,10 @@ TABLE_COLUMNS: dict[str, dict[str, str]] = {
         "number": INTEGER, "peer": INTEGER,
     },
     "io": {**OF_PROCESS, "kind": TEXT, "file": TEXT, "nbytes": INTEGER, **_SPAN, "state": TEXT, "weight": INTEGER},
+    "dask": {
+        **OF_PROCESS, "kind": TEXT, "peer": TEXT, "peer_process": INTEGER, "path": TEXT, "nbytes": INTEGER,
+        "queue_nbytes": INTEGER, **_SPAN, "weight": INTEGER,
+    },
     "regions": {**OF_PROCESS, "region": TEXT, **_SPAN},
     "samples": {
         **OF_PROCESS, "at_s": NUMBER, "state": TEXT,

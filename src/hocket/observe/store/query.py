@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 def query_run(run: ObservedRun, sql: str, *, timeout: float = 30.0, most_rows: int = 1_000_000) -> QueryResult:
     """Ask a run in the SQL of DuckDB; needs ``pip install 'hocket[sql]'``.
 
-    Tables are processes, communicators, operations, waits, totals, transfers, io, regions, samples, host_samples,
-    connections, links and findings; ``DESCRIBE operations`` shows the columns of one.
+    Tables are processes, communicators, operations, waits, totals, transfers, io, dask, regions, samples,
+    host_samples, connections, links and findings; ``DESCRIBE operations`` shows the columns of one.
 
     Args:
         run: from `open_run`.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 WIDTHS_S = tuple(0.0625 * 4**level for level in range(12))
 """Length of the spans of each level, from a sixteenth of a second to three days."""
-NAMES_OF_LAYERS = {"operations": "op", "transfers": "kind", "io": "kind", "regions": "region"}
+NAMES_OF_LAYERS = {"operations": "op", "transfers": "kind", "io": "kind", "dask": "kind", "regions": "region"}
 """Tables of events with a begin and an end, and their column with the name of the event."""
 GROUPS = (0, 2, 4)
 """The lowest level of each part of a segment of roll-ups; long events are with the highest ones."""

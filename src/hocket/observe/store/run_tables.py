@@ -62,6 +62,7 @@ def event_tables(run: ObservedRun, operations: RunOperations) -> dict[str, Colum
         "operations": _operations(run, operations),
         "transfers": _events(run, "transfers"),
         "io": _events(run, "io"),
+        "dask": _dask(run),
         "regions": _regions(run),
     })  # fmt: skip
 
@@ -195,7 +196,7 @@ def _totals(run: ObservedRun, found: RunTotals) -> Columns:
 
 
 def _events(run: ObservedRun, ring: str) -> Columns:
-    """Transfers of schedules, or calls of I/O."""
+    """Transfers of schedules, calls of I/O, or messages of Dask."""
     import numpy as np
 
     nothing = np.zeros(0, saved_layout())
@@ -219,7 +220,7 @@ def _columns_of(place: int, process: SavedProcess, ring: str, events: NDArray[np
     columns = {
         "process": np.full(len(events), place),
         "kind": _chosen([operation_name(ring, int(each)) for each in kinds], kind),
-        "file" if ring == "io" else "communicator": _chosen(
+        {"io": "file", "dask": "peer"}.get(ring, "communicator"): _chosen(
             [target_of(process.snapshot, ring, event) for event in events[first]], target
         ),
         "nbytes": events["nbytes"].astype(np.int64),
@@ -231,7 +232,21 @@ def _columns_of(place: int, process: SavedProcess, ring: str, events: NDArray[np
     }
     if ring == "transfers":
         columns |= {"number": events["seq"].astype(np.int64), "peer": events["peer"]}
+    if ring == "dask":
+        columns |= {
+            "path": _chosen(_native.DASK_PATH_NAMES, events["backend"]),
+            "queue_nbytes": np.minimum(events["aux"], _MOST_INTEGER).astype(np.int64),
+            "peer_process": events["peer"].astype(np.int64),
+        }
     return columns
+
+
+def _dask(run: ObservedRun) -> Columns:
+    """Messages of Dask; the other process by its place in the run instead of its number on the host."""
+    columns = _events(run, "dask")
+    places = {(each.host, each.snapshot.owner.pid): place for place, each in enumerate(run.processes)}
+    ends = zip(columns["host"].tolist(), columns["peer_process"].tolist(), strict=True) if "host" in columns else ()
+    return {**columns, "peer_process": _integers(places.get(end, -1) for end in ends)}
 
 
 def _regions(run: ObservedRun) -> Columns:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _MOST_SINGLE = 64
 """More processes are shown by host."""
 _MOST_EVENTS = 3000
-_ORDER = ("regions", "operations", "transfers", "io")
+_ORDER = ("regions", "operations", "transfers", "dask", "io")
 
 
 @dataclass(frozen=True)
