@@ -86,7 +86,9 @@ def _asked(store: StoreClient, method: str, path: str, **headers: str) -> tuple[
 
 def test_every_view_answers_for_every_window(store: StoreClient) -> None:
     names = _views(store)
-    assert {"overview", "timeline", "matrix", "breakdown", "links", "processes", "io", "jobs", "flow"} <= {*names}
+    assert {"overview", "timeline", "matrix", "breakdown", "links", "processes", "io", "dask", "jobs", "flow"} <= {
+        *names
+    }
     for name in names:
         path = f"/v1/runs/run-1/views/{name}"
         for window in (
