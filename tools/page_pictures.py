@@ -2,8 +2,8 @@
 
 Records examples/observed_training.py, one of whose ranks is slow on purpose, and looks at each view in Chromium: 1,200
 pixels wide in light colours and 400 wide in dark ones; the overview and the timeline in the other two ways as well. An
-earlier training is looked at while it goes on, which takes a part of the processors. FOLDER-strip.png has what counts
-of three pictures. Needs /usr/bin/chromium, and `make page`.
+earlier training is looked at while it goes on, which takes a part of the processors. The view "Dask" is that of
+examples/dask_transpose.py. FOLDER-strip.png has what counts of three pictures. Needs /usr/bin/chromium, and `make page`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[1]
 CHROMIUM = "/usr/bin/chromium"
 HOCKET = [sys.executable, "-m", "hocket.cli"]
 TRAINING = ["hocket", "run", "-n", "2", "examples/observed_training.py", "--slow-rank", "1", "--steps", "500"]
+DASK = [sys.executable, "examples/dask_transpose.py"]
 WAYS = {
     "1200-light": (1200, "light"),
     "400-dark": (400, "dark"),
@@ -90,9 +91,9 @@ def strip_of(folder: Path) -> Image.Image:
     return strip
 
 
-def recorded(run: Path) -> subprocess.Popen[bytes]:
-    """Begin to record the training."""
-    command = [*HOCKET, "observe", "run", "--output", str(run), "--", *TRAINING]
+def recorded(run: Path, program: list[str] = TRAINING) -> subprocess.Popen[bytes]:
+    """Begin to record the training, or another program."""
+    command = [*HOCKET, "observe", "run", "--output", str(run), "--", *program]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PATH": path})
 
@@ -106,8 +107,8 @@ def until(page: Any, expression: str) -> None:
         page.wait_for_timeout(50)
 
 
-def take(browser: Any, address: str, folder: Path) -> None:
-    """Take the pictures of a run that is over."""
+def take(browser: Any, address: str, folder: Path, only: str = "") -> None:
+    """Take the pictures of a run that is over: of all views, or of one in two ways."""
     for way, (width, scheme) in WAYS.items():
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         page = context.new_page()
@@ -115,13 +116,25 @@ def take(browser: Any, address: str, folder: Path) -> None:
         page.wait_for_selector("nav a")
         until(page, "!location.hash.includes('-live')")
         views = [each.get_attribute("href").rpartition("/")[2] for each in page.query_selector_all("nav a")]
-        for view in views if way in ("1200-light", "400-dark") else IN_ALL_WAYS:
+        chosen = views if way in ("1200-light", "400-dark") else list(IN_ALL_WAYS)
+        for view in [each for each in chosen if each == only] if only else chosen:
             page.click(f"nav a[href$='/{view}']")
             page.wait_for_selector("main h2")
             until(page, "!document.querySelector('main [aria-live]')?.textContent.includes('asking')")
             page.wait_for_timeout(700)  # charts come after their data
             save(page, folder / f"{view}-{way}.png")
         context.close()
+
+
+def take_dask(browser: Any, place: Path, folder: Path) -> None:
+    """Take the pictures of the view of Dask, of which the training has nothing."""
+    run = place / "dask"
+    if recorded(run, DASK).wait(10 * TIMEOUT_S) != 0:
+        sys.exit("the example of Dask failed")
+    with served(run, place / "dask-store") as address:
+        while not (place / "dask-store/loaded.json").exists():
+            time.sleep(0.1)
+        take(browser, address, folder, "dask")
 
 
 def main(folder: Path) -> None:
@@ -152,6 +165,7 @@ def main(folder: Path) -> None:
             while not (Path(place) / "store/loaded.json").exists():
                 time.sleep(0.1)
             take(browser, address, folder)
+        take_dask(browser, Path(place), folder)
         browser.close()
     write(strip_of(folder), folder.with_name(f"{folder.name}-strip.png"))
 
