@@ -1,9 +1,9 @@
 """Take the pictures of the page that the documentation has: python tools/page_pictures.py [FOLDER].
 
 Records examples/observed_training.py, one of whose ranks is slow on purpose, and looks at each view in Chromium: 1,200
-pixels wide in light colours and 400 wide in dark ones; the overview and the timeline in the other two ways as well. An
-earlier training is looked at while it goes on, which takes a part of the processors. The view "Dask" is that of
-examples/dask_transpose.py. FOLDER-strip.png has what counts of three pictures. Needs /usr/bin/chromium, and `make page`.
+pixels wide in light colours and 400 wide in dark ones; the overview and the timeline in the other two ways as well. The
+view "Dask" is that of examples/dask_transpose.py. An earlier training is looked at while it goes on, which takes a part
+of the processors. FOLDER-strip.png has what counts of three pictures. Needs /usr/bin/chromium, and `make page`.
 """
 
 from __future__ import annotations
