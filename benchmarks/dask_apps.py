@@ -155,7 +155,6 @@ def serve_rank(_: str, num_workers: str) -> None:
     for (case, name), (arm, app) in apps.items():
         label = f"{case}: {name}"
         contenders.append(Contender(case_of(case, int(num_workers)), name, partial(arm.run, label, app)))
-    last: list[Arm] = []
 
     def barrier() -> None:
         """Before a sample: note what the one before has moved."""
@@ -163,7 +162,6 @@ def serve_rank(_: str, num_workers: str) -> None:
             if hasattr(arm, "begun"):
                 arm.note()
                 del arm.begun
-        last.clear()
 
     def told(_: Any) -> Any:
         barrier()

@@ -45,6 +45,7 @@ ALLOWED = {
     "msgpack": {"dask"},
     "tornado": {"dask"},
     "yaml": {"dask"},
+    "pandas": {"dask"},
     "duckdb": {"observe"},
     "darshan": {"observe"},
     "ibis": {"observe"},

@@ -166,6 +166,7 @@ void CarrierThread::give_up(Carriage& carriage) {
   for (Carriage::Part& each : carriage.parts_)
     if (std::exchange(each.state, Carriage::Part::State::over) == Carriage::Part::State::posted)
       is_certain &= carriage.lane_->cancel(each.operation);
+  carriage.may_be_read_ = !is_certain;
   if (!is_certain) std::move(carriage.blocks_.begin(), carriage.blocks_.end(), std::back_inserter(lost_));
 }
 

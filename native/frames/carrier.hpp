@@ -34,6 +34,8 @@ class Carriage {
  public:
   // Acquires the bytes that were received.
   bool has_ended() const { return has_ended_.load(std::memory_order_acquire); }
+  // Whether the library reads what is sent no more, for certain.
+  bool is_free() const { return has_ended() && !may_be_read_; }
   // Why it failed; "": it has not.
   std::string error() const;
   // The connection has ended: nobody waits for it any more. Its memory must stay until it has ended.
@@ -55,7 +57,8 @@ class Carriage {
   size_t num_over_ = 0;
   std::optional<int64_t> abandoned_ns_;
   std::atomic<bool> is_abandoned_{false};  // relaxed: the thread may see it late
-  std::atomic<bool> has_ended_{false};     // release after the bytes and the error are written
+  std::atomic<bool> has_ended_{false};     // release after what follows, and the bytes, are written
+  bool may_be_read_ = false;               // it was given up, and the library may still read
   std::string error_;
 };
 

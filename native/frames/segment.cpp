@@ -145,6 +145,7 @@ void OwnSegments::give_back(uint32_t number) {
   if (number >= segments_.size() || !segments_[number].is_leased)
     refuse_record("it returns a segment that it does not have");
   segments_[number].is_leased = false;
+  segments_[number].used_ns = now_ns();
 }
 
 void OwnSegments::trim(int64_t since_ns) {

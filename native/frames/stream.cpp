@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -26,6 +27,8 @@ constexpr uint64_t kJoinedBytes = 16 << 10;
 // Copies up to this size take less time than waking a thread for them would.
 constexpr uint64_t kCopiedAtOnce = 1 << 20;
 constexpr uint64_t kCopiedAmongOthers = 128 << 10;
+// Memory of a message beside its frames, roughly: also messages without any are held up.
+constexpr uint64_t kRecordBytes = 256;
 // One call reads so many times at most, so that one stream does not keep the loop from others.
 constexpr int kMostReads = 16;
 
@@ -171,7 +174,8 @@ bool FrameStream::receive() {
   } catch (...) {
     error = std::current_exception();
   }
-  for (ReceivedRecord& each : records_) {
+  std::vector<ReceivedRecord> records = std::exchange(records_, {});  // also if one of them is refused
+  for (ReceivedRecord& each : records) {
     if (each.header.kind == RecordKind::taken) {
       take_receipt(each.header.nbytes);
       continue;
@@ -192,10 +196,9 @@ bool FrameStream::receive() {
     for (const ReceivedFrame& frame : each.frames) nbytes += frame.nbytes;
     counts_.nbytes_received += nbytes;
     const bool is_whole = each.outside_nbytes() == 0;
-    unread_ += each.header.nbytes;
+    unread_ += each.header.nbytes + kRecordBytes;
     arrived_.push_back({std::move(each), nullptr, nullptr, is_whole, nbytes});
   }
-  records_.clear();
   if (error) std::rethrow_exception(error);
   pull_next();
   return is_open;
@@ -225,8 +228,13 @@ void FrameStream::take_ready(uint64_t count) {
     keep_until_sent({});
     std::vector<CarriedBytes> parts;
     for (const SentBytes& each : lent.frames) parts.push_back({each.data, nullptr, each.nbytes});
-    lent.carriage = options_.carrier->send(parts, wakes());
-    options_.carrier->expect_receipt();
+    options_.carrier->expect_receipt();  // first: the thread must not sleep before it is known
+    try {
+      lent.carriage = options_.carrier->send(parts, wakes());
+    } catch (...) {
+      options_.carrier->note_receipts(1);
+      throw;
+    }
   }
 }
 
@@ -234,19 +242,23 @@ void FrameStream::take_ready(uint64_t count) {
 void FrameStream::drop_lent(Lent lent) {
   if (!lent.carriage) return;
   options_.carrier->note_receipts(1);
-  if (!lent.carriage->has_ended()) finishing_.push_back(std::move(lent));
+  if (!lent.carriage->is_free()) finishing_.push_back(std::move(lent));
 }
 
 // Keeps what a carrier still reads after the connection has ended.
 void FrameStream::keep_until_sent(std::vector<Lent> left) {
   // Used like the streams, by one thread at a time: frames of Python are freed under its lock. Never destroyed.
   static auto* const kept = new std::vector<Lent>;  // NOLINT
-  std::erase_if(*kept, [](const Lent& each) { return each.carriage->has_ended(); });
   std::move(left.begin(), left.end(), std::back_inserter(*kept));
+  // What has ended is freed last: to free frames of Python can run any code, also this function.
+  const auto over =
+      std::stable_partition(kept->begin(), kept->end(), [](const Lent& each) { return !each.carriage->is_free(); });
+  const std::vector<Lent> ended(std::make_move_iterator(over), std::make_move_iterator(kept->end()));
+  kept->erase(over, kept->end());
 }
 
 void FrameStream::collect() {
-  std::erase_if(finishing_, [](const Lent& each) { return each.carriage->has_ended(); });
+  std::erase_if(finishing_, [](const Lent& each) { return each.carriage->is_free(); });
   for (const Lent& each : lent_)
     if (each.carriage && each.carriage->has_ended() && !each.carriage->error().empty())
       throw Failure(ErrorCode::peer_failure, "a frame was not sent: " + each.carriage->error());
@@ -258,7 +270,7 @@ void FrameStream::collect() {
 std::optional<std::vector<ReceivedFrame>> FrameStream::take() {
   if (!has_message()) return std::nullopt;
   ahead_ -= arrived_.front().record.outside_nbytes();
-  unread_ -= arrived_.front().record.header.nbytes;
+  unread_ -= arrived_.front().record.header.nbytes + kRecordBytes;
   taken_since_ = arrived_.front().since;
   taken_nbytes_ = arrived_.front().nbytes;
   std::vector<ReceivedFrame> frames = std::move(arrived_.front().record.frames);

@@ -346,7 +346,9 @@ class MpiPointToPointLane final : public MpiLane<Handle, Count> {
 
   bool cancel(Operation& op) noexcept override {
     bool unnoticed = false;
-    if (op.kind == OpKind::recv) {
+    int is_finalized = 0;
+    const bool is_running = this->library_->call.finalized(&is_finalized) == 0 && !is_finalized;
+    if (op.kind == OpKind::recv && is_running) {
       int is_done = 0;
       typename MpiFunctions<Handle, Count>::Status status;
       Handle& handle = this->request_of(op).handle;

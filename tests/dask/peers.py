@@ -209,9 +209,9 @@ def descriptors_of(pid: int | str = "self") -> list[str]:
 
 
 def shared_mappings_of(pid: int | str = "self") -> list[str]:
-    """Return the mappings of a process that are segments of shared memory, or lie in /dev/shm."""
+    """Return the mappings of a process that are segments of shared memory, or lie in /dev/shm, but for its recorder."""
     lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
-    return [each for each in lines if re.search(r"hocket-frames|memfd:|/dev/shm/", each)]
+    return [each for each in lines if re.search(r"hocket-frames|memfd:|/dev/shm/(?!hocket-recorder)", each)]
 
 
 def children() -> list[int]:

@@ -181,12 +181,13 @@ def _own_recorder() -> RecorderSnapshot:
 
 def test_a_writer_that_waits_and_a_reader_that_is_late_are_seen() -> None:
     late_s, nbytes = 0.3, 1 << 20
+    size = 4 * nbytes + 54_321  # of no message of other tests, which this process's recorder has, too
 
     async def program() -> None:
         with dask.config.set({"distributed.comm.hocket.high-water": nbytes}):
             async with both_ends() as (there, here):
                 first = here.extra_info["num_received"]
-                writes = [asyncio.ensure_future(there.write({"x": bytes(4 * nbytes)})) for _ in range(3)]
+                writes = [asyncio.ensure_future(there.write({"x": bytes(size)})) for _ in range(3)]
                 await asyncio.sleep(late_s)
                 for _ in range(3):
                     await here.read()
@@ -195,13 +196,15 @@ def test_a_writer_that_waits_and_a_reader_that_is_late_are_seen() -> None:
 
     run(program)
     snapshot = _own_recorder()
-    events = [each for each in observe.events_in(snapshot, 1000) if each.ring == "dask" and each.nbytes > 4 * nbytes]
+    found = [each for each in observe.events_in(snapshot, 1000) if each.ring == "dask"]
+    events = [each for each in found if size < each.nbytes < size + 1000]
     sends, receives = ([each for each in events if each.name == name] for name in ("send", "receive"))
     assert len(sends) == len(receives) == 3
     assert max(each.seconds or 0.0 for each in sends) > 0.8 * late_s  # it has waited at the high-water mark
     assert max(each.seconds or 0.0 for each in receives) > 0.8 * late_s  # the first one lay there
     raw = snapshot.rings["dask"].events
-    assert raw["aux"][raw["nbytes"] > 4 * nbytes].max() > nbytes  # the queue that it found
+    is_own = (raw["nbytes"] > size) & (raw["nbytes"] < size + 1000)
+    assert raw["aux"][is_own].max() > nbytes  # the queue that it found
     assert {each.state for each in events} == {"completed"} and {each.weight for each in events} == {1}
     assert not observe.activity_of(snapshot).in_flight
 

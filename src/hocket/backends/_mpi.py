@@ -169,6 +169,8 @@ def find_running() -> tuple[Any, str] | None:
     Raises:
         BackendUnavailable: MPI runs, but its library cannot be found.
     """
+    if _native.is_forked_child():  # MPI belongs to the parent
+        return None
     for started in _started.values():
         if not started.is_broken and not started.mpi.Is_finalized():
             return started.mpi, started.path

@@ -122,6 +122,7 @@ class MpiWorld:
 
     def __init__(self, mpi: Any, path: str) -> None:
         self._mpi = mpi
+        mpi.COMM_WORLD.Set_errhandler(mpi.ERRORS_RETURN)  # mpi4py does so only where it has started MPI itself
         self._library = _native_library(mpi, path, "mpi")
         self.rank: int = mpi.COMM_WORLD.rank
         self.size: int = mpi.COMM_WORLD.size

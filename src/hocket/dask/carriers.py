@@ -11,6 +11,7 @@ import atexit
 import itertools
 import logging
 import os
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -31,7 +32,14 @@ class CarrierLibrary(ABC):
     """A library that carries frames; one object a process."""
 
     def __init__(self, numbers: range) -> None:
-        self._numbers = itertools.cycle(numbers)
+        self._range = numbers
+        first = secrets.randbelow(len(numbers))  # other processes' numbers are different ones
+        self._numbers = (numbers[(first + each) % len(numbers)] for each in itertools.count())
+
+    def check_number(self, number: int) -> None:
+        """Raise ValueError unless a peer may have chosen a number."""
+        if number not in self._range:
+            raise ValueError(f"the peer has chosen the number {number}, which is none of {self._range}")
 
     def next_number(self) -> int:
         """Return a number for what this process receives over a connection; unused for a long time."""
@@ -124,7 +132,9 @@ def own_libraries(names: Sequence[str], scheme: str) -> dict[str, CarrierLibrary
         ValueError: a name is unknown.
         RuntimeError: a library cannot be used; the error that distributed has for a connection that it must not make.
     """
-    found = {}
+    found: dict[str, CarrierLibrary] = {}
+    if _native.is_forked_child():  # the libraries belong to the parent
+        return found
     for name in names:
         if name not in _FIND:
             raise ValueError(

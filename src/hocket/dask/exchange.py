@@ -81,14 +81,14 @@ def exchange(seat: Seat, outgoing: Sequence[Any]) -> list[Any]:
         CommTimeout: some worker has not come in time.
         HocketError: some worker has ended, or failed.
     """
-    packed, counts = pack([None if rank == seat.rank else each for rank, each in enumerate(outgoing)])
     try:
+        packed, counts = pack([None if rank == seat.rank else each for rank, each in enumerate(outgoing)])
         comm = _seats.communicator(seat)
         in_counts, out_counts = np.array(counts, np.int64), np.empty(seat.size, np.int64)
         comm.all_to_all(out_counts, in_counts, timeout=seat.timeout_s)
         received = np.empty(int(out_counts.sum()), np.uint8)
         comm.all_to_allv(received, packed, out_counts.tolist(), counts, timeout=seat.timeout_s)
-    except HocketError:
+    except BaseException:  # whatever it is, the others must not wait for this worker
         _seats.leave()
         raise
     found = unpack(received, out_counts.tolist())

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from distributed import Client, Lock, as_completed, get_client, wait
+from distributed import Client, Lock, get_client, wait
 from distributed.client import futures_of
 
 from hocket.boot.joining import host_identity
@@ -22,6 +22,7 @@ from hocket.errors import CommTimeout, InvalidState, PeerFailure, UnsupportedCal
 logger = logging.getLogger(__name__)
 _LOCK = "hocket-exchange"
 _PRIORITY = 1000
+_LOOK_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Gang:
             PeerFailure: a worker has ended.
             CommTimeout: a worker was busy with other tasks for too long.
         """
-        with self._alone(timeout_s):
+        with self.client.as_current(), self._alone(timeout_s):
             name, run = _names.name(self), f"hocket-exchange-{secrets.token_hex(8)}"
             tasks = [
                 self.client.submit(
@@ -72,8 +73,7 @@ class Gang:
                 for rank, each in enumerate(self.workers)
             ]
             try:
-                for task in as_completed(tasks):  # type: ignore[no-untyped-call]
-                    task.result()
+                self._wait_for(tasks)
                 names: list[Any] = [f"{run}-{rank}" for rank in range(len(tasks))]
                 found: list[list[Any]] = self.client.get_dataset(names)
                 # The scheduler answers for data of which it knows that this client wants them.
@@ -91,6 +91,24 @@ class Gang:
                     if self.client.loop is not None:
                         self.client.loop.add_callback(_unpublish, self.client, f"{run}-{rank}")  # nobody waits for it
 
+    def _wait_for(self, tasks: Sequence[Any]) -> None:
+        """Wait until all tasks have ended; raise the error of one that failed, and PeerFailure if a worker has ended.
+
+        The scheduler keeps the task of a worker that has ended, and waits for a worker of that address.
+        """
+        left = list(tasks)
+        while left:
+            try:
+                wait(left, _LOOK_S, return_when="FIRST_COMPLETED")  # type: ignore[no-untyped-call]
+            except TimeoutError:
+                lost = set(self.workers) - set(_addresses(self.client))
+                if lost:
+                    raise PeerFailure(f"a worker has ended: {', '.join(sorted(lost))}") from None
+            for task in left:
+                if task.status in ("error", "cancelled", "lost"):
+                    task.result()
+            left = [each for each in left if each.status != "finished"]
+
     @contextmanager
     def _alone(self, timeout_s: float) -> Iterator[None]:
         """Wait until no other exchange runs: of two at the same time, each could have half of the workers."""
@@ -103,7 +121,7 @@ class Gang:
             lock.release()  # type: ignore[no-untyped-call]
 
 
-class _Names:
+class _GangNames:
     """Names of communicators, by cluster: one is used again until an exchange fails, or the workers change."""
 
     def __init__(self) -> None:
@@ -120,7 +138,7 @@ class _Names:
         self._of.pop(gang.client, None)
 
 
-_names = _Names()
+_names = _GangNames()
 
 
 def client_of(client: Client | None) -> Client:
@@ -167,7 +185,8 @@ def persisted(client: Client, collection: Any) -> tuple[Any, dict[Any, Any], dic
     """
     collection = client.persist(collection)  # type: ignore[no-untyped-call]
     futures = {each.key: each for each in futures_of(collection)}  # type: ignore[no-untyped-call]
-    wait(list(futures.values()))  # type: ignore[no-untyped-call]
+    with client.as_current():
+        wait(list(futures.values()))  # type: ignore[no-untyped-call]
     for each in futures.values():
         if each.status == "error":
             each.result()

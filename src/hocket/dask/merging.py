@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from dask.dataframe.dispatch import concat
 from numpy.typing import NDArray
 
 from hocket.dask.exchange import Seat, exchange
@@ -59,7 +60,8 @@ def merge_partitions(
 
     def whole(side: int, number: int) -> Any:
         rows = [part for from_one in incoming for part in from_one[side].get(number, ())]
-        return pd.concat(rows) if rows else metas[side]
+        # pandas' own concat gives up categories that differ
+        return concat(rows) if rows else metas[side]  # type: ignore[no-untyped-call]
 
     return [
         pd.merge(whole(0, number), whole(1, number), **options)

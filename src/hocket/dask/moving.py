@@ -137,6 +137,7 @@ async def _over_tcp(sock: RawSocket, word: Word, libraries: dict[str, CarrierLib
     theirs = await hear_piece(sock, CarrierEnd)
     try:
         digits = bytes.fromhex(theirs.digits)
+        libraries[name].check_number(theirs.number)
         carrier = libraries[name].carrier(word.carriers[name], theirs.number, end.number)
         arrived = await probe(carrier, digits, bytes.fromhex(end.digits), _PROBE_S)
     except (ValueError, HocketError) as error:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hocket.dask.exchange import Seat, exchange
+from hocket.errors import InvalidType
 
 Index = tuple[int, ...]
 Chunks = tuple[tuple[int, ...], ...]
@@ -124,7 +125,10 @@ def exchange_chunks(
     """
     outgoing: list[list[tuple[Index, tuple[slice, ...], Any]]] = [[] for _ in range(seat.size)]
     for index, chunk in zip(indices[seat.rank], chunks, strict=True):
-        turned = np.asarray(chunk).transpose(plan.axes)
+        own = chunk if isinstance(chunk, np.ndarray) else np.asarray(chunk)
+        if type(own) is not np.ndarray or own.dtype != dtype:
+            raise InvalidType(f"a chunk is a {type(own).__name__} of {own.dtype}, but Dask says ndarray of {dtype}")
+        turned = own.transpose(plan.axes)
         for part in plan.overlaps(index):
             piece = turned[part.source]
             to = placed[part.new]

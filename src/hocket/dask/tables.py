@@ -101,6 +101,8 @@ def _keys(left: Any, right: Any, on: Any, left_on: Any, right_on: Any) -> tuple[
     keys = _listed(on if left_on is None else left_on), _listed(on if right_on is None else right_on)
     for table, columns in zip((left, right), keys, strict=True):
         for each in columns:
+            if list(table.columns).count(each) > 1:
+                raise InvalidArgument(f"the table has several columns {each!r:.80}: their names must differ")
             if each not in table.columns:
                 raise InvalidArgument(f"there is no column {each!r:.80}, but {list(table.columns)!r:.200}")
     if len(keys[0]) != len(keys[1]) or not keys[0]:
@@ -115,6 +117,8 @@ def _listed(columns: Any) -> list[Any]:
 def _gang_for(left: Any, right: Any, keys: tuple[Sequence[Any], Sequence[Any]], client: Client) -> Gang | str:
     for one, other in zip(*keys, strict=True):
         types = left._meta[one].dtype, right._meta[other].dtype
+        if pd.api.types.is_object_dtype(types[0]):  # 1 and 1.0 are equal, but have different hashes
+            return "the keys are Python objects"
         if types[0] != types[1]:  # equal keys would have different hashes
             return f"the keys have the types {types[0]} and {types[1]}"
     return obstacle_of(left, right) or find_gang(client)
@@ -122,6 +126,7 @@ def _gang_for(left: Any, right: Any, keys: tuple[Sequence[Any], Sequence[Any]], 
 
 def _exchanged(gang: Gang, left: Any, right: Any, options: dict[str, Any], num_partitions: int, timeout: float) -> Any:
     metas = left._meta, right._meta
+    meta = pd.merge(*metas, **options)  # what is wrong with the options is said before anything moves
     given: dict[str, list[Any]] = {each: [] for each in gang.workers}
     num_left = []
     for table in (left, right):
@@ -131,4 +136,4 @@ def _exchanged(gang: Gang, left: Any, right: Any, options: dict[str, Any], num_p
         num_left.append([len(each) for each in given.values()])
     made = gang.run(merge_partitions, given, num_left[0], num_partitions, metas, options, timeout_s=timeout)
     parts = [made[number % len(made)][number // len(made)] for number in range(num_partitions)]
-    return dd.from_delayed(parts, meta=pd.merge(*metas, **options), verify_meta=False)
+    return dd.from_delayed(parts, meta=meta, verify_meta=False)
