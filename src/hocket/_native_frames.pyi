@@ -1,4 +1,4 @@
-"""The names of `hocket._native` for messages of frames; there is no module of this name."""
+"""The part of `hocket._native` for messages of frames. This file has types only."""
 
 from typing import Any
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -16,15 +15,6 @@ da = pytest.importorskip("dask.array")
 from ..load import scaled  # noqa: E402
 
 SECONDS = scaled(60)
-
-
-@pytest.fixture(autouse=True)
-def _same_variables() -> Iterator[None]:
-    """Dask leaves environment variables for its workers, such as OMP_NUM_THREADS; other tests must not have them."""
-    before = dict(os.environ)
-    yield
-    os.environ.clear()
-    os.environ.update(before)
 
 
 def paths_of(dask_worker: distributed.Worker) -> set[str]:

@@ -54,15 +54,6 @@ def start() -> Iterator[Peers]:
         yield start
 
 
-@pytest.fixture(autouse=True)
-def _same_variables() -> Iterator[None]:
-    """Dask leaves environment variables for its workers, such as OMP_NUM_THREADS; other tests must not have them."""
-    before = dict(os.environ)
-    yield
-    os.environ.clear()
-    os.environ.update(before)
-
-
 @pytest.fixture
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """A path that connections go; "tcp", the one between hosts, by an end that reaches no local socket."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +35,6 @@ with Client() as client:
     print("sum", client.submit(sum, squares).result(60))
     sys.exit(7 if "fail" in sys.argv else 0)
 """
-
-
-@pytest.fixture(autouse=True)
-def _same_variables() -> Iterator[None]:
-    """Dask leaves environment variables for its workers, such as OMP_NUM_THREADS; other tests must not have them."""
-    before = dict(os.environ)
-    yield
-    os.environ.clear()
-    os.environ.update(before)
 
 
 def hocket_run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -241,7 +241,7 @@ class UcxMessageLane(Lane):
 
 
 class UcxPeers:
-    """Messages to processes that are no ranks of a job. One object serves all connections of a process.
+    """Messages to processes outside of a job. One object serves all connections of a process.
 
     Examples:
         >>> from hocket.backends.ucx import UcxPeers

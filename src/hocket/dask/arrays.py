@@ -40,8 +40,8 @@ def transpose(
         task can make them again, unlike other results of Dask.
 
     Raises:
-        InvalidType: `x` is no array of Dask.
-        InvalidArgument: `axes` is no order of its axes.
+        InvalidType: `x` is not a Dask array.
+        InvalidArgument: `axes` is not a permutation of the axes of `x`.
         InvalidState: no cluster runs.
         UnsupportedCall: the client is asynchronous.
         PeerFailure: a worker has ended meanwhile.

@@ -39,7 +39,9 @@ class CarrierLibrary(ABC):
     def check_number(self, number: int) -> None:
         """Raise ValueError unless a peer may have chosen a number."""
         if number not in self._range:
-            raise ValueError(f"the peer has chosen the number {number}, which is none of {self._range}")
+            raise ValueError(
+                f"the peer has chosen the number {number}: it must lie between {self._range[0]} and {self._range[-1]}"
+            )
 
     def next_number(self) -> int:
         """Return a number for what this process receives over a connection; unused for a long time."""

@@ -46,7 +46,7 @@ class _Seats:
         self._comm: Communicator | None = None
 
     def communicator(self, seat: Seat) -> Communicator:
-        """Return the communicator of a seat; makes it with the others if there is none."""
+        """Return the communicator of a seat; connect to the other workers on the first call."""
         with self._lock:
             if self._comm is None or self._name != seat.name:
                 self._leave()

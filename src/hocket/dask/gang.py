@@ -21,6 +21,7 @@ from hocket.errors import CommTimeout, InvalidState, PeerFailure, UnsupportedCal
 
 logger = logging.getLogger(__name__)
 _LOCK = "hocket-exchange"
+_LABEL = "hocket-exchange-"
 _PRIORITY = 1000
 _LOOK_S = 1.0
 
@@ -57,7 +58,8 @@ class Gang:
             CommTimeout: a worker was busy with other tasks for too long.
         """
         with self.client.as_current(), self._alone(timeout_s):
-            name, run = _names.name(self), f"hocket-exchange-{secrets.token_hex(8)}"
+            self._drop_leftovers()
+            name, run = _names.name(self), f"{_LABEL}{secrets.token_hex(8)}"
             tasks = [
                 self.client.submit(
                     _take_part,
@@ -90,6 +92,13 @@ class Gang:
                 for rank in range(len(tasks)):
                     if self.client.loop is not None:
                         self.client.loop.add_callback(_unpublish, self.client, f"{run}-{rank}")  # nobody waits for it
+
+    def _drop_leftovers(self) -> None:
+        """Remove what a worker has published after its exchange failed; only one exchange runs at a time."""
+        for label in self.client.list_datasets():  # type: ignore[no-untyped-call]
+            if str(label).startswith(_LABEL):
+                with suppress(KeyError):
+                    self.client.unpublish_dataset(label)
 
     def _wait_for(self, tasks: Sequence[Any]) -> None:
         """Wait until all tasks have ended; raise the error of one that failed, and PeerFailure if a worker has ended.
@@ -148,7 +157,7 @@ def client_of(client: Client | None) -> Client:
         client: of the caller; None: the one of this process.
 
     Raises:
-        InvalidState: there is none.
+        InvalidState: no client exists.
         UnsupportedCall: it is asynchronous.
     """
     if client is None:

@@ -48,7 +48,7 @@ def merge(
 
     Raises:
         HocketError: as for `transpose`.
-        InvalidType: `left` or `right` is no table of Dask.
+        InvalidType: `left` or `right` is not a Dask DataFrame.
         InvalidArgument: a column does not exist, or `how` or `npartitions` is none that is possible.
 
     Examples:
