@@ -16,6 +16,7 @@ import pytest
 from dask import delayed
 
 import hocket as hk
+from hocket.dask.gang import Gang, find_gang
 from hocket.dask.packing import pack, unpack
 from hocket.dask.rechunking import Rechunking
 
@@ -244,6 +245,34 @@ def test_a_lost_part_is_an_error_and_no_hang() -> None:
             own.compute(y.sum()).result(SECONDS)
     os.environ.clear()
     os.environ.update(before)
+
+
+def test_a_client_that_is_not_the_default(client: distributed.Client) -> None:
+    with distributed.Client(client.scheduler.address, set_as_default=False) as other:
+        x = da.from_array(np.arange(36.0).reshape(6, 6), chunks=2)
+        found = hk.dask.transpose(x, client=other, timeout=SECONDS)
+        np.testing.assert_array_equal(other.compute(found).result(SECONDS), np.arange(36.0).reshape(6, 6).T)
+
+
+def test_a_worker_that_ends_after_the_exchange() -> None:
+    """The others have left the exchange and notice nothing; the scheduler would wait for a worker of that address."""
+
+    def end_after(seat: Any, values: list[Any]) -> list[Any]:
+        from hocket.dask.exchange import exchange
+
+        exchange(seat, [seat.rank] * seat.size)
+        if seat.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [seat.rank]
+
+    with (
+        hk.dask.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        cluster.get_client() as own,
+    ):
+        gang = find_gang(own)
+        assert isinstance(gang, Gang)
+        with pytest.raises(hk.PeerFailure):
+            gang.run(end_after, {each: [] for each in gang.workers}, timeout_s=SECONDS)
 
 
 def test_packed_objects_are_views() -> None:
