@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import os
 import tempfile
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -283,6 +284,31 @@ def test_infinite_gradients() -> None:
     for told in spawned(with_infinity, 2, "raise"):
         assert_names(told, "rank 1", "bucket 0")
     assert spawned(with_infinity, 2, "pass") == ["", ""]
+
+
+def infinite_in_all_buckets(comm: hk.Communicator) -> tuple[int, list[str]]:
+    """Return how many sums were over when the error came, and what became of all of them; rank 0 sums slowly."""
+    state, _ = hk.torch.ok_topk(0.05, dense="never")
+    model = wrapped(state, 0.0001)
+    model(batch(comm.rank, 0)).square().mean().backward()
+    own_sum, ends = state._comm.compressed_all_reduce, list[str]()
+
+    def slowly(*arguments: Any, **options: Any) -> Any:
+        time.sleep(0.05 * (1 - comm.rank))
+        try:
+            return own_sum(*arguments, **options)
+        except hk.HocketError as error:
+            ends.append(type(error).__name__)
+            raise
+
+    state._comm.compressed_all_reduce = slowly  # type: ignore[method-assign]
+    with pytest.raises(hk.NotFinite):
+        (model(batch(comm.rank, 1)) * float("inf")).square().mean().backward()
+    return len(ends), ends
+
+
+def test_a_program_has_the_error_of_infinite_gradients_after_all_sums() -> None:
+    assert spawned(infinite_in_all_buckets, 2) == [(5, ["NotFinite"] * 5)] * 2
 
 
 def moved(comm: hk.Communicator) -> None:

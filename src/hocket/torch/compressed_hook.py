@@ -139,7 +139,7 @@ class CompressedState:
 
         self._last = self._thread.submit(run)
         if is_drained:
-            self._drain.add(_HookedSum(self._last))
+            self._drain.add(_HookedSum(self._last, self._settle))
         return future
 
     def use(self, comm: Communicator) -> None:
@@ -297,15 +297,22 @@ class CompressedState:
 
 
 class _HookedSum:
-    """A sum of a backward pass, whose end raises its error."""
+    """A sum of a backward pass, whose end raises its error.
 
-    def __init__(self, future: Future[None]) -> None:
-        self._future = future
+    Args:
+        future: of the sum.
+        settle: waits for all sums in flight.
+    """
+
+    def __init__(self, future: Future[None], settle: Callable[[], None]) -> None:
+        self._future, self._settle_all = future, settle
         self.is_drained = False
 
     def wait(self) -> bool:
         error = self._future.exception()  # its messages have deadlines
         if error is not None:
+            # The program may leave the group once it has the error, and other ranks take part in the sums after this.
+            self._settle_all()
             # A copy: the error itself is in the future that DistributedDataParallel has, and with the frames of the
             # backward pass, to which it would lead, nothing of the model would ever be freed.
             raise copy(error) from None
