@@ -14,9 +14,11 @@
 #include <vector>
 
 #include "bind/errors.hpp"
+#include "bind/frame_loans.hpp"
 #include "bind/lanes.hpp"
 #include "core/clock.hpp"
 #include "frames/carrier.hpp"
+#include "frames/device_loan.hpp"
 #include "frames/stream.hpp"
 #include "shm/peer_memory.hpp"
 
@@ -60,10 +62,14 @@ nb::object view_of(const std::shared_ptr<FrameBlock>& block) {
   return new_reference(PyMemoryView_FromObject(memory.ptr()));
 }
 
-// Views of the frames of a message, each of memory of its own: who keeps one does not keep the others.
+// Views of the frames of a message, each of memory of its own: who keeps one does not keep the others. Loans are bytes.
 nb::list views_of(const std::vector<ReceivedFrame>& frames) {
   nb::list views;
   for (const ReceivedFrame& each : frames) {
+    if (each.is_loan) {
+      views.append(nb::bytes(reinterpret_cast<const char*>(each.block->data() + each.offset), each.nbytes));
+      continue;
+    }
     if (each.nbytes >= kCopiedBytes) {
       views.append(view_of(each.block));
       continue;
@@ -78,6 +84,8 @@ nb::list views_of(const std::vector<ReceivedFrame>& frames) {
 
 SentBytes bytes_of(nb::handle frame) {
   auto view = std::make_unique<Py_buffer>();
+  if (!PyObject_CheckBuffer(frame.ptr()))
+    if (auto loan = loan_bytes_of(frame)) return std::move(*loan);
   if (PyObject_GetBuffer(frame.ptr(), view.get(), PyBUF_SIMPLE) != 0) throw nb::python_error();
   const auto* data = static_cast<const std::byte*>(view->buf);
   const auto nbytes = static_cast<uint64_t>(view->len);
@@ -95,7 +103,7 @@ uint64_t send(FrameStream& stream, const nb::list& frames) {
   uint64_t nbytes = 0;
   for (const nb::handle each : frames) {
     bytes.push_back(bytes_of(each));
-    nbytes += bytes.back().nbytes;
+    nbytes += bytes.back().is_loan ? loan_from(bytes.back().data).nbytes : bytes.back().nbytes;
   }
   stream.send(std::move(bytes));
   return nbytes;
@@ -184,13 +192,14 @@ void bind_frames(nb::module_& module) {
       .def(
           "__init__",
           [](FrameStream* self, int fd, bool is_local, int lender, bool lends, const CarrierHandle* carrier,
-             std::tuple<uint64_t, uint64_t, uint64_t> limits, const WakerHandle& waker, uint64_t number) {
+             bool takes_loans, std::tuple<uint64_t, uint64_t, uint64_t> limits, const WakerHandle& waker,
+             uint64_t number) {
             const auto [large_nbytes, most_nbytes, high_water] = limits;
-            new (self) FrameStream({fd, is_local, lender, lends, carrier ? carrier->carrier : nullptr, large_nbytes,
-                                    most_nbytes, high_water, waker.waker, number});
+            new (self) FrameStream({fd, is_local, lender, lends, carrier ? carrier->carrier : nullptr, takes_loans,
+                                    large_nbytes, most_nbytes, high_water, waker.waker, number});
           },
           nb::arg("fd"), nb::arg("is_local"), nb::arg("lender"), nb::arg("lends"), nb::arg("carrier").none(),
-          nb::arg("limits"), nb::arg("waker"), nb::arg("number"))
+          nb::arg("takes_loans"), nb::arg("limits"), nb::arg("waker"), nb::arg("number"))
       .def("send", &send, nb::arg("frames"))
       .def("flush", &FrameStream::flush)
       .def("receive", &FrameStream::receive)
@@ -205,6 +214,8 @@ void bind_frames(nb::module_& module) {
           "trim", [](FrameStream& self, int64_t unused_ns) { self.trim(now_ns() - unused_ns); }, nb::arg("unused_ns"))
       .def("has_segments", &FrameStream::has_segments)
       .def("pull_all", &FrameStream::pull_all)
+      .def("has_loans", &FrameStream::has_loans)
+      .def("end_loans", &FrameStream::end_loans)
       .def("owes_receipt", &FrameStream::owes_receipt)
       .def("is_full", &FrameStream::is_full)
       .def("has_message", &FrameStream::has_message)
@@ -214,9 +225,11 @@ void bind_frames(nb::module_& module) {
       .def("counts", [](const FrameStream& self) {
         const FrameStreamCounts& counts = self.counts();
         return std::make_tuple(counts.num_sent, counts.nbytes_sent, counts.nbytes_lent, counts.nbytes_shared,
-                               counts.nbytes_carried_out, counts.num_received, counts.nbytes_received,
-                               counts.nbytes_borrowed, counts.nbytes_mapped, counts.nbytes_carried_in);
+                               counts.nbytes_carried_out, counts.nbytes_device_out, counts.num_received,
+                               counts.nbytes_received, counts.nbytes_borrowed, counts.nbytes_mapped,
+                               counts.nbytes_carried_in, counts.nbytes_device_in);
       });
+  bind_frame_loans(module);
   module.def("memory_cookie", [] {
     return nb::make_tuple(reinterpret_cast<uintptr_t>(cookie().data()),
                           nb::bytes(reinterpret_cast<const char*>(cookie().data()), cookie().size()));

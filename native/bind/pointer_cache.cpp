@@ -152,6 +152,7 @@ class PythonDriver : public MemoryDriver {
   }
   void close(uintptr_t address, int) noexcept override { close_(address); }
   void synchronize(int device, const uintptr_t* stream) override {
+    const nb::gil_scoped_acquire gil;
     driver_.attr("synchronize")(device, stream ? nb::object(nb::int_(*stream)) : nb::object(nb::none()));
   }
 
@@ -207,6 +208,10 @@ void bind_memory(nb::module_& module) {
         pointer_cache().counters = {};
       },
       nb::arg("driver").none());
+  module.def("has_memory_driver", [] {
+    std::string reason;
+    return find_memory_driver(&reason) != nullptr;
+  });
   module.def("forget_buffer", [](uintptr_t address) { pointer_cache().forget(address); }, nb::arg("address"));
   module.def("pointer_cache_counters", [] {
     const PointerCache::Counters& counters = pointer_cache().counters;

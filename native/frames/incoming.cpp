@@ -26,12 +26,14 @@ constexpr size_t kMostWaitingDescriptors = 64;
 
 }  // namespace
 
-IncomingRecords::IncomingRecords(int fd, int lender, uint64_t most_nbytes, bool is_local, bool has_carrier)
+IncomingRecords::IncomingRecords(int fd, int lender, uint64_t most_nbytes, bool is_local, bool has_carrier,
+                                 bool takes_loans)
     : fd_(fd),
       lender_(lender),
       most_nbytes_(most_nbytes),
       is_local_(is_local),
       has_carrier_(has_carrier),
+      takes_loans_(takes_loans),
       buffer_(new std::byte[kBufferBytes]) {}
 
 IncomingRecords::~IncomingRecords() { end(); }
@@ -202,6 +204,10 @@ void IncomingRecords::begin_frames() {
       record_.shared_nbytes += each.nbytes;
     } else if (each.place == FramePlace::carried && each.nbytes && has_carrier_) {
       record_.carried_nbytes += each.nbytes;
+    } else if (each.place == FramePlace::device && each.nbytes == kLoanBytes && takes_loans_) {
+      in_stream += each.nbytes;
+      small += each.nbytes;
+      ++record_.num_loans;
     } else {
       refuse_record("a frame is at no place that is known");
     }
@@ -215,15 +221,16 @@ void IncomingRecords::begin_frames() {
   in_stream_.clear();
   frame_ = 0;
   for (const FrameDescriptor& each : descriptors_) {
-    if (each.place == FramePlace::stream && each.nbytes) in_stream_.push_back(record_.frames.size());
+    const bool is_loan = each.place == FramePlace::device;
+    if (is_loan || (each.place == FramePlace::stream && each.nbytes)) in_stream_.push_back(record_.frames.size());
     if (each.place == FramePlace::segment) {
       record_.frames.push_back({segments_.block(each.segment, each.nbytes), 0, each.nbytes, 0});
-    } else if (each.place != FramePlace::stream || each.nbytes >= kOwnBytes) {
+    } else if (!is_loan && (each.place != FramePlace::stream || each.nbytes >= kOwnBytes)) {
       const uint64_t address = each.place == FramePlace::lent ? each.address : 0;
       record_.frames.push_back(
           {BlockPool::mine().take(each.nbytes), 0, each.nbytes, address, each.place == FramePlace::carried});
     } else {
-      record_.frames.push_back({shared, offset, each.nbytes, 0});
+      record_.frames.push_back({shared, offset, each.nbytes, 0, false, is_loan});
       offset += each.nbytes;
     }
   }

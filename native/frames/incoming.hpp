@@ -24,6 +24,7 @@ struct ReceivedFrame {
   uint64_t nbytes;
   uint64_t address;  // in the sender's memory; 0: the bytes come in the stream or by a carrier, or are here
   bool is_carried = false;
+  bool is_loan = false;  // the bytes are a loan of a frame in device memory
 };
 
 struct ReceivedRecord {
@@ -32,6 +33,7 @@ struct ReceivedRecord {
   uint64_t lent_nbytes;
   uint64_t shared_nbytes;   // in segments
   uint64_t carried_nbytes;  // by a carrier
+  uint64_t num_loans = 0;   // frames in device memory
 
   uint64_t outside_nbytes() const { return lent_nbytes + shared_nbytes + carried_nbytes; }
 };
@@ -39,8 +41,9 @@ struct ReceivedRecord {
 class IncomingRecords {
  public:
   // lender: process whose memory may be read; 0: frames cannot be lent. A message has most_nbytes at most. On a local
-  // socket the peer may share segments. Frames may come by a carrier if the connection has one.
-  IncomingRecords(int fd, int lender, uint64_t most_nbytes, bool is_local, bool has_carrier);
+  // socket the peer may share segments. Frames may come by a carrier if the connection has one, and from device memory
+  // if this process can open the peer's.
+  IncomingRecords(int fd, int lender, uint64_t most_nbytes, bool is_local, bool has_carrier, bool takes_loans);
   ~IncomingRecords();
   IncomingRecords(const IncomingRecords&) = delete;
   IncomingRecords& operator=(const IncomingRecords&) = delete;
@@ -77,6 +80,7 @@ class IncomingRecords {
   const uint64_t most_nbytes_;
   const bool is_local_;
   const bool has_carrier_;
+  const bool takes_loans_;
   std::deque<int> fds_;  // that came with headers that are not read yet
   PeerSegments segments_;
   std::unique_ptr<std::byte[]> buffer_;

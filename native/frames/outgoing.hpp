@@ -13,7 +13,8 @@ struct SentBytes {
   const std::byte* data;
   uint64_t nbytes;
   std::shared_ptr<void> owner;
-  int fd = -1;  // that goes with the first byte, to a local socket; kept by the owner
+  int fd = -1;           // that goes with the first byte, to a local socket; kept by the owner
+  bool is_loan = false;  // of a frame in device memory, which the owner keeps
 };
 
 class OutgoingBytes {

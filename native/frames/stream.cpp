@@ -15,6 +15,7 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
+#include "frames/device_loan.hpp"
 #include "frames/wire.hpp"
 #include "shm/peer_memory.hpp"
 
@@ -61,7 +62,8 @@ SentBytes header_of_segment(uint32_t number, const std::shared_ptr<SegmentMemory
 
 FrameStream::FrameStream(FrameStreamOptions options)
     : options_(std::move(options)),
-      incoming_(options_.fd, options_.lender, options_.most_nbytes, options_.is_local, options_.carrier != nullptr),
+      incoming_(options_.fd, options_.lender, options_.most_nbytes, options_.is_local, options_.carrier != nullptr,
+                options_.takes_loans),
       outgoing_(options_.fd),
       waker_(options_.waker) {
   options_.waker = nullptr;
@@ -73,9 +75,18 @@ void FrameStream::send(std::vector<SentBytes> frames) {
   std::vector<SentBytes> inside, news;
   std::vector<CopyPiece> pieces;
   Prepared message{{}, nullptr, {}, 0};
-  Lent lent{{}, 0, false, nullptr};
-  uint64_t nbytes = frames.size() * sizeof(FrameDescriptor), total = 0, shared = 0;
+  Lent lent{{}, 0, false, false, nullptr};
+  uint64_t nbytes = frames.size() * sizeof(FrameDescriptor), total = 0, shared = 0, on_device = 0;
   for (SentBytes& each : frames) {
+    if (each.is_loan) {
+      descriptors.push_back({kLoanBytes, 0, FramePlace::device, 0});
+      nbytes += kLoanBytes;
+      on_device += loan_from(each.data).nbytes;
+      lent.is_device = true;
+      lent.frames.push_back({nullptr, 0, each.owner});
+      inside.push_back(std::move(each));
+      continue;
+    }
     total += each.nbytes;
     const bool is_large = each.nbytes && each.nbytes >= options_.large_nbytes;
     const auto address = reinterpret_cast<uintptr_t>(each.data);
@@ -114,11 +125,12 @@ void FrameStream::send(std::vector<SentBytes> frames) {
     for (SentBytes& each : inside) message.parts.push_back(std::move(each));
   }
   ++counts_.num_sent;
-  counts_.nbytes_sent += total;
+  counts_.nbytes_sent += total + on_device;
+  counts_.nbytes_device_out += on_device;
   (lent.is_carried ? counts_.nbytes_carried_out : counts_.nbytes_lent) += lent.nbytes;
   counts_.nbytes_shared += shared;
-  lent.nbytes += shared;
-  if (lent.nbytes) {
+  lent.nbytes += shared + on_device;
+  if (lent.nbytes || lent.is_device) {
     lent_now_ += lent.nbytes;
     ++num_lent_;
     lent_.push_back(std::move(lent));
@@ -192,10 +204,17 @@ bool FrameStream::receive() {
     counts_.nbytes_borrowed += each.lent_nbytes;
     counts_.nbytes_mapped += each.shared_nbytes;
     counts_.nbytes_carried_in += each.carried_nbytes;
-    uint64_t nbytes = 0;
-    for (const ReceivedFrame& frame : each.frames) nbytes += frame.nbytes;
+    uint64_t nbytes = 0, on_device = 0;
+    for (const ReceivedFrame& frame : each.frames) {
+      if (frame.is_loan)
+        on_device += loan_from(frame.block->data() + frame.offset).nbytes;
+      else
+        nbytes += frame.nbytes;
+    }
+    nbytes += on_device;
+    counts_.nbytes_device_in += on_device;
     counts_.nbytes_received += nbytes;
-    const bool is_whole = each.outside_nbytes() == 0;
+    const bool is_whole = each.outside_nbytes() + each.num_loans == 0;
     unread_ += each.header.nbytes + kRecordBytes;
     arrived_.push_back({std::move(each), nullptr, nullptr, is_whole, nbytes});
   }
@@ -273,11 +292,20 @@ std::optional<std::vector<ReceivedFrame>> FrameStream::take() {
   unread_ -= arrived_.front().record.header.nbytes + kRecordBytes;
   taken_since_ = arrived_.front().since;
   taken_nbytes_ = arrived_.front().nbytes;
+  has_loans_ = arrived_.front().record.num_loans > 0;
   std::vector<ReceivedFrame> frames = std::move(arrived_.front().record.frames);
   arrived_.pop_front();
   --next_pull_;
   --num_whole_;
   return frames;
+}
+
+void FrameStream::end_loans() {
+  if (!has_loans_) return;
+  has_loans_ = false;
+  if (has_ended_ || is_closed_by_peer()) throw Failure(ErrorCode::peer_failure, "the peer has closed the stream");
+  ++num_taken_;
+  count_whole();
 }
 
 void FrameStream::pull_all() {
@@ -298,9 +326,14 @@ void FrameStream::pull_next() {
   count_whole();
 }
 
+// Whether the reader has yet to copy frames of the last message that is here: receipts are given in order.
+bool FrameStream::waits_for_reader() const {
+  return num_whole_ ? arrived_[num_whole_ - 1].record.num_loans > 0 : has_loans_;
+}
+
 // Takes note of the copies that have ended, in the order of the messages.
 void FrameStream::count_whole() {
-  for (; num_whole_ < next_pull_; ++num_whole_) {
+  for (; num_whole_ < next_pull_ && !waits_for_reader(); ++num_whole_) {
     Arrived& message = arrived_[num_whole_];
     if (!message.is_whole) {
       if ((has_ended_ && message.needs_peer()) || !message.is_pulled()) return;
@@ -357,7 +390,7 @@ void FrameStream::end_pull(Arrived& message) {
   message.copy = nullptr;
   message.carriage = nullptr;
   message.is_whole = true;
-  ++num_taken_;
+  if (!message.record.num_loans) ++num_taken_;
 }
 
 void FrameStream::flush() {
@@ -400,6 +433,7 @@ void FrameStream::end() {
   prepared_nbytes_ = 0;
   for (Arrived& each : arrived_)
     if (each.carriage) each.carriage->abandon();
+  if (num_whole_ && waits_for_reader()) arrived_[--num_whole_].is_whole = false;
   for (Lent& each : lent_) drop_lent(std::move(each));
   for (const Lent& each : finishing_) each.carriage->abandon();
   keep_until_sent(std::move(finishing_));

@@ -6,6 +6,8 @@
 //  - lent, if the peer may read this process's memory: the message has their address, and the peer copies them and says
 //    so (`taken`). Until then they are kept.
 //
+// Frames in device memory are lent, too, but their reader copies them (device_loan.hpp), after `take`.
+//
 // A frame that was copied is only believed if the peer had not closed the stream before the copy ended. An end closes
 // its stream before it frees what it has lent, and the kernel tells that to the other end at once; so what was copied
 // while the stream was open is what was lent.
@@ -35,6 +37,7 @@ struct FrameStreamOptions {
   int lender;                             // the peer's process, whose memory may be read; 0: it lends nothing
   bool lends;                             // whether the peer may read this process's memory
   std::shared_ptr<FrameCarrier> carrier;  // null: none
+  bool takes_loans;                       // of frames in the peer's device memory
   uint64_t large_nbytes;                  // frames of this size do not go through the socket, if there is another way
   uint64_t most_nbytes;                   // of a message that comes
   uint64_t high_water;                    // bytes that are copied ahead of the reader
@@ -48,6 +51,7 @@ struct FrameStreamCounts {
   uint64_t num_received = 0, nbytes_received = 0;  // the same of what has come
   uint64_t nbytes_borrowed = 0, nbytes_mapped = 0;
   uint64_t nbytes_carried_out = 0, nbytes_carried_in = 0;  // by a carrier
+  uint64_t nbytes_device_out = 0, nbytes_device_in = 0;    // in device memory
 };
 
 class FrameStream {
@@ -76,6 +80,11 @@ class FrameStream {
   bool is_full() const { return unread_ > options_.high_water; }
   // The next message, if it is here as a whole; `collect` takes over those behind it.
   std::optional<std::vector<ReceivedFrame>> take();
+  // Whether the message that was taken last has frames in the peer's device memory: no other is given out before
+  // `end_loans`, which the reader calls once it has copied them. Throws Failure if the peer has closed the stream: then
+  // what was copied may be anything.
+  bool has_loans() const { return has_loans_; }
+  void end_loans();
   // Of the message that was taken last: ticks() when it was here as a whole, and bytes of its frames.
   uint64_t taken_since() const { return taken_since_; }
   uint64_t taken_nbytes() const { return taken_nbytes_; }
@@ -111,6 +120,7 @@ class FrameStream {
     std::vector<SentBytes> frames;
     uint64_t nbytes;  // of these, and of frames in segments
     bool is_carried;
+    bool is_device;                      // whether some are in device memory
     std::shared_ptr<Carriage> carriage;  // set once the peer is ready
   };
   struct Arrived {
@@ -121,7 +131,7 @@ class FrameStream {
     uint64_t nbytes;     // of its frames
     uint64_t since = 0;  // ticks() when the reader could have taken it
 
-    bool needs_peer() const { return record.lent_nbytes + record.carried_nbytes > 0; }
+    bool needs_peer() const { return record.lent_nbytes + record.carried_nbytes + record.num_loans > 0; }
     bool is_pulled() const { return copy ? copy->has_ended() : carriage->has_ended(); }
   };
 
@@ -139,6 +149,7 @@ class FrameStream {
   void end_pull(Arrived& message);
   std::function<void()> wakes() const;
   void count_whole();
+  bool waits_for_reader() const;
   bool is_closed_by_peer() const;
 
   FrameStreamOptions options_;
@@ -160,6 +171,7 @@ class FrameStream {
   uint64_t num_told_ = 0;    // of these, those that the peer knows of
   uint64_t num_pulled_ = 0;  // messages with frames outside of the stream that this end has begun to take over
   bool pulls_all_ = false;
+  bool has_loans_ = false;
   bool has_ended_ = false;
   const pid_t process_ = getpid();  // a forked child has no threads that would end a copy
   std::vector<ReceivedRecord> records_;

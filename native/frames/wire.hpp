@@ -2,7 +2,8 @@
 //
 //   message:   header, a descriptor for each frame, then the bytes of the frames that are in the stream, one after
 //              another. Other frames are in a segment of shared memory, or lent: they stay in the sender's memory until
-//              the receiver has copied them; or a carrier brings them, when the receiver is ready.
+//              the receiver has copied them; or a carrier brings them, when the receiver is ready. Of a frame in device
+//              memory, a loan is in the stream (device_loan.hpp).
 //   taken:     header only; nbytes is the number of messages with frames outside of the stream that this end has taken
 //              over so far: it has copied what was lent, and its reader is not too far behind.
 //   segment:   header only; the sender has made segment `number` of nbytes; its file descriptor comes with this header.
@@ -36,7 +37,8 @@ struct RecordHeader {
 };
 static_assert(sizeof(RecordHeader) == 16);
 
-enum class FramePlace : uint32_t { stream = 0, lent = 1, segment = 2, carried = 3 };
+enum class FramePlace : uint32_t { stream = 0, lent = 1, segment = 2, carried = 3, device = 4 };
+constexpr uint64_t kLoanBytes = 104;  // of a frame in device memory, in the stream
 
 struct FrameDescriptor {
   uint64_t nbytes;

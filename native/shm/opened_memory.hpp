@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 
@@ -43,6 +44,7 @@ class OpenedAllocation {
     return driver_.get() == &driver && device_ == device && owner_ == owner && allocation_.id == allocation.id &&
            allocation_.begin == allocation.begin;
   }
+  int owner() const { return owner_; }
   bool is_in_the_place_of(int owner, const SharedAllocation& allocation) const {
     return owner_ == owner && allocation_.id != allocation.id && allocation_.begin < allocation.end &&
            allocation.begin < allocation_.end;
@@ -56,12 +58,16 @@ class OpenedAllocation {
   const uintptr_t address_;
 };
 
-// Call all methods under the progress lock.
+// Call all methods under one lock.
 class OpenedMemory {
  public:
-  // owner: the owner's rank on the host. Throws Failure.
+  // owner: identifies the owner on the host. Throws Failure.
   std::shared_ptr<const OpenedAllocation> open(const std::shared_ptr<MemoryDriver>& driver, int device, int owner,
                                                const SharedAllocation& allocation);
+  // Closes those that nothing uses, if they are such.
+  void close_if(const std::function<bool(const OpenedAllocation&)>& is_such) {
+    opened_.remove_if([&](const auto& each) { return each.use_count() == 1 && is_such(*each); });
+  }
 
  private:
   static constexpr size_t kMostUnused = 64;

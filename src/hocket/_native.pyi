@@ -8,12 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hocket._native_frames import FrameCarrier as FrameCarrier
+from hocket._native_frames import FrameLoan as FrameLoan
 from hocket._native_frames import FrameStream as FrameStream
 from hocket._native_frames import LoopWaker as LoopWaker
 from hocket._native_frames import MessageLog as MessageLog
+from hocket._native_frames import close_loans as close_loans
+from hocket._native_frames import copy_loan as copy_loan
+from hocket._native_frames import has_memory_driver as has_memory_driver
+from hocket._native_frames import lend_frame as lend_frame
 from hocket._native_frames import memory_cookie as memory_cookie
+from hocket._native_frames import read_loan as read_loan
 from hocket._native_frames import reads_cookie as reads_cookie
 from hocket._native_frames import stop_carriers as stop_carriers
+from hocket._native_frames import write_device as write_device
 
 CONSTANTS: dict[str, int]
 OP_NAMES: tuple[str, ...]

@@ -17,6 +17,8 @@ from distributed.comm import connect, listen  # noqa: E402
 from distributed.comm.core import CommClosedError, FatalCommClosedError  # noqa: E402
 from distributed.protocol import to_serialize  # noqa: E402
 
+from hocket.dask.greeting import VERSION  # noqa: E402
+
 from ..naming import assert_names  # noqa: E402
 from .connections import both_ends, echoing, run  # noqa: E402
 
@@ -201,7 +203,7 @@ def test_another_version_names_both(monkeypatch: pytest.MonkeyPatch) -> None:
         async def program() -> None:
             with pytest.raises(FatalCommClosedError) as caught:
                 await connect(address)
-            assert_names(str(caught.value), "7", "2")
+            assert_names(str(caught.value), "7", str(VERSION))
 
         run(program)
 
@@ -210,7 +212,9 @@ async def _told(address: str) -> Any:
     return await (await connect(address)).read()
 
 
-@pytest.mark.parametrize("word", [3, {}, {"version": "2"}, {"version": 2, "host": 3}, {"version": 2, "host": "x"}])
+@pytest.mark.parametrize(
+    "word", [3, {}, {"version": "2"}, {"version": VERSION, "host": 3}, {"version": VERSION, "host": "x"}]
+)
 def test_a_malformed_word(word: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with echoing() as (address, _):
         monkeypatch.setattr("hocket.dask.opening.CommOpening._word", lambda _: word)

@@ -93,7 +93,7 @@ def talk_locally(name, token):
         sock.settimeout(20)
         try:
             if token:
-                body = json.dumps({"token": token, "address": 4096, "digits": "00" * 16}).encode()
+                body = json.dumps({"token": token, "address": 4096, "digits": "00" * 16, "device": ""}).encode()
                 sock.sendall(struct.pack("<I", len(body)) + body)
             came = sock.recv(1000)
         except (BrokenPipeError, ConnectionResetError):

@@ -17,6 +17,7 @@
 #include "check.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
+#include "frames/device_loan.hpp"
 #include "frames/stream.hpp"
 
 namespace {
@@ -73,14 +74,15 @@ class ToyLane final : public Lane {
 
 struct Ends {
   explicit Ends(bool lends, bool is_local = true, uint64_t high_water = 64 << 20, uint64_t large = 64 << 10,
-                const std::vector<std::shared_ptr<FrameCarrier>>& carriers = {nullptr, nullptr}) {
+                const std::vector<std::shared_ptr<FrameCarrier>>& carriers = {nullptr, nullptr},
+                bool takes_loans = false) {
     CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
     waker = std::make_shared<LoopWaker>();
     const int lender = lends ? getpid() : 0;
     for (int i = 0; i < 2; ++i)
-      streams.push_back(std::make_unique<FrameStream>(FrameStreamOptions{fds[i], is_local, lender, lends,
-                                                                         carriers[static_cast<size_t>(i)], large, kMost,
-                                                                         high_water, waker, static_cast<uint64_t>(i)}));
+      streams.push_back(std::make_unique<FrameStream>(
+          FrameStreamOptions{fds[i], is_local, lender, lends, carriers[static_cast<size_t>(i)], takes_loans, large,
+                             kMost, high_water, waker, static_cast<uint64_t>(i)}));
   }
   ~Ends() {
     close_end(0);
@@ -321,12 +323,71 @@ Bytes joined(const Parts&... parts) {
 }
 
 // Bytes that no peer of this protocol sends. `fd` goes with them, if it is not negative.
-void check_refused(const Bytes& bytes, int fd = -1, int lender = 0) {
+// A message with a frame in device memory: what is behind it waits until the reader has copied it, and the sender keeps
+// it so long.
+void check_loans() {
+  for (const bool closes : {false, true}) {
+    Ends ends(true, true, 64 << 20, 64 << 10, {nullptr, nullptr}, true);
+    const DeviceLoan loan{{4096, 8192, 7, {}}, 96, 1000};
+    auto owner = std::make_shared<DeviceLoan>(loan);
+    const std::weak_ptr<DeviceLoan> kept = owner;
+    SentBytes bytes{reinterpret_cast<const std::byte*>(owner.get()), sizeof loan, owner};
+    bytes.is_loan = true;
+    const Message others = {Bytes(200'000, std::byte{1}), Bytes(3, std::byte{2})};
+    std::vector<SentBytes> frames = {bytes, {others[0].data(), others[0].size(), nullptr}, bytes};
+    owner = nullptr;
+    bytes.owner = nullptr;
+    ends.streams[0]->send(std::move(frames));
+    frames.clear();
+    send(*ends.streams[0], others);
+    ends.turn();
+    FrameStream& reader = *ends.streams[1];
+    CHECK(ends.streams[0]->waiting_nbytes() >= 202'000 && !kept.expired() && !reader.has_loans());
+    if (closes) {
+      ends.close_end(0);
+      CHECK(kept.expired());
+    }
+    const auto found = reader.take();
+    CHECK(found && found->size() == 3 && (*found)[0].is_loan && !(*found)[1].is_loan && (*found)[2].is_loan);
+    CHECK(loan_from((*found)[2].block->data() + (*found)[2].offset).nbytes == 1000);
+    CHECK(reader.taken_nbytes() == 202'000 && reader.counts().nbytes_device_in == 2000);
+    CHECK(reader.has_loans() && !reader.has_message() && !reader.take());
+    if (closes) {
+      bool is_refused = false;
+      try {
+        reader.end_loans();
+      } catch (const Failure&) {
+        is_refused = true;
+      }
+      CHECK(is_refused);
+      continue;
+    }
+    ends.turn();
+    CHECK(!kept.expired() && !reader.has_message());
+    reader.end_loans();
+    CHECK(is_equal(ends.next(1), others));
+    CHECK(!reader.has_loans());
+    ends.turn();
+    CHECK(kept.expired() && ends.streams[0]->waiting_nbytes() == 0);
+  }
+  // One that nobody has taken is lost with the connection.
+  Ends ends(true, true, 64 << 20, 64 << 10, {nullptr, nullptr}, true);
+  const DeviceLoan loan{{4096, 8192, 7, {}}, 0, 0};
+  SentBytes bytes{reinterpret_cast<const std::byte*>(&loan), sizeof loan, nullptr};
+  bytes.is_loan = true;
+  ends.streams[0]->send({bytes});
+  ends.turn();
+  CHECK(ends.streams[1]->has_message());
+  ends.close_end(1);
+  CHECK(!ends.streams[1]->has_message() && !ends.streams[1]->take());
+}
+
+void check_refused(const Bytes& bytes, int fd = -1, int lender = 0, bool takes_loans = false) {
   int fds[2];
   CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
   {
-    FrameStream stream(
-        {fds[0], true, lender, false, nullptr, 64 << 10, kMost, 64 << 20, std::make_shared<LoopWaker>(), 0});
+    FrameStream stream({fds[0], true, lender, false, nullptr, takes_loans, 64 << 10, kMost, 64 << 20,
+                        std::make_shared<LoopWaker>(), 0});
     OutgoingBytes out(fds[1]);
     out.add({bytes.data(), bytes.size(), nullptr, fd});
     CHECK(out.flush() == 0);
@@ -368,6 +429,16 @@ void check_lies() {
   check_refused(joined(header(RecordKind::ready, 0, 1)));
   check_refused(joined(header(RecordKind::message, 1, one), frame(8, FramePlace::carried)));  // nobody carries
   check_refused(joined(header(RecordKind::segment, 0, 1 << 20)));                             // no descriptor
+  const auto lent = [&](uint64_t size, uint64_t offset, uint64_t nbytes) {
+    return joined(header(RecordKind::message, 1, one + kLoanBytes), frame(kLoanBytes, FramePlace::device),
+                  DeviceLoan{{4096, 4096 + size, 1, {}}, offset, nbytes});
+  };
+  check_refused(lent(100, 0, 100));               // nobody takes it
+  check_refused(lent(100, 0, 101), -1, 0, true);  // beyond its allocation
+  check_refused(lent(100, 1, 100), -1, 0, true);
+  check_refused(lent(100, ~uint64_t{0}, 1), -1, 0, true);
+  check_refused(lent(~uint64_t{4000}, 0, 1), -1, 0, true);
+  check_refused(joined(header(RecordKind::message, 1, one + 8), frame(8, FramePlace::device)), -1, 0, true);
   const int pid = getpid();
   check_refused(joined(header(RecordKind::message, 1, one), frame(8, FramePlace::lent, 4096)), -1, pid);
   check_refused(joined(header(RecordKind::message, 1, one), frame(0, FramePlace::lent, 4096)), -1, pid);
@@ -390,7 +461,7 @@ void check_noise() {
     CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
     {
       FrameStream stream(
-          {fds[0], true, getpid(), true, nullptr, 64 << 10, 1 << 20, 64 << 20, std::make_shared<LoopWaker>(), 0});
+          {fds[0], true, getpid(), true, nullptr, true, 64 << 10, 1 << 20, 64 << 20, std::make_shared<LoopWaker>(), 0});
       Bytes bytes(random() % 400);
       for (std::byte& each : bytes) each = static_cast<std::byte>(random() % 3 ? random() % 5 : random());
       CHECK(write(fds[1], bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
@@ -419,6 +490,7 @@ int main() {
   check_closed_lender();
   check_carried();
   check_broken_carrier();
+  check_loans();
   check_lies();
   check_noise();
   std::puts("ok");

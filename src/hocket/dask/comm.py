@@ -9,6 +9,7 @@ from typing import Any
 from distributed.comm.core import Comm, CommClosedError
 from distributed.comm.utils import from_frames, to_frames
 
+from hocket.dask.devices import DEVICE_SERIALIZERS, lend_frames
 from hocket.dask.opening import CommOpening
 from hocket.dask.options import new_stream
 from hocket.dask.plain import PlainComm, plain_comm
@@ -16,8 +17,8 @@ from hocket.dask.stream import NEVER, MessageStream
 
 logger = logging.getLogger(__name__)
 _COUNTS = (
-    *("num_sent", "nbytes_sent", "nbytes_lent", "nbytes_shared", "nbytes_carried_out"),
-    *("num_received", "nbytes_received", "nbytes_borrowed", "nbytes_mapped", "nbytes_carried_in"),
+    *("num_sent", "nbytes_sent", "nbytes_lent", "nbytes_shared", "nbytes_carried_out", "nbytes_device_out"),
+    *("num_received", "nbytes_received", "nbytes_borrowed", "nbytes_mapped", "nbytes_carried_in", "nbytes_device_in"),
 )
 
 
@@ -37,7 +38,7 @@ class HocketComm(Comm):
         self._opening = opening
         self._stream: MessageStream | None = None
         self._plain: PlainComm | None = None
-        self._path, self._peer_pid = "", 0
+        self._path, self._peer_pid, self._lends_devices = "", 0, False
         self._local_addr, self._peer_addr = local_address, peer_address  # distributed reads these, too
         super().__init__(deserialize=deserialize)
         self._held: list[CommOpening | MessageStream] = [opening]
@@ -68,7 +69,20 @@ class HocketComm(Comm):
             return await self._write_without_stream(msg, serializers, on_error)
         if stream.is_closed:
             raise CommClosedError(f"{self!r} is closed")
-        frames = await to_frames(  # type: ignore[no-untyped-call]
+        frames = None
+        if self._lends_devices and serializers is None:
+            frames = await lend_frames(await self._serialized(msg, DEVICE_SERIALIZERS, on_error), self._peer_pid)
+            self._lends_devices = frames is not None
+        if frames is None:
+            frames = await self._serialized(msg, serializers, on_error)
+        try:
+            return await stream.write(frames)
+        except BaseException:
+            self.abort()
+            raise
+
+    async def _serialized(self, msg: Any, serializers: Any, on_error: str) -> list[Any]:
+        frames: list[Any] = await to_frames(  # type: ignore[no-untyped-call]
             msg,
             allow_offload=self.allow_offload,
             serializers=serializers,
@@ -76,11 +90,7 @@ class HocketComm(Comm):
             context={"sender": self.local_info, "recipient": self.remote_info, **self.handshake_options},
             frame_split_size=NEVER,
         )
-        try:
-            return await stream.write(frames)
-        except BaseException:
-            self.abort()
-            raise
+        return frames
 
     async def close(self) -> None:
         """See `Comm.close`."""
@@ -140,6 +150,7 @@ class HocketComm(Comm):
             self._finalizer.detach()  # it has one of its own
         else:
             self._path, self._peer_pid = connection.path, connection.peer_pid
+            self._lends_devices = connection.lends_devices
             self._stream = self._held[0] = new_stream(connection, self._peer_addr)
         return greeting
 

@@ -44,7 +44,9 @@ class HocketConnector(Connector):
         except BaseException:
             sock.close()
             raise
-        opening = CommOpening(RawSocket(sock), connect_timeout_s(), None, libraries, is_listener=False)
+        opening = CommOpening(
+            RawSocket(sock), connect_timeout_s(), None, libraries, is_listener=False, uses_devices=deserialize
+        )
         return HocketComm(opening, local_address, f"{self._scheme}://{address}", deserialize)
 
 

@@ -19,7 +19,7 @@ from distributed.comm.core import CommClosedError, FatalCommClosedError
 from hocket.dask.raw_socket import RawSocket
 from hocket.typed_json import record_from
 
-VERSION = 2
+VERSION = 3
 """Of what follows the greeting."""
 KEY = "hocket"
 _LENGTH = struct.Struct("<Q")

@@ -79,8 +79,20 @@ class HocketListener(BaseListener):
         except OSError:  # the peer has gone already
             sock.close()
             return
-        libraries = own_libraries(carriers(), self._scheme)
-        opening = CommOpening(RawSocket(sock), connect_timeout_s(), self._local_socket, libraries, is_listener=True)
+        try:
+            libraries = own_libraries(carriers(), self._scheme)
+        except (ValueError, RuntimeError) as error:  # the configuration has changed, or MPI has ended
+            logger.error("the connection from %s is closed: %s", peer_address, error)
+            sock.close()
+            return
+        opening = CommOpening(
+            RawSocket(sock),
+            connect_timeout_s(),
+            self._local_socket,
+            libraries,
+            is_listener=True,
+            uses_devices=self._deserialize,
+        )
         comm = HocketComm(opening, local_address, peer_address, self._deserialize)
         comm.allow_offload = self._allow_offload
         if self._acceptor is None:  # stopped meanwhile; nobody else would end the handshake

@@ -6,7 +6,8 @@ connector                                  listener
    | ==== Cookie: token === local =========> |   only on the same host, and if both ends are of the same user
    | ---- Move(is_local) -- TCP -----------> |   if it is local, TCP ends here
    | <=== Cookie ========== local ========== |
-   | === MemoryAccess ====> <=== MemoryAccess = |   whether each end has found the other one's cookie in its memory
+   | === MemoryAccess ====> <=== MemoryAccess = |   whether each end has found the other one's cookie in its memory,
+                                                    and in that of its device
 
 If it stays with TCP, and both ends have a library that carries frames between hosts, both go on with
 
@@ -28,6 +29,7 @@ from distributed.comm.core import CommClosedError
 from hocket import _native
 from hocket._native import FrameCarrier
 from hocket.dask.carriers import CarrierLibrary, probe
+from hocket.dask.devices import device_cookie
 from hocket.dask.greeting import Word, this_host
 from hocket.dask.local_socket import Moved, connect_locally, peer_of
 from hocket.dask.pieces import Carried, CarrierEnd, Cookie, MemoryAccess, Move, hear_piece, tell_piece
@@ -51,6 +53,8 @@ class OpenConnection:
         lends: whether the peer can copy large frames out of this process's memory.
         borrows: whether this process can copy them out of the peer's.
         carrier: brings large frames, if `path` is the name of a library.
+        lends_devices: whether the peer can copy frames out of this process's device memory, and takes them in its own.
+        borrows_devices: whether this process does so with the peer's.
     """
 
     sock: socket.socket
@@ -59,10 +63,16 @@ class OpenConnection:
     lends: bool = False
     borrows: bool = False
     carrier: FrameCarrier | None = None
+    lends_devices: bool = False
+    borrows_devices: bool = False
 
 
 async def move_as_connector(
-    sock: RawSocket, word: Word, libraries: dict[str, CarrierLibrary], opened: Callable[[RawSocket], None]
+    sock: RawSocket,
+    word: Word,
+    libraries: dict[str, CarrierLibrary],
+    opened: Callable[[RawSocket], None],
+    uses_devices: bool,
 ) -> OpenConnection:
     """Go on with a listener that has told a word.
 
@@ -71,6 +81,7 @@ async def move_as_connector(
         word: of the listener.
         libraries: those of this process that carry frames between hosts.
         opened: called with the local socket, if the connection goes on over one.
+        uses_devices: whether frames may be in device memory.
 
     Raises:
         CommClosedError: the peer has closed the connection, or does not follow the protocol.
@@ -84,10 +95,10 @@ async def move_as_connector(
         return await _over_tcp(sock, word, libraries, name)
     opened(local)
     try:
-        await tell_piece(local, _own_cookie(word.token))
+        await tell_piece(local, await _own_cookie(word.token, local, uses_devices))
         await tell_piece(sock, Move(True))
         sock.close()
-        return await _agreed(local, await hear_piece(local, Cookie))
+        return await _agreed(local, await hear_piece(local, Cookie), uses_devices)
     except BaseException:
         local.close()
         raise
@@ -99,11 +110,12 @@ async def move_as_listener(
     libraries: dict[str, CarrierLibrary],
     moving: asyncio.Future[Moved] | None,
     opened: Callable[[RawSocket], None],
+    uses_devices: bool,
 ) -> OpenConnection:
     """Go on with a connector that has told a word; see `move_as_connector`.
 
     Args:
-        sock, word, libraries, opened: see there.
+        sock, word, libraries, opened, uses_devices: see there.
         moving: the connection to the local socket; None: this end has none.
     """
     move = await hear_piece(sock, Move)
@@ -117,8 +129,8 @@ async def move_as_listener(
     opened(moved.sock)
     try:
         sock.close()
-        await tell_piece(moved.sock, _own_cookie(""))
-        return await _agreed(moved.sock, moved.cookie)
+        await tell_piece(moved.sock, await _own_cookie("", moved.sock, uses_devices))
+        return await _agreed(moved.sock, moved.cookie, uses_devices)
     except BaseException:
         moved.sock.close()
         raise
@@ -150,7 +162,7 @@ async def _over_tcp(sock: RawSocket, word: Word, libraries: dict[str, CarrierLib
     return OpenConnection(sock.detach())
 
 
-async def _agreed(local: RawSocket, cookie: Cookie) -> OpenConnection:
+async def _agreed(local: RawSocket, cookie: Cookie, uses_devices: bool) -> OpenConnection:
     """Return the connection over a local socket, once both ends know who can read the other one's memory."""
     pid = peer_of(local) or 0
     try:
@@ -158,12 +170,22 @@ async def _agreed(local: RawSocket, cookie: Cookie) -> OpenConnection:
     except ValueError:
         raise CommClosedError("the peer does not follow the protocol: its cookie has no digits") from None
     borrows = pid > 0 and 0 < cookie.address < 1 << 64 and _native.reads_cookie(pid, cookie.address, digits)
-    await tell_piece(local, MemoryAccess(borrows))
-    lends = (await hear_piece(local, MemoryAccess)).reads
-    return OpenConnection(local.detach(), "process" if pid == os.getpid() else "memory", pid, lends, borrows)
+    borrows_devices = uses_devices and pid > 0 and await device_cookie().can_read(cookie.device, digits, pid)
+    await tell_piece(local, MemoryAccess(borrows, borrows_devices))
+    theirs = await hear_piece(local, MemoryAccess)
+    return OpenConnection(
+        local.detach(),
+        "process" if pid == os.getpid() else "memory",
+        pid,
+        lends=theirs.reads,
+        borrows=borrows,
+        lends_devices=theirs.takes_devices,
+        borrows_devices=borrows_devices,
+    )
 
 
-def _own_cookie(token: str) -> Cookie:
+async def _own_cookie(token: str, local: RawSocket, uses_devices: bool) -> Cookie:
     _native.has_single_copy()  # permits others to read this process's memory, where that is needed
     address, found = _native.memory_cookie()
-    return Cookie(token, address, found.hex())
+    loan = await device_cookie().loan(peer_of(local) != os.getpid()) if uses_devices else None
+    return Cookie(token, address, found.hex(), "" if loan is None else loan.told.hex())

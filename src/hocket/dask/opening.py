@@ -30,6 +30,7 @@ class CommOpening:
         local_socket: of a listener, if it has one.
         libraries: those of this process that carry frames between hosts.
         is_listener: whether this is the end that was connected to.
+        uses_devices: whether frames may be in device memory.
     """
 
     def __init__(
@@ -40,9 +41,11 @@ class CommOpening:
         libraries: dict[str, CarrierLibrary],
         *,
         is_listener: bool,
+        uses_devices: bool,
     ) -> None:
         self._sock, self._timeout_s, self._is_listener = sock, timeout_s, is_listener
         self._local_socket, self._libraries = local_socket, libraries
+        self._uses_devices = uses_devices
         self._token, self._is_closed = "", False
         self._moved: RawSocket | None = None
         self._moving: asyncio.Future[Moved] | None = None
@@ -75,9 +78,13 @@ class CommOpening:
                 return greeting, None
             async with self._in_time(self._timeout_s):
                 if self._is_listener:
-                    connection = await move_as_listener(self._sock, word, self._libraries, self._moving, self._opened)
+                    connection = await move_as_listener(
+                        self._sock, word, self._libraries, self._moving, self._opened, self._uses_devices
+                    )
                 else:
-                    connection = await move_as_connector(self._sock, word, self._libraries, self._opened)
+                    connection = await move_as_connector(
+                        self._sock, word, self._libraries, self._opened, self._uses_devices
+                    )
         finally:
             self._forget()
         self._moved = None

@@ -36,6 +36,7 @@ def _options_of(connection: OpenConnection) -> StreamOptions:
         lender=connection.peer_pid if connection.borrows else 0,
         lends=connection.lends,
         carrier=connection.carrier,
+        device_lender=connection.peer_pid if connection.borrows_devices else 0,
         large_nbytes=max(_nbytes("large"), 1),
         high_water=_nbytes("high-water"),
         spin_s=_spin_s() if connection.peer_pid else 0.0,

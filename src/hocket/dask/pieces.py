@@ -58,18 +58,26 @@ class Cookie:
         token: of the connection that moves to the local socket; "" from the end that accepts.
         address: of the bytes.
         digits: these bytes, in hexadecimal digits.
+        device: the loan of such bytes in device memory, in hexadecimal digits; "": there are none.
     """
 
     token: str
     address: int
     digits: str
+    device: str = ""
 
 
 @dataclass(frozen=True)
 class MemoryAccess:
-    """Whether an end can read the other one's memory."""
+    """Whether an end can read the other one's memory.
+
+    Args:
+        reads: that of the host.
+        takes_devices: that of devices; and it takes frames there.
+    """
 
     reads: bool
+    takes_devices: bool = False
 
 
 async def tell_piece(sock: RawSocket, piece: Move | Cookie | MemoryAccess | CarrierEnd | Carried) -> None:

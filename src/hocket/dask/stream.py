@@ -14,8 +14,9 @@ from distributed.comm.core import CommClosedError
 from distributed.system import MEMORY_LIMIT
 from distributed.utils import ensure_memoryview
 
-from hocket._native import FrameCarrier, FrameStream, LoopWaker, MessageLog
+from hocket._native import FrameCarrier, FrameLoan, FrameStream, LoopWaker, MessageLog, close_loans
 from hocket.dask.arrival import Arrival
+from hocket.dask.devices import take_loans
 from hocket.errors import HocketError
 
 logger = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ class StreamOptions:
         lender: the peer's process, whose memory may be read; 0: it may not.
         lends: whether the peer may read this process's memory.
         carrier: brings large frames between hosts.
+        device_lender: the peer's process, whose device memory can be opened; 0: it cannot.
         large_nbytes: frames of this size do not go through the socket, if there is another way.
         high_water: a writer waits while so many bytes wait for the peer.
         spin_s: a reader looks for so long without sleeping.
@@ -48,6 +50,7 @@ class StreamOptions:
     lender: int = 0
     lends: bool = False
     carrier: FrameCarrier | None = None
+    device_lender: int = 0
     large_nbytes: int = 64 << 10
     high_water: int = 64 << 20
     spin_s: float = 0.0
@@ -133,6 +136,7 @@ class MessageStream:
             options.lender,
             options.lends,
             options.carrier,
+            options.device_lender != 0,
             (options.large_nbytes, MEMORY_LIMIT, options.high_water),
             self._streams.waker,
             self._number,
@@ -167,8 +171,8 @@ class MessageStream:
         nbytes: int = self._frames.waiting_nbytes()
         return nbytes
 
-    async def read(self) -> list[memoryview]:
-        """Return the frames of the next message; each is writable.
+    async def read(self) -> list[Any]:
+        """Return the frames of the next message; each is writable, in the memory of the host or of a device.
 
         Raises:
             CommClosedError: the connection is closed.
@@ -176,7 +180,7 @@ class MessageStream:
         while True:
             frames = None if self._is_closed_here else self._take()
             if frames is not None:
-                return frames
+                return await self._with_copies_of_loans(frames) if self._frames.has_loans() else frames
             if self._sock is None:
                 raise CommClosedError(self._why)
             if self._spin_ns and self._frames.spin(self._spin_ns):
@@ -208,7 +212,9 @@ class MessageStream:
             try:
                 nbytes: int = self._frames.send(frames)
             except BufferError:  # the bytes of a frame do not lie one after another
-                nbytes = self._frames.send([ensure_memoryview(each) for each in frames])
+                nbytes = self._frames.send(
+                    [each if isinstance(each, FrameLoan) else ensure_memoryview(each) for each in frames]
+                )
             self._watch_writable()
             if self._streams is not None and self.options.is_local and nbytes >= self.options.large_nbytes:
                 self._streams.trim_later()
@@ -261,8 +267,8 @@ class MessageStream:
         has_segments: bool = self._frames.has_segments()
         return has_segments
 
-    def _take(self) -> list[memoryview] | None:
-        frames: list[memoryview] | None = self._frames.take()
+    def _take(self) -> list[Any] | None:
+        frames: list[memoryview | bytes] | None = self._frames.take()
         if frames is not None and self._log is not None:
             self._log.received(self._frames)
         if frames is not None and self._sock is not None:
@@ -272,6 +278,18 @@ class MessageStream:
             except Exception as error:
                 self._fail(error)
         return frames
+
+    async def _with_copies_of_loans(self, frames: list[Any]) -> list[Any]:
+        """Copy what the peer has lent of its device memory, and tell it so."""
+        copied = await take_loans(frames, self.options.device_lender)
+        try:
+            self._frames.end_loans()
+            self._frames.collect()
+            self._after()
+        except HocketError as error:
+            self._fail(error)
+            raise CommClosedError(self._why) from None
+        return copied
 
     async def _until(self, nbytes: int) -> None:
         """Wait until no more bytes than these wait for the peer; not longer than the timeout."""
@@ -397,6 +415,8 @@ class MessageStream:
             pass
         sock.close()
         self._frames.end()
+        if self.options.device_lender:
+            close_loans(self.options.device_lender)  # the peer could not use that memory again
         if self._receipt is not None:
             self._receipt.cancel()
         self._tell_writers()

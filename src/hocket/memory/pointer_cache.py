@@ -10,6 +10,7 @@ from hocket.errors import InvalidType
 
 _REQUIRED = ("name", "tells_frees", "copy_to_host", "copy_to_device", "query", "buffer_id", "synchronize")
 _FOR_SHARING = ("copy_within", "share", "open", "close")
+_chosen: MemoryDriver | None = None
 
 
 class MemoryDriver(Protocol):
@@ -29,6 +30,9 @@ class MemoryDriver(Protocol):
         share: ``int (void *begin, void *handle)`` writes the handle of an allocation; 0 if it cannot be shared.
         open: ``void *(const void *handle)`` returns the address of a shared allocation in this process, or NULL.
         close: ``int (void *address)`` closes an opened allocation.
+
+    A driver may have the method ``allocate_array(nbytes)``, which returns an array with ``__cuda_array_interface__``:
+    `hocket.dask` puts there what other processes of the host send.
 
     Examples:
         A driver whose device memory is part of the host's memory:
@@ -114,7 +118,14 @@ def use_driver(driver: MemoryDriver | None) -> None:
         missing = [name for name in (*_REQUIRED, *(_FOR_SHARING if shares else ())) if not hasattr(driver, name)]
         if missing:
             raise InvalidType(f"the driver {driver!r} has no {', '.join(missing)}; see hocket.memory.MemoryDriver")
+    global _chosen
     _native.use_memory_driver(driver)
+    _chosen = driver
+
+
+def chosen_driver() -> MemoryDriver | None:
+    """Return the driver that `use_driver` has set; None: the built-in one for CUDA."""
+    return _chosen
 
 
 def forget(address: int) -> None:
