@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
 
 import dask.array as da
 import dask.dataframe as dd
@@ -16,12 +18,13 @@ import pytest
 from dask import delayed
 
 import hocket as hk
+from hocket.dask.costs import ExchangeCosts, costs_of, estimated, measured
 from hocket.dask.gang import Gang, find_gang
 from hocket.dask.packing import pack, unpack
 from hocket.dask.rechunking import Rechunking
 
 from ..load import scaled
-from ..naming import raises
+from ..naming import assert_names, raises
 
 pytestmark = pytest.mark.timeout(120)
 SECONDS = scaled(60)
@@ -54,15 +57,14 @@ def client() -> Iterator[distributed.Client]:
 def test_transpose(client: distributed.Client, shape: Any, chunks: Any, axes: Any) -> None:
     values = np.random.default_rng(1).random(shape)
     x = da.from_array(values, chunks=chunks)
-    assert hk.dask.explain("transpose", x).way == "all_to_all"
-    found = hk.dask.transpose(x, axes, timeout=SECONDS)
+    found = hk.dask.transpose(x, axes, way="all_to_all", timeout=SECONDS)
     assert found.chunks == da.transpose(x, axes).chunks
     np.testing.assert_array_equal(found.compute(), np.transpose(values, axes))
 
 
 def test_a_sum_with_the_transpose_moves_nothing_more(client: distributed.Client) -> None:
     x = client.persist(da.random.default_rng(1).standard_normal((80, 80), chunks=(20, 20)))
-    y = hk.dask.transpose(x, timeout=SECONDS)
+    y = hk.dask.transpose(x, way="all_to_all", timeout=SECONDS)
     having = {key[1:]: set(workers) for key, workers in client.who_has(distributed.client.futures_of(x)).items()}
     has = {each.key: set(client.who_has([each])[each.key]) for each in distributed.client.futures_of(y)}
     for index in np.ndindex(4, 4):
@@ -75,7 +77,7 @@ def test_a_sum_with_the_transpose_moves_nothing_more(client: distributed.Client)
 def test_rechunk(client: distributed.Client, chunks: Any, dtype: Any) -> None:
     values = np.random.default_rng(1).integers(0, 100, (60, 60)).astype(np.int64).astype(dtype)
     x = da.from_array(values, chunks=(25, 11))
-    found = hk.dask.rechunk(x, chunks, timeout=SECONDS)
+    found = hk.dask.rechunk(x, chunks, way="all_to_all", timeout=SECONDS)
     assert found.chunks == x.rechunk(chunks).chunks and found.dtype == values.dtype
     np.testing.assert_array_equal(found.compute(), values)
 
@@ -129,8 +131,7 @@ def in_order(table: pd.DataFrame) -> pd.DataFrame:
 def test_merge(client: distributed.Client, how: Any, on: Any) -> None:
     left, right = as_in_dask(*tables(300))
     given = dd.from_pandas(left, npartitions=5), dd.from_pandas(right, npartitions=2)
-    assert hk.dask.explain("merge", *given).way == "all_to_all"
-    found = hk.dask.merge(*given, how, on, timeout=SECONDS)
+    found = hk.dask.merge(*given, how, on, way="all_to_all", timeout=SECONDS)
     assert found.npartitions == 5
     pd.testing.assert_frame_equal(in_order(found.compute()), in_order(left.merge(right, how, on)))
 
@@ -143,15 +144,15 @@ def test_merge_by_columns_of_different_names_and_missing_keys(client: distribute
     left, right = as_in_dask(left, right)
     given = dd.from_pandas(left, npartitions=3), dd.from_pandas(right, npartitions=3)
     options: dict[str, Any] = {"left_on": "name", "right_on": "label", "suffixes": ("_of_left", "_of_right")}
-    found = hk.dask.merge(*given, npartitions=2, timeout=SECONDS, **options).compute()
+    found = hk.dask.merge(*given, npartitions=2, way="all_to_all", timeout=SECONDS, **options).compute()
     pd.testing.assert_frame_equal(in_order(found), in_order(left.merge(right, **options)))
 
 
 def test_an_empty_table(client: distributed.Client) -> None:
     left, right = tables(60)
     given = dd.from_pandas(left[left.key < 0], npartitions=1), dd.from_pandas(right, npartitions=2)
-    assert len(hk.dask.merge(*given, on="key", timeout=SECONDS)) == 0
-    found = hk.dask.merge(*given, how="right", on="key", timeout=SECONDS)
+    assert len(hk.dask.merge(*given, on="key", way="all_to_all", timeout=SECONDS)) == 0
+    found = hk.dask.merge(*given, how="right", on="key", way="all_to_all", timeout=SECONDS)
     assert len(found) == len(right)
 
 
@@ -165,7 +166,7 @@ def test_left_to_dask(client: distributed.Client, caplog: pytest.LogCaptureFixtu
     assert "float64" in caplog.text
     x = da.from_array(np.arange(20), chunks=4)
     unknown = x[x % 2 == 0]
-    assert hk.dask.explain("rechunk", unknown).way == "dask"
+    assert hk.dask.explain("transpose", unknown).way == "dask"
     np.testing.assert_array_equal(hk.dask.transpose(unknown).compute(), np.arange(0, 20, 2))
 
 
@@ -177,7 +178,7 @@ def test_an_error_of_the_program(client: distributed.Client) -> None:
 
     bad = da.from_delayed(delayed(fail)(), (4, 4), float)
     with raises(ZeroDivisionError, names="mine"):
-        hk.dask.transpose(bad, timeout=SECONDS)
+        hk.dask.transpose(bad, way="all_to_all", timeout=SECONDS)
     test_transpose(client, (9, 9), (3, 3), None)
 
 
@@ -193,7 +194,7 @@ def test_a_worker_that_fails_in_the_exchange(client: distributed.Client) -> None
 
     x = da.from_delayed(delayed(make)(), (12,), object)
     with pytest.raises((KeyError, hk.HocketError)):
-        hk.dask.rechunk(x, 3, timeout=scaled(3))
+        hk.dask.rechunk(x, 3, way="all_to_all", timeout=scaled(3))
     test_transpose(client, (9, 9), (3, 3), None)
 
 
@@ -222,8 +223,47 @@ def test_bad_input(client: distributed.Client) -> None:
             hk.dask.merge(table, table, **wrong)  # type: ignore[arg-type]
     with raises(hk.InvalidArgument, names=("merge", "shuffle")):
         hk.dask.explain("shuffle", x)  # type: ignore[arg-type]
-    with raises(hk.InvalidArgument, names=("merge", "2", "1")):
+    with raises(hk.InvalidArgument, names=("merge", "right")):
         hk.dask.explain("merge", table)
+    with raises(hk.InvalidArgument, names=("rechunk", "axes")):
+        hk.dask.explain("rechunk", x, axes=(1, 0))
+    for call in (hk.dask.transpose, hk.dask.rechunk, partial(hk.dask.merge, table)):
+        with raises(hk.InvalidArgument, names=("way", "auto", "all_to_all", "dask", "tcp")):
+            call(table if isinstance(call, partial) else x, way="tcp")
+    numbers = dd.from_pandas(pd.DataFrame({"key": [1.0], "left": [1]}), npartitions=1)
+    with raises(hk.UnsupportedCall, names=("merge", "float64")):
+        hk.dask.merge(table, numbers, on="key", way="all_to_all")
+
+
+def test_the_way_that_takes_less_time(client: distributed.Client) -> None:
+    """Costs of a cluster decide; here those of one, and others than it has."""
+    x = client.persist(da.from_array(np.arange(400.0).reshape(20, 20), chunks=(2, 20)))
+    gang = cast(Gang, find_gang(client))
+    costs = costs_of(gang)
+    assert 0 < costs.task_s < 1 and 0 < costs.exchange_s < 10
+    assert min(costs.part_s, costs.byte_s, costs.moved_byte_s) >= 0
+    assert costs_of(gang) is costs  # measured once
+    for task_s, way in ((1.0, "all_to_all"), (1e-9, "dask")):
+        measured.set(gang, replace(costs, task_s=task_s, moved_byte_s=0.0))
+        found = hk.dask.explain("rechunk", x, (20, 2), client=client)
+        assert found.way == way and found.exchange_s is not None and found.dask_s is not None
+        assert (found.exchange_s < found.dask_s) == (way == "all_to_all")
+        assert_names(str(found), f"{found.exchange_s:.2g}", f"{found.dask_s:.2g}")
+        y = hk.dask.rechunk(x, (20, 2))
+        assert y.name.startswith("hocket-exchange") == (way == "all_to_all")
+        np.testing.assert_array_equal(y.compute(), np.arange(400.0).reshape(20, 20))
+        assert not hk.dask.rechunk(x, (20, 2), way="dask").name.startswith("hocket-exchange")
+    left = dd.from_pandas(pd.DataFrame({"key": [1, 2], "left": [3, 4]}), npartitions=2)
+    found = hk.dask.explain("merge", left, left, on="key", suffixes=("_1", "_2"), client=client)
+    assert found.exchange_s is not None and found.dask_s is not None
+    assert (found.exchange_s < found.dask_s) == (found.way == "all_to_all")
+
+
+def test_estimates() -> None:
+    costs = ExchangeCosts(task_s=1e-3, exchange_s=0.05, part_s=1e-4, byte_s=1e-9, moved_byte_s=2e-9)
+    found = estimated(costs, 2, 100, 20, 20_000_000)
+    assert found.exchange_s == pytest.approx(0.05 + 0.002 + 0.01)
+    assert found.dask_s == pytest.approx(0.1 + 0.02)
 
 
 def test_without_a_cluster() -> None:
@@ -239,7 +279,7 @@ def test_a_lost_part_is_an_error_and_no_hang() -> None:
         cluster.get_client() as own,
     ):
         x = da.from_array(np.arange(64.0).reshape(8, 8), chunks=2)
-        y = hk.dask.transpose(x, client=own, timeout=SECONDS)
+        y = hk.dask.transpose(x, client=own, way="all_to_all", timeout=SECONDS)
         os.kill(next(iter(own.run(os.getpid).values())), signal.SIGKILL)
         with pytest.raises((distributed.client.FuturesCancelledError, distributed.client.FutureCancelledError)):
             own.compute(y.sum()).result(SECONDS)
@@ -250,7 +290,7 @@ def test_a_lost_part_is_an_error_and_no_hang() -> None:
 def test_a_client_that_is_not_the_default(client: distributed.Client) -> None:
     with distributed.Client(client.scheduler.address, set_as_default=False) as other:
         x = da.from_array(np.arange(36.0).reshape(6, 6), chunks=2)
-        found = hk.dask.transpose(x, client=other, timeout=SECONDS)
+        found = hk.dask.transpose(x, client=other, way="all_to_all", timeout=SECONDS)
         np.testing.assert_array_equal(other.compute(found).result(SECONDS), np.arange(36.0).reshape(6, 6).T)
 
 

@@ -8,42 +8,51 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import dask.array as da
 import numpy as np
 from distributed import Client
 
-from hocket.dask.gang import Gang, client_of, find_gang, left_to_dask, persisted
+from hocket.dask.choosing import ExchangeableOperation, Way
+from hocket.dask.costs import Estimates, costs_of, estimated
+from hocket.dask.gang import Gang, persisted
 from hocket.dask.rechunking import Chunks, Index, Rechunking, exchange_chunks
 from hocket.errors import InvalidArgument, InvalidType
 
 
 def transpose(
-    x: Any, axes: Sequence[int] | None = None, *, client: Client | None = None, timeout: float = 300.0
+    x: Any,
+    axes: Sequence[int] | None = None,
+    *,
+    way: Way = "auto",
+    client: Client | None = None,
+    timeout: float = 300.0,
 ) -> Any:
     """Return an array with its axes in another order.
 
-    It starts at once: the chunks of `x` are computed on the workers, and exchanged. If both arrays have the same
-    chunks, each chunk of the result is where the one at the same place in `x` is: ``x + transpose(x)`` moves nothing
-    more. Where no exchange is possible, Dask does it, and a warning says why (`explain`).
+    An exchange starts at once: the chunks of `x` are computed on the workers, and exchanged. If both arrays have the
+    same chunks, each chunk of the result is where the one at the same place in `x` is: ``x + transpose(x)`` moves
+    nothing more. Otherwise the result is ``x.transpose(axes)``; a warning says why if no exchange is possible.
 
     Args:
         x: an array of Dask.
         axes: for each axis of the result, that of `x`; None: in reverse order.
+        way: "all_to_all" or "dask"; "auto": the one that takes less time, as estimated from costs that are measured in
+            the cluster on the first call, which takes a second or two (`explain`).
         client: of the cluster; None: that of this process.
         timeout: seconds that a worker may be busy with other tasks before it takes part.
 
     Returns:
-        An array whose chunks are on the workers. If a worker ends, its chunks are lost, and what needs them fails: no
-        task can make them again, unlike other results of Dask.
+        An array. After an exchange its chunks are on the workers; if a worker ends, its chunks are lost, and what needs
+        them fails: no task can make them again, unlike other results of Dask.
 
     Raises:
         InvalidType: `x` is not a Dask array.
-        InvalidArgument: `axes` is not a permutation of the axes of `x`.
+        InvalidArgument: `axes` is not a permutation of the axes of `x`, or there is no such way.
         InvalidState: no cluster runs.
-        UnsupportedCall: the client is asynchronous.
+        UnsupportedCall: the client is asynchronous, or `way` is "all_to_all" and no exchange is possible.
         PeerFailure: a worker has ended meanwhile.
         CommTimeout: a worker was busy for longer than `timeout`.
 
@@ -55,23 +64,18 @@ def transpose(
         ...         print(hk.dask.transpose(x, client=client).compute().tolist())
         [[0, 3], [1, 4], [2, 5]]
     """
-    order = _checked_axes(checked_array(x), axes)
-    gang = _gang_for(x, client_of(client))
-    if isinstance(gang, str):
-        left_to_dask("transpose", gang)
-        return da.transpose(x, order)
-    return _exchanged(gang, x, order, tuple(x.chunks[each] for each in order), timeout)
+    return transposing(x, axes).run(client, way, timeout)
 
 
-def rechunk(x: Any, chunks: Any = "auto", *, client: Client | None = None, timeout: float = 300.0) -> Any:
-    """Return an array with other chunks.
-
-    It starts at once, and its result is that of `transpose`: see there.
+def rechunk(
+    x: Any, chunks: Any = "auto", *, way: Way = "auto", client: Client | None = None, timeout: float = 300.0
+) -> Any:
+    """Return an array with other chunks; see `transpose` for how.
 
     Args:
         x: an array of Dask.
         chunks: as for `dask.array.rechunk`.
-        client, timeout: as for `transpose`.
+        way, client, timeout: as for `transpose`.
 
     Raises:
         HocketError: as for `transpose`.
@@ -84,32 +88,48 @@ def rechunk(x: Any, chunks: Any = "auto", *, client: Client | None = None, timeo
         ...         print(hk.dask.rechunk(da.zeros(10, chunks=2), 5, client=client).chunks)
         ((5, 5),)
     """
-    wanted: Any = checked_array(x).rechunk(chunks)  # Dask's reading of `chunks`; nothing is computed
-    gang = _gang_for(x, client_of(client))
-    if isinstance(gang, str):
-        left_to_dask("rechunk", gang)
-        return wanted
-    return _exchanged(gang, x, tuple(range(x.ndim)), wanted.chunks, timeout)
+    return rechunking(x, chunks).run(client, way, timeout)
 
 
-def checked_array(x: Any) -> Any:
-    """Return an array of Dask; raises InvalidType if it is something else."""
+def transposing(x: Any, axes: Sequence[int] | None = None) -> ExchangeableOperation:
+    """Prepare what `transpose` does."""
+    order = _checked_axes(_checked_array(x), axes)
+    # Dask turns chunks in the tasks that use them; it moves them there, too.
+    return _operation("transpose", x, order, da.transpose(x, order), lambda: 0)
+
+
+def rechunking(x: Any, chunks: Any = "auto") -> ExchangeableOperation:
+    """Prepare what `rechunk` does."""
+    wanted = _checked_array(x).rechunk(chunks)  # Dask's reading of `chunks`; nothing is computed
+    return _operation("rechunk", x, tuple(range(x.ndim)), wanted, lambda: len(wanted.dask) - len(x.dask))
+
+
+def _operation(
+    name: str, x: Any, order: tuple[int, ...], wanted: Any, num_tasks: Callable[[], int]
+) -> ExchangeableOperation:
+    def estimate(gang: Gang) -> Estimates:
+        num_parts = max(math.prod(x.numblocks), math.prod(wanted.numblocks))
+        return estimated(costs_of(gang), len(gang.workers), num_tasks(), num_parts, wanted.nbytes)
+
+    def exchange(gang: Gang, timeout_s: float) -> Any:
+        return _exchanged(gang, x, order, wanted.chunks, timeout_s)
+
+    return ExchangeableOperation(name, _obstacle_of(x), wanted, exchange, estimate)
+
+
+def _checked_array(x: Any) -> Any:
     if not isinstance(x, da.Array):
         raise InvalidType(f"x must be a dask.array.Array, not {type(x).__name__}")
     return x
 
 
-def obstacle_of(x: Any) -> str | None:
+def _obstacle_of(x: Any) -> str | None:
     """Return why the chunks of an array cannot be exchanged, or None."""
     if type(x._meta) is not np.ndarray:
         return f"the chunks are {type(x._meta).__module__}.{type(x._meta).__name__}, not NumPy arrays"
     if any(math.isnan(size) for sizes in x.chunks for size in sizes):
         return "the sizes of the chunks are unknown"
     return None
-
-
-def _gang_for(x: Any, client: Client) -> Gang | str:
-    return obstacle_of(x) or find_gang(client)
 
 
 def _checked_axes(x: Any, axes: Sequence[int] | None) -> tuple[int, ...]:
@@ -124,7 +144,7 @@ def _checked_axes(x: Any, axes: Sequence[int] | None) -> tuple[int, ...]:
     return order
 
 
-def _exchanged(gang: Gang, x: Any, order: tuple[int, ...], new_chunks: Chunks, timeout: float) -> Any:
+def _exchanged(gang: Gang, x: Any, order: tuple[int, ...], new_chunks: Chunks, timeout_s: float) -> Any:
     """Exchange the chunks of an array.
 
     Args:
@@ -132,7 +152,7 @@ def _exchanged(gang: Gang, x: Any, order: tuple[int, ...], new_chunks: Chunks, t
         x: the array.
         order: for each axis of the result, that of x.
         new_chunks: of the result.
-        timeout: in seconds.
+        timeout_s: all workers begin within this time.
     """
     x, futures, holder_of = persisted(gang.client, x)
     number_of = {address: rank for rank, address in enumerate(gang.workers)}
@@ -153,7 +173,7 @@ def _exchanged(gang: Gang, x: Any, order: tuple[int, ...], new_chunks: Chunks, t
         plan,
         placed,
         x.dtype,
-        timeout_s=timeout,
+        timeout_s=timeout_s,
     )
     of_rank = [iter(each) for each in made]
     name = f"hocket-exchange-{secrets.token_hex(16)}"  # its chunks cannot be made again: it equals no other array

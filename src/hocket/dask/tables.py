@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, Literal
 
 import dask.dataframe as dd
+import numpy as np
 import pandas as pd
 from distributed import Client
 
-from hocket.dask.gang import Gang, client_of, find_gang, left_to_dask, persisted
+from hocket.dask.choosing import ExchangeableOperation, Way
+from hocket.dask.costs import MEASURING_S, Estimates, MeasuredOnce, shortest_s, wait_for
+from hocket.dask.gang import Gang, persisted
 from hocket.dask.merging import merge_partitions
 from hocket.errors import InvalidArgument, InvalidType
 
@@ -26,13 +30,14 @@ def merge(
     right_on: Any = None,
     suffixes: tuple[str, str] = ("_x", "_y"),
     npartitions: int | None = None,
+    way: Way = "auto",
     client: Client | None = None,
     timeout: float = 300.0,
 ) -> Any:
     """Merge two tables by columns, as `pandas.merge`.
 
-    It starts at once: the partitions are computed on the workers, and all rows with equal keys are sent to one of them.
-    Where that is impossible, Dask does it, and a warning says why (`explain`).
+    An exchange starts at once: the partitions are computed on the workers, and all rows with equal keys are sent to one
+    of them. Otherwise the result is that of `dask.dataframe.merge`; a warning says why if no exchange is possible.
 
     Args:
         left, right: tables of Dask.
@@ -41,7 +46,7 @@ def merge(
         left_on, right_on: columns of each, in the place of `on`.
         suffixes: of columns that both have and that are not merged by.
         npartitions: of the result; None: as many as the larger table has.
-        client, timeout: as for `transpose`.
+        way, client, timeout: as for `transpose`.
 
     Returns:
         A table whose rows are in no certain order; see `transpose` for what happens if a worker ends.
@@ -59,33 +64,59 @@ def merge(
         ...         print(len(hk.dask.merge(table, table, on="key", client=client)))
         2
     """
-    check_tables(left, right)
+    options = {"left_on": left_on, "right_on": right_on, "suffixes": suffixes, "npartitions": npartitions}
+    return merging(left, right, how, on, **options).run(client, way, timeout)
+
+
+def merging(
+    left: Any, right: Any, how: str = "inner", on: Any = None, *, left_on: Any = None, right_on: Any = None,
+    suffixes: Any = ("_x", "_y"), npartitions: int | None = None,
+) -> ExchangeableOperation:  # fmt: skip
+    """Prepare what `merge` does."""
+    for each in (left, right):
+        if not isinstance(each, dd.DataFrame):
+            raise InvalidType(f"a table must be a dask.dataframe.DataFrame, not {type(each).__name__}")
     if how not in _WAYS:
         raise InvalidArgument(f"how must be one of {', '.join(_WAYS)}, not {how!r:.80}")
     if npartitions is not None and (not isinstance(npartitions, int) or npartitions < 1):
         raise InvalidArgument(f"npartitions must be a number from 1, not {npartitions!r:.80}")
     keys = _keys(left, right, on, left_on, right_on)
     options = {"how": how, "left_on": keys[0], "right_on": keys[1], "suffixes": suffixes}
-    gang = _gang_for(left, right, keys, client_of(client))
-    if isinstance(gang, str):
-        left_to_dask("merge", gang)
-        return dd.merge(left, right, npartitions=npartitions, **options)
-    return _exchanged(gang, left, right, options, npartitions or max(left.npartitions, right.npartitions), timeout)
+    num_parts = npartitions or max(left.npartitions, right.npartitions)
+
+    def exchange(gang: Gang, timeout_s: float) -> Any:
+        return _exchanged(gang, left, right, options, num_parts, timeout_s)
+
+    by_dask = dd.merge(left, right, npartitions=npartitions, **options)
+    return ExchangeableOperation("merge", _obstacle_of(left, right, keys), by_dask, exchange, _times_of_a_merge)
 
 
-def check_tables(*tables: Any) -> None:
-    """Raise InvalidType unless all are tables of Dask."""
-    for each in tables:
-        if not isinstance(each, dd.DataFrame):
-            raise InvalidType(f"a table must be a dask.dataframe.DataFrame, not {type(each).__name__}")
+_measured = MeasuredOnce[Estimates]()
 
 
-def obstacle_of(left: Any, right: Any) -> str | None:
-    """Return why the rows of tables cannot be exchanged, or None."""
-    for each in (left, right):
-        if type(each._meta) is not pd.DataFrame:
-            return f"the partitions are {type(each._meta).__module__}.{type(each._meta).__name__}, not those of pandas"
-    return None
+def _times_of_a_merge(gang: Gang) -> Estimates:
+    """Return how long both ways take for small tables with a partition on each worker.
+
+    More rows take longer either way: they are divided, moved and merged by the same functions of pandas.
+    """
+    return _measured.of(gang, lambda: _measure(gang))
+
+
+def _measure(gang: Gang) -> Estimates:
+    size, numbers = len(gang.workers), itertools.count()
+
+    def prepared() -> ExchangeableOperation:
+        """Return a merge that was never made before, of tables that are computed."""
+        rows = pd.DataFrame({"key": np.arange(8 * size), "value": np.full(8 * size, next(numbers))})
+        table: Any = dd.from_pandas(rows, npartitions=size)  # type: ignore[no-untyped-call]
+        table = wait_for(gang, gang.client.persist(table))  # type: ignore[no-untyped-call]
+        return merging(table, table, on=["key"])
+
+    def by_dask(small: ExchangeableOperation) -> None:
+        wait_for(gang, gang.client.persist(small.by_dask))  # type: ignore[no-untyped-call]
+
+    exchange_s = shortest_s(lambda small: small.exchange(gang, MEASURING_S), prepared)
+    return Estimates(exchange_s, shortest_s(by_dask, prepared), f"small tables on {size} workers took")
 
 
 def _keys(left: Any, right: Any, on: Any, left_on: Any, right_on: Any) -> tuple[list[Any], list[Any]]:
@@ -114,17 +145,23 @@ def _listed(columns: Any) -> list[Any]:
     return list(columns) if isinstance(columns, list | tuple) else [columns]
 
 
-def _gang_for(left: Any, right: Any, keys: tuple[Sequence[Any], Sequence[Any]], client: Client) -> Gang | str:
+def _obstacle_of(left: Any, right: Any, keys: tuple[Sequence[Any], Sequence[Any]]) -> str | None:
+    """Return why the rows of tables cannot be exchanged, or None."""
     for one, other in zip(*keys, strict=True):
         types = left._meta[one].dtype, right._meta[other].dtype
         if pd.api.types.is_object_dtype(types[0]):  # 1 and 1.0 are equal, but have different hashes
             return "the keys are Python objects"
         if types[0] != types[1]:  # equal keys would have different hashes
             return f"the keys have the types {types[0]} and {types[1]}"
-    return obstacle_of(left, right) or find_gang(client)
+    for each in (left, right):
+        if type(each._meta) is not pd.DataFrame:
+            return f"the partitions are {type(each._meta).__module__}.{type(each._meta).__name__}, not those of pandas"
+    return None
 
 
-def _exchanged(gang: Gang, left: Any, right: Any, options: dict[str, Any], num_partitions: int, timeout: float) -> Any:
+def _exchanged(
+    gang: Gang, left: Any, right: Any, options: dict[str, Any], num_partitions: int, timeout_s: float
+) -> Any:
     metas = left._meta, right._meta
     meta = pd.merge(*metas, **options)  # what is wrong with the options is said before anything moves
     given: dict[str, list[Any]] = {each: [] for each in gang.workers}
@@ -134,6 +171,6 @@ def _exchanged(gang: Gang, left: Any, right: Any, options: dict[str, Any], num_p
         for key, future in futures.items():
             given[holder_of[key] if holder_of[key] in given else gang.workers[0]].append(future)
         num_left.append([len(each) for each in given.values()])
-    made = gang.run(merge_partitions, given, num_left[0], num_partitions, metas, options, timeout_s=timeout)
+    made = gang.run(merge_partitions, given, num_left[0], num_partitions, metas, options, timeout_s=timeout_s)
     parts = [made[number % len(made)][number // len(made)] for number in range(num_partitions)]
     return dd.from_delayed(parts, meta=meta, verify_meta=False)
