@@ -10,6 +10,7 @@ from distributed.comm.core import Comm, CommClosedError
 from distributed.comm.utils import from_frames, to_frames
 
 from hocket.dask.devices import DEVICE_SERIALIZERS, lend_frames
+from hocket.dask.message_size import is_surely_small
 from hocket.dask.opening import CommOpening
 from hocket.dask.options import new_stream
 from hocket.dask.plain import PlainComm, plain_comm
@@ -84,7 +85,7 @@ class HocketComm(Comm):
     async def _serialized(self, msg: Any, serializers: Any, on_error: str) -> list[Any]:
         frames: list[Any] = await to_frames(  # type: ignore[no-untyped-call]
             msg,
-            allow_offload=self.allow_offload,
+            allow_offload=self.allow_offload and not is_surely_small(msg),
             serializers=serializers,
             on_error=on_error,
             context={"sender": self.local_info, "recipient": self.remote_info, **self.handshake_options},
