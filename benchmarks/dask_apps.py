@@ -145,7 +145,7 @@ def serve_rank(_: str, num_workers: str) -> None:
     dask.config.set({"distributed.worker.memory.rebalance.measure": "managed"})
     arms = {TCP: Arm("tcp://", int(num_workers)), OURS: Arm("hocket://", int(num_workers))}
     joined = partial(merge_app, merge=partial(dd.merge, on="key", how="inner", shuffle_method="tasks"))
-    exchanged = partial(merge_app, merge=partial(hk.dask.merge, on="key", how="inner", way="all_to_all"))
+    exchanged = partial(merge_app, merge=partial(hk.dask.merge, on="key", how="inner"))
     apps: dict[tuple[str, str], tuple[Arm, Callable[[distributed.Client, int], None]]] = {
         (ARRAY, TCP): (arms[TCP], array_app), (ARRAY, OURS): (arms[OURS], array_app),
         (MERGE, TCP): (arms[TCP], joined), (MERGE, OURS): (arms[OURS], joined),

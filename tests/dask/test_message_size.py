@@ -9,11 +9,11 @@ import pytest
 
 pytest.importorskip("distributed")
 
-from distributed.comm import utils  # noqa: E402
-from distributed.protocol import to_serialize  # noqa: E402
-from distributed.sizeof import safe_sizeof  # noqa: E402
+from distributed.comm import utils
+from distributed.protocol import to_serialize
+from distributed.sizeof import safe_sizeof
 
-from hocket.dask.message_size import is_surely_small  # noqa: E402
+from hocket.dask.message_size import is_surely_small
 
 MOST = 10_000
 ARRAY = np.zeros(2000, "u1")

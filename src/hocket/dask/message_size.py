@@ -18,8 +18,7 @@ _MOST_ITEMS = 100
 def is_surely_small(message: Any) -> bool:
     """Return True only if a message has fewer bytes than one that Dask packs in a thread (`distributed.comm.offload`).
 
-    False says nothing: then Dask looks. What is known are numbers, texts, bytes and arrays in dictionaries, and in lists
-    of such.
+    False says nothing: then Dask looks. Known are numbers, texts, bytes and arrays in dictionaries, and lists of these.
     """
     if type(message) is list:
         total = sum(_nbytes_of(each) for each in message) if len(message) <= _MOST_ITEMS else np.inf
