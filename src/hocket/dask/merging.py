@@ -30,10 +30,15 @@ def split_rows(table: Any, keys: Sequence[Any], num_partitions: int) -> dict[int
     if not len(table):
         return {}
     numbers = partition_numbers(table[list(keys)], num_partitions)
-    order = np.argsort(numbers, kind="stable")
-    found, begins = np.unique(numbers[order], return_index=True)
-    ends = [*begins[1:], len(order)]
-    return {int(number): table.take(order[begin:end]) for number, begin, end in zip(found, begins, ends, strict=True)}
+    counts = np.bincount(numbers, minlength=num_partitions)
+    ends = np.cumsum(counts)
+    # NumPy sorts numbers of 16 bits by radix, eight times as fast as others.
+    order = np.argsort(numbers.astype(np.uint16) if num_partitions <= 1 << 16 else numbers, kind="stable")
+    return {
+        number: table.take(order[end - count : end])
+        for number, (count, end) in enumerate(zip(counts, ends, strict=True))
+        if count
+    }
 
 
 def merge_partitions(
