@@ -31,6 +31,7 @@ from libraries import job
 
 import hocket as hk
 from hocket.measure import Comparison, Contender, Coordinator, Row, computed, judge_values, measure, progress, serve
+from hocket.measure.machine import usable_cpus
 
 TCP, OURS, EXCHANGE = "tcp", "hocket", "hocket, exchange"
 ARRAY, MERGE = "array", "merge"
@@ -180,7 +181,7 @@ def serve_rank(_: str, num_workers: str) -> None:
 
 
 def case_of(app: str, num_workers: int) -> str:
-    how = "" if num_workers <= 2 else ", oversubscribed"
+    how = "" if num_workers <= usable_cpus() else ", oversubscribed"
     return f"{app}, {num_workers} worker{'' if num_workers == 1 else 's'}{how}"
 
 

@@ -6,12 +6,17 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import dask
 import pytest
 from distributed.comm import connect, listen
+
+from hocket.dask import moving
+from hocket.dask.carriers import CarrierLibrary
+from hocket.dask.greeting import VERSION, Word
 
 from ..load import scaled
 from ..naming import assert_names, raises
@@ -45,6 +50,32 @@ def test_between_hosts(library: str, case: str) -> None:
 
 def test_a_world_from_which_nothing_arrives() -> None:
     assert [each["path"] for each in run_two_ranks("mpi", "other_world")] == ["tcp"] * 2
+
+
+class _NoLibrary(CarrierLibrary):
+    word = "here"  # type: ignore[assignment]
+
+    def reaches(self, word: str) -> bool:
+        return True
+
+    def carrier(self, word: str, outgoing: int, incoming: int) -> Any:
+        raise AssertionError
+
+
+def test_a_peer_at_which_nothing_arrived_is_not_tried_again_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each new connection would wait for its first bytes."""
+    library = _NoLibrary(range(10))
+    libraries: dict[str, CarrierLibrary] = {"mpi": library}
+    here, there = (Word(VERSION, "", "little", carriers={"mpi": each}) for each in ("here", "there"))
+    assert moving._reaches(libraries, "mpi", there, tries=True)
+    library.note_failure("there")
+    assert not moving._reaches(libraries, "mpi", there, tries=True)
+    assert moving._reaches(libraries, "mpi", there)  # the peer may try
+    assert moving._reaches(libraries, "mpi", here, tries=True)
+    monkeypatch.setattr("time.monotonic", lambda now=time.monotonic: now() + 61)
+    assert moving._reaches(libraries, "mpi", there, tries=True)
+    library.note_failure("here")
+    assert len(library._failed) == 1
 
 
 _TOO_LOW = """

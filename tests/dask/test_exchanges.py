@@ -19,6 +19,7 @@ from dask import delayed
 
 import hocket as hk
 from hocket.dask.costs import ExchangeCosts, costs_of, estimated, measured
+from hocket.dask.exchange import _seats
 from hocket.dask.gang import Gang, find_gang
 from hocket.dask.packing import pack, unpack
 from hocket.dask.rechunking import Rechunking
@@ -292,6 +293,27 @@ def test_a_client_that_is_not_the_default(client: distributed.Client) -> None:
         x = da.from_array(np.arange(36.0).reshape(6, 6), chunks=2)
         found = hk.dask.transpose(x, client=other, way="all_to_all", timeout=SECONDS)
         np.testing.assert_array_equal(other.compute(found).result(SECONDS), np.arange(36.0).reshape(6, 6).T)
+
+
+def test_two_clients_take_turns(client: distributed.Client) -> None:
+    """They use one communicator: none of them could know that the workers have left that of the other one."""
+    x = da.from_array(np.arange(36).reshape(6, 6), chunks=3)
+    with distributed.Client(client.scheduler.address, set_as_default=False) as other:
+        for each in (client, other, client, other):
+            found = hk.dask.transpose(x, way="all_to_all", client=each, timeout=SECONDS)
+            np.testing.assert_array_equal(each.compute(found).result(SECONDS), np.arange(36).reshape(6, 6).T)
+            assert len(set(client.run(communicator_names).values())) == 1
+
+
+def communicator_names() -> str:
+    return _seats._name
+
+
+def test_workers_that_start_again(client: distributed.Client) -> None:
+    before = client.run(communicator_names)
+    client.restart(timeout=SECONDS)
+    test_transpose(client, (9, 9), (3, 3), None)
+    assert not set(before.values()) & set(client.run(communicator_names).values())
 
 
 def test_a_worker_that_ends_after_the_exchange() -> None:

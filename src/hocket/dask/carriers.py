@@ -12,6 +12,7 @@ import itertools
 import logging
 import os
 import secrets
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -25,6 +26,8 @@ logger = logging.getLogger(__name__)
 _STOP_S = 5.0
 """The process waits at its end for frames that are on their way, but not longer."""
 _LOOK_S = 0.001
+_RETRY_S = 60.0
+"""To a peer at which nothing arrived, new connections go over TCP for so long."""
 _NUM_UCX_CHANNELS = 1 << 31
 
 
@@ -35,6 +38,7 @@ class CarrierLibrary(ABC):
         self._range = numbers
         first = secrets.randbelow(len(numbers))  # other processes' numbers are different ones
         self._numbers = (numbers[(first + each) % len(numbers)] for each in itertools.count())
+        self._failed: dict[str, float] = {}  # words of peers; when, in seconds of time.monotonic()
 
     def check_number(self, number: int) -> None:
         """Raise ValueError unless a peer may have chosen a number."""
@@ -46,6 +50,15 @@ class CarrierLibrary(ABC):
     def next_number(self) -> int:
         """Return a number for what this process receives over a connection; unused for a long time."""
         return next(self._numbers)
+
+    def note_failure(self, word: str) -> None:
+        """Note that nothing arrives at a peer, or from it; not for ever."""
+        now_s = time.monotonic()
+        self._failed = {each: when for each, when in self._failed.items() if now_s - when < _RETRY_S} | {word: now_s}
+
+    def has_failed(self, word: str) -> bool:
+        """Return whether this was noted of late."""
+        return time.monotonic() - self._failed.get(word, -_RETRY_S) < _RETRY_S
 
     @property
     @abstractmethod

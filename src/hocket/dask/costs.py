@@ -90,19 +90,19 @@ class MeasuredOnce(Generic[_T]):
     """What was measured in clusters, for each as long as its workers are the same."""
 
     def __init__(self) -> None:
-        self._found: weakref.WeakKeyDictionary[Client, tuple[tuple[str, ...], _T]] = weakref.WeakKeyDictionary()
+        self._found: weakref.WeakKeyDictionary[Client, tuple[tuple[int, ...], _T]] = weakref.WeakKeyDictionary()
 
     def of(self, gang: Gang, measure: Callable[[], _T]) -> _T:
         """Return what was measured in a cluster; measure it on the first call."""
-        workers, found = self._found.get(gang.client, ((), None))
-        if found is None or workers != gang.workers:
+        pids, found = self._found.get(gang.client, ((), None))
+        if found is None or pids != gang.pids:
             found = measure()
             self.set(gang, found)
         return found
 
     def set(self, gang: Gang, found: _T) -> None:
         """Note what was measured."""
-        self._found[gang.client] = gang.workers, found
+        self._found[gang.client] = gang.pids, found
 
 
 measured = MeasuredOnce[ExchangeCosts]()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +20,8 @@ from hocket.errors import CommTimeout, InvalidState, PeerFailure, UnsupportedCal
 
 logger = logging.getLogger(__name__)
 _LOCK = "hocket-exchange"
+_NAME = "hocket-exchange"
+"""Under which the scheduler keeps the name of a communicator."""
 _LABEL = "hocket-exchange-"
 _PRIORITY = 1000
 _LOOK_S = 1.0
@@ -33,10 +34,12 @@ class Gang:
     Args:
         client: of the cluster.
         workers: their addresses.
+        pids: their processes: a worker that was restarted may have the same address.
     """
 
     client: Client
     workers: tuple[str, ...]
+    pids: tuple[int, ...]
 
     def run(
         self,
@@ -59,7 +62,7 @@ class Gang:
         """
         with self.client.as_current(), self._alone(timeout_s):
             self._drop_leftovers()
-            name, run = _names.name(self), f"{_LABEL}{secrets.token_hex(8)}"
+            name, run = self._name(), f"{_LABEL}{secrets.token_hex(8)}"
             tasks = [
                 self.client.submit(
                     _take_part,
@@ -82,7 +85,8 @@ class Gang:
                 wait([each for of_one in found for each in of_one], timeout_s)  # type: ignore[no-untyped-call]
                 return found
             except BaseException as error:
-                _names.forget(self)
+                with suppress(OSError):
+                    self._forget_name()
                 self.client.cancel(tasks, force=True)  # type: ignore[no-untyped-call]
                 lost = set(self.workers) - set(_addresses(self.client))
                 if lost:
@@ -92,6 +96,18 @@ class Gang:
                 for rank in range(len(tasks)):
                     if self.client.loop is not None:
                         self.client.loop.add_callback(_unpublish, self.client, f"{run}-{rank}")  # nobody waits for it
+
+    def _name(self) -> str:
+        """Return the name of the workers' communicator: the same for all clients, until an exchange fails."""
+        own = {"workers": list(self.workers), "pids": list(self.pids)}
+        kept = self.client.get_metadata([_NAME], default=None)  # type: ignore[no-untyped-call]
+        if kept is None or any(list(kept[each]) != own[each] for each in own):
+            kept = own | {"name": f"dask-{secrets.token_hex(8)}"}
+            self.client.set_metadata([_NAME], kept)  # type: ignore[no-untyped-call]
+        return str(kept["name"])
+
+    def _forget_name(self) -> None:
+        self.client.set_metadata([_NAME], None)  # type: ignore[no-untyped-call]
 
     def _drop_leftovers(self) -> None:
         """Remove what a worker has published after its exchange failed; only one exchange runs at a time."""
@@ -130,26 +146,6 @@ class Gang:
             lock.release()  # type: ignore[no-untyped-call]
 
 
-class _GangNames:
-    """Names of communicators, by cluster: one is used again until an exchange fails, or the workers change."""
-
-    def __init__(self) -> None:
-        self._of: weakref.WeakKeyDictionary[Client, tuple[tuple[str, ...], str]] = weakref.WeakKeyDictionary()
-
-    def name(self, gang: Gang) -> str:
-        workers, name = self._of.get(gang.client, ((), ""))
-        if workers != gang.workers:
-            name = f"dask-{secrets.token_hex(8)}"
-            self._of[gang.client] = gang.workers, name
-        return name
-
-    def forget(self, gang: Gang) -> None:
-        self._of.pop(gang.client, None)
-
-
-_names = _GangNames()
-
-
 def client_of(client: Client | None) -> Client:
     """Return the client to use.
 
@@ -183,7 +179,8 @@ def find_gang(client: Client) -> Gang | str:
         return "the workers are on several hosts"
     if len({pid for _, pid in found.values()}) < len(found):
         return "workers are threads of one process, which move no data"
-    return Gang(client, tuple(sorted(found)))
+    addresses = tuple(sorted(found))
+    return Gang(client, addresses, tuple(found[each][1] for each in addresses))
 
 
 def persisted(client: Client, collection: Any) -> tuple[Any, dict[Any, Any], dict[Any, str]]:

@@ -37,8 +37,6 @@ from hocket.dask.raw_socket import RawSocket
 from hocket.errors import HocketError
 
 logger = logging.getLogger(__name__)
-_PROBE_S = 5.0
-"""The first bytes over a library between hosts arrive within this time, or frames go over TCP."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +71,7 @@ async def move_as_connector(
     libraries: dict[str, CarrierLibrary],
     opened: Callable[[RawSocket], None],
     uses_devices: bool,
+    probe_s: float,
 ) -> OpenConnection:
     """Go on with a listener that has told a word.
 
@@ -82,6 +81,7 @@ async def move_as_connector(
         libraries: those of this process that carry frames between hosts.
         opened: called with the local socket, if the connection goes on over one.
         uses_devices: whether frames may be in device memory.
+        probe_s: the first bytes over a library between hosts arrive within this time, or frames go over TCP.
 
     Raises:
         CommClosedError: the peer has closed the connection, or does not follow the protocol.
@@ -90,9 +90,9 @@ async def move_as_connector(
     if word.local_name and this_host() and word.host == this_host():
         local = connect_locally(word.local_name)
     if local is None:
-        name = next((name for name in libraries if _reaches(libraries, name, word)), "")
+        name = next((name for name in libraries if _reaches(libraries, name, word, tries=True)), "")
         await tell_piece(sock, Move(False, name))
-        return await _over_tcp(sock, word, libraries, name)
+        return await _over_tcp(sock, word, libraries, name, probe_s)
     opened(local)
     try:
         await tell_piece(local, await _own_cookie(word.token, local, uses_devices))
@@ -111,18 +111,19 @@ async def move_as_listener(
     moving: asyncio.Future[Moved] | None,
     opened: Callable[[RawSocket], None],
     uses_devices: bool,
+    probe_s: float,
 ) -> OpenConnection:
     """Go on with a connector that has told a word; see `move_as_connector`.
 
     Args:
-        sock, word, libraries, opened, uses_devices: see there.
+        sock, word, libraries, opened, uses_devices, probe_s: see there.
         moving: the connection to the local socket; None: this end has none.
     """
     move = await hear_piece(sock, Move)
     if not move.is_local:
         if move.carrier and not _reaches(libraries, move.carrier, word):
             raise CommClosedError(f"the peer does not follow the protocol: it chose {move.carrier!r:.40}")
-        return await _over_tcp(sock, word, libraries, move.carrier)
+        return await _over_tcp(sock, word, libraries, move.carrier, probe_s)
     if moving is None:
         raise CommClosedError("the peer does not follow the protocol: this end has no local socket")
     moved = await moving
@@ -136,11 +137,17 @@ async def move_as_listener(
         raise
 
 
-def _reaches(libraries: dict[str, CarrierLibrary], name: str, word: Word) -> bool:
-    return name in libraries and name in word.carriers and libraries[name].reaches(word.carriers[name])
+def _reaches(libraries: dict[str, CarrierLibrary], name: str, word: Word, tries: bool = False) -> bool:
+    """Return whether a library reaches the peer; if it is to be tried, only if that has not failed of late."""
+    if name not in libraries or name not in word.carriers:
+        return False
+    library, address = libraries[name], word.carriers[name]
+    return library.reaches(address) and not (tries and library.has_failed(address))
 
 
-async def _over_tcp(sock: RawSocket, word: Word, libraries: dict[str, CarrierLibrary], name: str) -> OpenConnection:
+async def _over_tcp(
+    sock: RawSocket, word: Word, libraries: dict[str, CarrierLibrary], name: str, probe_s: float
+) -> OpenConnection:
     """Return the connection over TCP, with a library beside it if bytes arrive over it."""
     if not name:
         return OpenConnection(sock.detach())
@@ -151,13 +158,14 @@ async def _over_tcp(sock: RawSocket, word: Word, libraries: dict[str, CarrierLib
         digits = bytes.fromhex(theirs.digits)
         libraries[name].check_number(theirs.number)
         carrier = libraries[name].carrier(word.carriers[name], theirs.number, end.number)
-        arrived = await probe(carrier, digits, bytes.fromhex(end.digits), _PROBE_S)
+        arrived = await probe(carrier, digits, bytes.fromhex(end.digits), probe_s)
     except (ValueError, HocketError) as error:
         logger.warning("frames go over TCP, because %s cannot carry them: %s", name, error)
         arrived = False
     await tell_piece(sock, Carried(arrived))
     if (await hear_piece(sock, Carried)).arrived and arrived:
         return OpenConnection(sock.detach(), name, carrier=carrier)
+    libraries[name].note_failure(word.carriers[name])
     logger.warning("frames go over TCP, because nothing arrives by %s at the peer", name)
     return OpenConnection(sock.detach())
 

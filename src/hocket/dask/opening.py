@@ -20,6 +20,9 @@ _GREETINGS = 10
 """A greeting may take so many times as long as a connection: distributed does not limit it, since the loop of a process
 may be held up by a task. What follows it takes no longer than a connection."""
 
+_PROBE_S = 5.0
+"""The first bytes over a library between hosts arrive within this time, or frames go over TCP."""
+
 
 class CommOpening:
     """Opens one connection: `tell`, then `hear`.
@@ -76,14 +79,15 @@ class CommOpening:
             greeting.pop(KEY, None)
             if word is None:
                 return greeting, None
+            probe_s = min(_PROBE_S, self._timeout_s / 2)
             async with self._in_time(self._timeout_s):
                 if self._is_listener:
                     connection = await move_as_listener(
-                        self._sock, word, self._libraries, self._moving, self._opened, self._uses_devices
+                        self._sock, word, self._libraries, self._moving, self._opened, self._uses_devices, probe_s
                     )
                 else:
                     connection = await move_as_connector(
-                        self._sock, word, self._libraries, self._opened, self._uses_devices
+                        self._sock, word, self._libraries, self._opened, self._uses_devices, probe_s
                     )
         finally:
             self._forget()
