@@ -1,8 +1,11 @@
 #include "bind/frame_loans.hpp"
 
+#include <nanobind/stl/unique_ptr.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -11,6 +14,7 @@
 
 #include "bind/arrays.hpp"
 #include "bind/errors.hpp"
+#include "bind/pointer_cache.hpp"
 #include "core/error.hpp"
 #include "frames/device_loan.hpp"
 
@@ -20,12 +24,53 @@ namespace {
 
 constexpr uint64_t kMostRead = 64;
 
-// Python's hold on a frame in device memory that can be sent; it keeps the array.
+// Python's hold on a frame in device memory that can be sent; it keeps the array. Used with Python's lock.
 struct FrameLoan {
+  FrameLoan(DeviceLoan given, int on, nb::object owner) : loan(given), device(on), array(std::move(owner)) {
+    if (!loan.for_own_process) return;
+    static uint64_t next = 0;
+    loan.allocation.id = ++next;
+    own()[next] = this;
+  }
+  ~FrameLoan() {
+    if (loan.for_own_process) own().erase(loan.allocation.id);
+  }
+  FrameLoan(const FrameLoan&) = delete;
+  FrameLoan& operator=(const FrameLoan&) = delete;
+
+  // Those for this process, by their numbers.
+  static std::map<uint64_t, FrameLoan*>& own() {
+    static auto* loans = new std::map<uint64_t, FrameLoan*>;  // NOLINT: never destroyed
+    return *loans;
+  }
+
   DeviceLoan loan;
   int device;
   nb::object array;
 };
+
+// The array of a loan of this process: it is kept while it is copied, though the sender may have ended meanwhile.
+nb::object array_of_own(const DeviceLoan& loan) {
+  const auto found = FrameLoan::own().find(loan.allocation.id);
+  if (found == FrameLoan::own().end() || std::memcmp(&found->second->loan, &loan, sizeof loan) != 0)
+    throw Failure(ErrorCode::peer_failure, "the frame in device memory is gone");
+  return found->second->array;
+}
+
+// Waits for what a device still does to an array, without Python's lock, with which it is acquired afterwards.
+void wait_for_device(nb::handle array) {
+  if (!nb::hasattr(array, "__cuda_array_interface__")) return;
+  const nb::dict interface = nb::cast<nb::dict>(array.attr("__cuda_array_interface__"));
+  const auto address = nb::cast<uintptr_t>(nb::cast<nb::tuple>(interface["data"])[0]);
+  if (!address) return;
+  const std::shared_ptr<MemoryDriver> driver = memory_driver();
+  const Buffer buffer = pointer_cache().find(*driver, address, array.ptr());
+  if (buffer.kind == MemoryKind::host) return;
+  std::optional<uintptr_t> stream;
+  if (interface.contains("stream") && !interface["stream"].is_none()) stream = nb::cast<uintptr_t>(interface["stream"]);
+  const nb::gil_scoped_release released;
+  driver->synchronize(buffer.device, stream ? &*stream : nullptr);
+}
 
 DeviceLoan loan_of(const nb::bytes& bytes) {
   if (bytes.size() != sizeof(DeviceLoan))
@@ -36,10 +81,12 @@ DeviceLoan loan_of(const nb::bytes& bytes) {
 
 // The loan of an array that another process of this host, or this one, can copy; None: none can.
 nb::object lend_frame(nb::handle object, bool is_for_others) {
+  wait_for_device(object);
   Array array;
   array.acquire(object.ptr(), {"frame", Access::read});
   DeviceLoan loan{};
-  if (array.nbytes() == 0) return nb::cast(FrameLoan{loan, DeviceArrays::kAny, nb::borrow(object)});
+  const auto lent = [&](int device) { return nb::cast(std::make_unique<FrameLoan>(loan, device, nb::borrow(object))); };
+  if (array.nbytes() == 0) return lent(DeviceArrays::kAny);
   const DeviceMemory* memory = array.device();
   if (!memory) return nb::none();  // the host can access it
   const Buffer& buffer = memory->buffer;
@@ -48,7 +95,8 @@ nb::object lend_frame(nb::handle object, bool is_for_others) {
   loan.nbytes = array.nbytes();
   if (is_for_others && (!memory->driver->shares_memory() || !memory->driver->share(buffer, &loan.allocation.handle)))
     return nb::none();
-  return nb::cast(FrameLoan{loan, buffer.device, nb::borrow(object)});
+  loan.for_own_process = !is_for_others;
+  return lent(buffer.device);
 }
 
 // Allocations of peers that are open in this process. Used without Python's lock, which drivers may need.
@@ -98,6 +146,7 @@ class OpenedLoans {
 // Copies what was lent by a process of this host, or this one, into an array of as many bytes.
 void copy_loan(const nb::bytes& bytes, int owner, nb::handle into) {
   const DeviceLoan loan = loan_of(bytes);
+  wait_for_device(into);
   Array target;
   target.acquire(into.ptr(), {"into", Access::write});
   if (target.nbytes() != loan.nbytes)
@@ -106,6 +155,7 @@ void copy_loan(const nb::bytes& bytes, int owner, nb::handle into) {
   if (loan.nbytes == 0) return;
   if (!target.device()) throw Failure(ErrorCode::invalid_argument, "the array is not in device memory");
   const DeviceMemory& memory = *target.device();
+  const nb::object kept = owner == getpid() ? array_of_own(loan) : nb::none();
   const nb::gil_scoped_release released;
   OpenedLoans::mine().use(memory.driver, memory.buffer.device, owner, loan, [&](uintptr_t from) {
     memory.driver->copy_within(memory.address, from, loan.nbytes, memory.buffer.device);
@@ -121,6 +171,7 @@ nb::bytes read_loan(const nb::bytes& bytes, int owner, const FrameLoan& own) {
   array.acquire(own.array.ptr(), {"own", Access::read});
   if (!array.device()) throw Failure(ErrorCode::invalid_argument, "the array is not in device memory");
   const std::shared_ptr<MemoryDriver> driver = array.device()->driver;
+  const nb::object kept = owner == getpid() ? array_of_own(loan) : nb::none();
   std::byte found[kMostRead];
   {
     const nb::gil_scoped_release released;

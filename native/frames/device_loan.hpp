@@ -14,6 +14,7 @@ struct DeviceLoan {
   SharedAllocation allocation;
   uint64_t offset;  // of the frame in it
   uint64_t nbytes;
+  uint64_t for_own_process;  // 1: the id is the number of the loan, and there is no handle
 };
 static_assert(sizeof(DeviceLoan) == kLoanBytes);
 

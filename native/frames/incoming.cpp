@@ -8,6 +8,7 @@
 #include <string>
 
 #include "core/error.hpp"
+#include "frames/device_loan.hpp"
 #include "shm/peer_memory.hpp"
 
 namespace hocket {
@@ -77,7 +78,12 @@ IncomingRecords::State IncomingRecords::read(std::vector<ReceivedRecord>& record
     left -= direct;
   }
   end_ = left;
-  consume(records);
+  try {
+    consume(records);
+  } catch (...) {
+    stop();
+    throw;
+  }
   return State::open;
 }
 
@@ -252,8 +258,19 @@ void IncomingRecords::next_frame(std::vector<ReceivedRecord>& records) {
     wanted_ = record_.frames[in_stream_[frame_]].nbytes;
     return;
   }
+  check_loans();
   records.push_back(std::move(record_));
   begin_header();
+}
+
+void IncomingRecords::check_loans() const {
+  uint64_t total = 0;
+  for (const ReceivedFrame& each : record_.frames) {
+    const uint64_t nbytes = each.is_loan ? loan_from(each.block->data() + each.offset).nbytes : each.nbytes;
+    if (nbytes > most_nbytes_ || total > most_nbytes_ - nbytes)
+      refuse_record("a message has more than the " + std::to_string(most_nbytes_) + " bytes that are allowed");
+    total += nbytes;
+  }
 }
 
 }  // namespace hocket

@@ -50,9 +50,11 @@ class IncomingRecords {
 
   enum class State { open, empty, ended };
   // Reads from the socket once, and appends the records that are complete. `empty`: nothing was there. Throws Failure
-  // if the bytes are no records, or the socket fails.
+  // if the bytes are no records, or the socket fails; then nothing more is read.
   State read(std::vector<ReceivedRecord>& records);
   PeerSegments& segments() { return segments_; }
+  // Reads nothing more.
+  void stop() { buffer_ = nullptr; }
   // Frees what only further records would need.
   void end();
 
@@ -70,6 +72,7 @@ class IncomingRecords {
   void begin_message();
   void begin_frames();
   void check_lent(const FrameDescriptor& frame) const;
+  void check_loans() const;
   void next_frame(std::vector<ReceivedRecord>& records);
   ssize_t receive(iovec* parts, int num_parts);
   void take_descriptors(msghdr& message);

@@ -130,7 +130,8 @@ void FrameStream::send(std::vector<SentBytes> frames) {
   (lent.is_carried ? counts_.nbytes_carried_out : counts_.nbytes_lent) += lent.nbytes;
   counts_.nbytes_shared += shared;
   lent.nbytes += shared + on_device;
-  if (lent.nbytes || lent.is_device) {
+  if (lent.is_device && !lent.nbytes) lent.nbytes = 1;  // an end must not close before the peer has taken it
+  if (lent.nbytes) {
     lent_now_ += lent.nbytes;
     ++num_lent_;
     lent_.push_back(std::move(lent));
@@ -175,6 +176,15 @@ bool FrameStream::spin(int64_t spin_ns) const {
 }
 
 bool FrameStream::receive() {
+  try {
+    return receive_records();
+  } catch (const Failure& failure) {
+    if (failure.error().code == ErrorCode::aborted) incoming_.stop();  // what comes after a lie is not read
+    throw;
+  }
+}
+
+bool FrameStream::receive_records() {
   bool is_open = true;
   std::exception_ptr error;  // what came before it counts
   try {

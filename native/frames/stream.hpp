@@ -135,6 +135,7 @@ class FrameStream {
     bool is_pulled() const { return copy ? copy->has_ended() : carriage->has_ended(); }
   };
 
+  bool receive_records();
   void send_prepared();
   void take_receipt(uint64_t count);
   void take_ready(uint64_t count);

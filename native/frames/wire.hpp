@@ -38,7 +38,7 @@ struct RecordHeader {
 static_assert(sizeof(RecordHeader) == 16);
 
 enum class FramePlace : uint32_t { stream = 0, lent = 1, segment = 2, carried = 3, device = 4 };
-constexpr uint64_t kLoanBytes = 104;  // of a frame in device memory, in the stream
+constexpr uint64_t kLoanBytes = 112;  // of a frame in device memory, in the stream
 
 struct FrameDescriptor {
   uint64_t nbytes;

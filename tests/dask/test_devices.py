@@ -4,8 +4,11 @@ is a fake one (tests/memory/devices.py): nothing here needs a GPU, and nothing h
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -199,6 +202,81 @@ def test_a_sender_that_closes_before_the_copy() -> None:
     run(program)
 
 
+@pytest.mark.parametrize("size", [0, 5000])
+def test_a_sender_that_closes_properly_waits_for_the_copy(size: int) -> None:
+    async def program() -> None:
+        async with both_ends() as (there, here):
+            await there.write({"x": to_serialize(to_device(np.arange(float(size))))})
+            closing = asyncio.ensure_future(there.close())
+            np.testing.assert_array_equal((await here.read())["x"].read(), np.arange(float(size)))
+            await closing
+            with raises(CommClosedError):
+                await here.read()
+
+    run(program)
+
+
+def test_an_array_that_is_being_copied_when_its_sender_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one process nothing else keeps it."""
+    began, goes_on = threading.Event(), threading.Event()
+
+    async def program() -> None:
+        async with both_ends() as (there, here):
+            await there.write({"x": to_serialize(to_device(np.arange(5000.0)))})
+            reading = asyncio.ensure_future(here.read())
+            await asyncio.to_thread(began.wait, 20)
+            num_before = len(driver().buffers)
+            there.abort()
+            assert len(driver().buffers) == num_before
+            goes_on.set()
+            with raises(CommClosedError):
+                await reading
+
+    own = driver().allocate_array
+
+    def waits(nbytes: int) -> Any:
+        array = own(nbytes)
+        if nbytes == 40_000:
+            copy = driver()._copy
+
+            def slowly(*arguments: int) -> int:
+                began.set()
+                goes_on.wait(20)
+                return copy(*arguments)
+
+            monkeypatch.setattr(driver(), "_copy", slowly)
+        return array
+
+    monkeypatch.setattr(driver(), "allocate_array", waits)
+    run(program)
+
+
+def test_a_loan_whose_owner_has_ended() -> None:
+    loan = hk._native.lend_frame(driver().allocate_array(100), False)
+    assert loan is not None
+    told = loan.told
+    hk._native.copy_loan(told, os.getpid(), driver().allocate_array(100))
+    with raises(hk.PeerFailure):  # of another array, at another address
+        hk._native.copy_loan(
+            (1 << 40).to_bytes(8, "little") + (1 << 41).to_bytes(8, "little") + told[16:88] + bytes(8) + told[96:],
+            os.getpid(),
+            driver().allocate_array(100),
+        )
+    del loan
+    with raises(hk.PeerFailure):
+        hk._native.copy_loan(told, os.getpid(), driver().allocate_array(100))
+
+
+def test_connections_that_open_at_once_lend_the_same_bytes() -> None:
+    cookie = DeviceCookie(b"0123456789abcdef")
+
+    async def program() -> None:
+        first, *others = await asyncio.gather(*(cookie.loan(True) for _ in range(5)))
+        assert first is not None and all(each is first for each in others)
+
+    run(program)
+
+
 def test_memory_is_kept_until_it_was_copied() -> None:
     async def program() -> None:
         async with both_ends() as (there, here):
@@ -215,8 +293,8 @@ def test_memory_is_kept_until_it_was_copied() -> None:
     run(program)
 
 
-def test_a_device_that_fails(caplog: pytest.LogCaptureFixture) -> None:
-    """The connection ends, and later ones go over the host."""
+def test_a_device_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection ends, and those with this peer go over the host for a while."""
 
     async def program() -> None:
         async with both_ends() as (there, here):
@@ -230,9 +308,14 @@ def test_a_device_that_fails(caplog: pytest.LogCaptureFixture) -> None:
             await there.write({"x": to_serialize(x)})
             np.testing.assert_array_equal((await here.read())["x"].read(), np.arange(100.0))
             assert there.extra_info["nbytes_device_out"] == 0
+        later = SimpleNamespace(monotonic=lambda: time.monotonic() + 61)
+        monkeypatch.setattr("hocket.dask.devices.time", later)
+        async with both_ends() as (there, here):
+            await there.write({"x": to_serialize(x)})
+            await here.read()
+            assert there.extra_info["nbytes_device_out"] == 800
 
     run(program)
-    assert_names(caplog.text, "copy_within")
 
 
 def test_a_cluster() -> None:
@@ -258,7 +341,6 @@ def test_a_cluster() -> None:
 
 def test_which_library_allocates(monkeypatch: pytest.MonkeyPatch) -> None:
     hk.memory.use_driver(None)
-    monkeypatch.setattr("hocket.memory.allocation.has_memory_driver", lambda: True)
     for name in ("rmm", "cupy", "numba.cuda"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     assert find_allocator() is None
@@ -279,7 +361,7 @@ def test_loans_that_cannot_be() -> None:
     own = hk._native.lend_frame(driver().allocate_array(16), True)
     other = hk._native.lend_frame(driver().allocate_array(100), True)
     assert own is not None and other is not None
-    with raises(hk.InvalidArgument, names=("104", "3")):
+    with raises(hk.InvalidArgument, names=("112", "3")):
         hk._native.copy_loan(b"abc", 1, driver().allocate_array(16))
     with raises(hk.InvalidArgument, names=("15", "16")):
         hk._native.copy_loan(own.told, 1, driver().allocate_array(15))

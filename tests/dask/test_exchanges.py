@@ -18,11 +18,13 @@ import pytest
 from dask import delayed
 
 import hocket as hk
-from hocket.dask.costs import ExchangeCosts, costs_of, estimated, measured
+from hocket.dask import costs as costs_module
+from hocket.dask.costs import Estimates, ExchangeCosts, MeasuredOnce, costs_of, estimated, measured
 from hocket.dask.exchange import _seats
 from hocket.dask.gang import Gang, find_gang
 from hocket.dask.packing import pack, unpack
 from hocket.dask.rechunking import Rechunking
+from hocket.dask.tables import _measured
 
 from ..load import scaled
 from ..naming import assert_names, raises
@@ -242,7 +244,6 @@ def test_the_way_that_takes_less_time(client: distributed.Client) -> None:
     gang = cast(Gang, find_gang(client))
     costs = costs_of(gang)
     assert 0 < costs.task_s < 1 and 0 < costs.exchange_s < 10
-    assert min(costs.part_s, costs.byte_s, costs.moved_byte_s) >= 0
     assert costs_of(gang) is costs  # measured once
     for task_s, way in ((1.0, "all_to_all"), (1e-9, "dask")):
         measured.set(gang, replace(costs, task_s=task_s, moved_byte_s=0.0))
@@ -256,8 +257,22 @@ def test_the_way_that_takes_less_time(client: distributed.Client) -> None:
         assert not hk.dask.rechunk(x, (20, 2), way="dask").name.startswith("hocket-exchange")
     left = dd.from_pandas(pd.DataFrame({"key": [1, 2], "left": [3, 4]}), npartitions=2)
     found = hk.dask.explain("merge", left, left, on="key", suffixes=("_1", "_2"), client=client)
-    assert found.exchange_s is not None and found.dask_s is not None
-    assert (found.exchange_s < found.dask_s) == (found.way == "all_to_all")
+    assert found.exchange_s is not None and found.dask_s is not None and found.exchange_s > 0 < found.dask_s
+    for seconds, way in ((0.1, "all_to_all"), (1e9, "dask")):
+        _measured.set(gang, Estimates(seconds, 1.0, "it took"))
+        assert hk.dask.explain("merge", left, left, on="key", client=client).way == way
+
+
+def test_costs_that_cannot_be_measured(client: distributed.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then Dask does it, and the next call measures again."""
+    x = da.from_array(np.arange(40.0).reshape(4, 10), chunks=(2, 5))
+    monkeypatch.setattr(costs_module, "MEASURING_S", 1e-9)
+    monkeypatch.setattr(costs_module, "measured", MeasuredOnce[ExchangeCosts]())
+    found = hk.dask.explain("rechunk", x, (4, 1))
+    assert (found.way, found.exchange_s, found.dask_s) == ("dask", None, None)
+    np.testing.assert_array_equal(hk.dask.rechunk(x, (4, 1)).compute(), np.arange(40.0).reshape(4, 10))
+    monkeypatch.setattr(costs_module, "MEASURING_S", SECONDS)
+    assert hk.dask.explain("rechunk", x, (4, 1)).exchange_s is not None
 
 
 def test_estimates() -> None:
@@ -310,10 +325,17 @@ def communicator_names() -> str:
 
 
 def test_workers_that_start_again(client: distributed.Client) -> None:
+    """They have no communicator, also if their addresses are as before."""
+    test_transpose(client, (9, 9), (3, 3), None)
     before = client.run(communicator_names)
+    test_transpose(client, (9, 9), (3, 3), None)
+    assert client.run(communicator_names) == before
+    gang = cast(Gang, find_gang(client))
+    others = replace(gang, pids=tuple(pid + 1 for pid in gang.pids))
+    assert others._take_name() not in before.values()
+    assert gang._take_name() not in before.values()  # while an exchange runs, nobody has its name
     client.restart(timeout=SECONDS)
     test_transpose(client, (9, 9), (3, 3), None)
-    assert not set(before.values()) & set(client.run(communicator_names).values())
 
 
 def test_a_worker_that_ends_after_the_exchange() -> None:

@@ -40,7 +40,7 @@ def transpose(
         x: an array of Dask.
         axes: for each axis of the result, that of `x`; None: in reverse order.
         way: "all_to_all" or "dask"; "auto": the one that takes less time, as estimated from costs that are measured in
-            the cluster on the first call, which takes a second or two (`explain`).
+            the cluster on the first call, by small exchanges and tasks (`explain`).
         client: of the cluster; None: that of this process.
         timeout: seconds that a worker may be busy with other tasks before it takes part.
 

@@ -63,7 +63,11 @@ class ExchangeableOperation:
             return WayChoice(None, gang, is_forced=True)
         if way == "all_to_all":
             return WayChoice(gang, "asked for")
-        found = self.estimate(gang)
+        try:
+            found = self.estimate(gang)
+        except Exception as error:  # a worker is busy, or has ended: Dask can live with that
+            why = f"the costs cannot be measured now: {type(error).__name__}: {error}"
+            return WayChoice(None, why, is_forced=True)
         reason = f"{found.basis} {found.exchange_s:.2g} s by an exchange and {found.dask_s:.2g} s by Dask"
         return WayChoice(gang if found.exchange_s < found.dask_s else None, reason, found)
 

@@ -20,7 +20,7 @@ import numpy as np
 from distributed import Client, wait
 
 from hocket.dask.exchange import Seat, exchange
-from hocket.dask.gang import Gang, persisted
+from hocket.dask.gang import PRIORITY, Gang, persisted
 
 _T = TypeVar("_T")
 _REPEATS = 3
@@ -29,7 +29,7 @@ _NUM_TASKS = 20
 _NUM_PARTS = 20
 """Chunks of a worker."""
 _NBYTES = 8 << 20
-"""From each worker to each other one; and of an array that Dask moves."""
+"""That a worker sends, to all others together; and of an array that Dask moves."""
 MEASURING_S = 60.0
 """No part of a measurement takes longer, or it is an error."""
 
@@ -130,35 +130,41 @@ def shortest_s(run: Callable[[Any], object], prepare: Callable[[], Any]) -> floa
 
 
 def wait_for(gang: Gang, collection: Any) -> Any:
-    """Compute a collection, or futures, on the workers, and return it."""
+    """Wait for futures, or a collection of them, and return it."""
     with gang.client.as_current():
         wait(collection, MEASURING_S)  # type: ignore[no-untyped-call]
     return collection
 
 
+def computed(gang: Gang, collection: Any) -> Any:
+    """Compute a collection on the workers, before the tasks of the program."""
+    return wait_for(gang, gang.client.persist(collection, priority=PRIORITY))  # type: ignore[no-untyped-call]
+
+
 def _measure(gang: Gang) -> ExchangeCosts:
     size = len(gang.workers)
+    nbytes = max(_NBYTES // (size - 1), 1)  # from each worker to each other one
 
     def zeros(num_parts: int) -> Any:
-        return gang.client.persist(da.zeros(size * num_parts, chunks=1))  # type: ignore[no-untyped-call]
+        return computed(gang, da.zeros(size * num_parts, chunks=1))
 
     nothing = shortest_s(lambda x: _exchange(gang, x, 0), lambda: zeros(1))
     parts = shortest_s(lambda x: _exchange(gang, x, 0), lambda: zeros(1 + _NUM_PARTS))
-    filled = shortest_s(lambda x: _exchange(gang, x, _NBYTES), lambda: zeros(1))
+    filled = shortest_s(lambda x: _exchange(gang, x, nbytes), lambda: zeros(1))
     task_s = shortest_s(lambda graph: _run(gang, graph), lambda: _tasks(size)) / (_NUM_TASKS * size)
     moved = shortest_s(lambda made: _use_elsewhere(gang, made), lambda: _made(gang))
     return ExchangeCosts(
         task_s,
         nothing,
         max(parts - nothing, 0.0) / (size * _NUM_PARTS),
-        max(filled - nothing, 0.0) / (size * (size - 1) * _NBYTES),
+        max(filled - nothing, 0.0) / (size * (size - 1) * nbytes),
         max(moved - size * task_s, 0.0) / (size * _NBYTES),
     )
 
 
 def _exchange(gang: Gang, x: Any, nbytes: int) -> None:
     """Exchange as many chunks as an array has, and bytes between each two workers."""
-    _, futures, holder_of = persisted(gang.client, x)
+    _, futures, holder_of = persisted(gang.client, x, MEASURING_S)
     given: dict[str, list[Any]] = {each: [] for each in gang.workers}
     for key, future in futures.items():
         given.get(holder_of[key], given[gang.workers[0]]).append(future)
@@ -178,14 +184,15 @@ def _tasks(num_workers: int) -> dict[Any, Any]:
 
 
 def _run(gang: Gang, graph: dict[Any, Any]) -> None:
-    gang.client.get(graph, list(graph))  # type: ignore[no-untyped-call]
+    wait_for(gang, gang.client.get(graph, list(graph), sync=False, priority=PRIORITY))  # type: ignore[no-untyped-call]
 
 
 def _made(gang: Gang) -> list[Any]:
     """Return an array on each worker."""
     submit = gang.client.submit
     made: list[Any] = wait_for(
-        gang, [submit(np.ones, _NBYTES, np.uint8, workers=[each], pure=False) for each in gang.workers]
+        gang,
+        [submit(np.ones, _NBYTES, np.uint8, workers=[each], pure=False, priority=PRIORITY) for each in gang.workers],
     )
     return made
 
@@ -194,7 +201,10 @@ def _use_elsewhere(gang: Gang, made: Sequence[Any]) -> None:
     """Use each array on the next worker."""
     following = gang.workers[1:] + gang.workers[:1]
     submit = gang.client.submit
-    wait_for(gang, [submit(len, array, workers=[each]) for array, each in zip(made, following, strict=True)])
+    wait_for(
+        gang,
+        [submit(len, array, workers=[each], priority=PRIORITY) for array, each in zip(made, following, strict=True)],
+    )
 
 
 def _same(value: Any) -> Any:

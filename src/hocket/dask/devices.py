@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -18,13 +19,25 @@ from typing import Any
 from distributed.comm.core import CommClosedError
 from distributed.utils import offload
 
-from hocket._native import FrameLoan, copy_loan, lend_frame, memory_cookie, read_loan, write_device
+from hocket._native import (
+    FrameLoan,
+    copy_loan,
+    has_memory_driver,
+    lend_frame,
+    memory_cookie,
+    read_loan,
+    write_device,
+)
 from hocket.errors import HocketError
 from hocket.memory.allocation import Allocator, find_allocator
 
 logger = logging.getLogger(__name__)
 DEVICE_SERIALIZERS = ("cuda", "dask", "pickle", "error")
 """Of messages whose frames may be in device memory."""
+_NBYTES_AT = slice(96, 104)
+"""Where a loan has the number of its bytes (native/frames/device_loan.hpp)."""
+_RETRY_S = 60.0
+"""Frames of a peer that could not be copied go over the host for so long."""
 
 
 class DeviceCookie:
@@ -36,24 +49,19 @@ class DeviceCookie:
 
     def __init__(self, digits: bytes) -> None:
         self._digits = digits
-        self._loans: dict[tuple[Allocator, bool], FrameLoan | None] = {}
-        self._failed: set[Allocator] = set()
+        self._loans: dict[tuple[Allocator, bool], FrameLoan | None] = {}  # written by the one thread of `offload`
+        self._failed: dict[int, float] = {}  # peers whose frames could not be copied; when, of time.monotonic()
 
     async def loan(self, is_for_others: bool) -> FrameLoan | None:
         """Return the loan of the bytes, for other processes or this one; None: its device memory cannot be opened."""
         allocate = find_allocator()
-        if allocate is None or allocate in self._failed:
+        if allocate is None:
             return None
         key = allocate, is_for_others
-        if key not in self._loans:
-            try:
-                self._loans[key] = await offload(self._lend, allocate, is_for_others)
-            except Exception as error:  # of a driver, or a library of arrays
-                self.give_up(allocate, f"that of this process cannot be used: {error}")
-        return self._loans.get(key)
+        return self._loans[key] if key in self._loans else await offload(self._lend_once, *key)
 
     async def can_read(self, told: str, digits: bytes, peer_pid: int) -> bool:
-        """Return whether a peer's bytes can be read.
+        """Return whether a peer's bytes can be read, and no frame of it could not be copied of late.
 
         Args:
             told: what the peer has told of their loan, in hexadecimal digits; "": it lends none.
@@ -61,7 +69,7 @@ class DeviceCookie:
             peer_pid: its process.
         """
         own = await self.loan(False) if told else None  # it need not be open to others
-        if own is None:
+        if own is None or time.monotonic() - self._failed.get(peer_pid, -_RETRY_S) < _RETRY_S:
             return False
         try:
             return await offload(read_loan, bytes.fromhex(told), peer_pid, own) == digits
@@ -71,16 +79,27 @@ class DeviceCookie:
             )
             return False
 
-    def give_up(self, allocate: Allocator, why: str) -> None:
-        """Use no frames in such device memory on connections that are opened after this."""
-        if allocate not in self._failed:
-            logger.warning("arrays in device memory go over the host: %s", why)
-        self._failed.add(allocate)
+    def note_failure(self, peer_pid: int) -> None:
+        """Take no frames in device memory of a peer on connections that are opened soon."""
+        now_s = time.monotonic()
+        self._failed = {pid: when for pid, when in self._failed.items() if now_s - when < _RETRY_S} | {peer_pid: now_s}
+
+    def _lend_once(self, allocate: Allocator, is_for_others: bool) -> FrameLoan | None:
+        key = allocate, is_for_others
+        if key not in self._loans:
+            self._loans[key] = self._lend(allocate, is_for_others)
+        return self._loans[key]
 
     def _lend(self, allocate: Allocator, is_for_others: bool) -> FrameLoan | None:
-        array = allocate(len(self._digits))
-        write_device(array, self._digits)
-        return lend_frame(array, is_for_others)
+        if not has_memory_driver():  # the library was imported where there is no device
+            return None
+        try:
+            array = allocate(len(self._digits))
+            write_device(array, self._digits)
+            return lend_frame(array, is_for_others)
+        except Exception as error:  # of a driver, or a library of arrays
+            logger.warning("arrays in device memory go over the host: that of this process cannot be used: %s", error)
+            return None
 
 
 @cache
@@ -100,14 +119,15 @@ async def lend_frames(frames: list[Any], peer_pid: int) -> list[Any] | None:
         pairs = zip(frames, on_device, strict=True)
         return [lend_frame(each, is_for_others) if is_there else each for each, is_there in pairs]
 
-    lent = await offload(lend)
-    closed = next((frame for frame, each in zip(frames, lent, strict=True) if each is None), None)
-    if closed is None:
-        return lent
-    logger.warning(
-        "arrays in device memory go over the host: one of type %s is in memory that no other process can open",
-        type(closed).__name__,
-    )
+    try:
+        lent = await offload(lend)
+        closed = next((frame for frame, each in zip(frames, lent, strict=True) if each is None), None)
+        if closed is None:
+            return lent
+        why = f"one of type {type(closed).__name__} is in memory that no other process can open"
+    except Exception as error:  # of a driver, or a library of arrays
+        why = f"one cannot be lent: {error}"
+    logger.warning("arrays in device memory go over the host: %s", why)
     return None
 
 
@@ -122,12 +142,12 @@ async def take_loans(frames: Sequence[memoryview | bytes], peer_pid: int) -> lis
         raise CommClosedError("a frame in device memory has come, but this process has no device")
 
     def take(told: bytes) -> Any:
-        array = allocate(int.from_bytes(told[-8:], "little"))
+        array = allocate(int.from_bytes(told[_NBYTES_AT], "little"))
         copy_loan(told, peer_pid, array)
         return array
 
     try:
         return await offload(lambda: [take(each) if isinstance(each, bytes) else each for each in frames])
     except Exception as error:  # of a driver, or a library of arrays
-        device_cookie().give_up(allocate, f"what process {peer_pid} has lent cannot be copied: {error}")
+        device_cookie().note_failure(peer_pid)
         raise CommClosedError(f"a frame in device memory cannot be copied: {error}") from error

@@ -50,7 +50,8 @@ def explain(
 ) -> ExchangeExplanation:
     """Return how an operation on collections would be done, and why; the collections are not computed.
 
-    The first call measures what exchanges and tasks cost in the cluster, which takes a second or two.
+    The first call measures what exchanges and tasks cost in the cluster: it runs small ones on all workers, which takes
+    a second or two, or longer if they are busy.
 
     Args:
         operation: name of one of the functions of `hocket.dask`.

@@ -23,7 +23,8 @@ _LOCK = "hocket-exchange"
 _NAME = "hocket-exchange"
 """Under which the scheduler keeps the name of a communicator."""
 _LABEL = "hocket-exchange-"
-_PRIORITY = 1000
+PRIORITY = 1000
+"""Of an exchange, and of what is compared with it: before the tasks of the program."""
 _LOOK_S = 1.0
 
 
@@ -62,7 +63,7 @@ class Gang:
         """
         with self.client.as_current(), self._alone(timeout_s):
             self._drop_leftovers()
-            name, run = self._name(), f"{_LABEL}{secrets.token_hex(8)}"
+            name, run = self._take_name(), f"{_LABEL}{secrets.token_hex(8)}"
             tasks = [
                 self.client.submit(
                     _take_part,
@@ -73,7 +74,7 @@ class Gang:
                     *arguments,
                     workers=[each],
                     pure=False,
-                    priority=_PRIORITY,
+                    priority=PRIORITY,
                 )
                 for rank, each in enumerate(self.workers)
             ]
@@ -83,10 +84,9 @@ class Gang:
                 found: list[list[Any]] = self.client.get_dataset(names)
                 # The scheduler answers for data of which it knows that this client wants them.
                 wait([each for of_one in found for each in of_one], timeout_s)  # type: ignore[no-untyped-call]
+                self._keep_name(name)
                 return found
             except BaseException as error:
-                with suppress(OSError):
-                    self._forget_name()
                 self.client.cancel(tasks, force=True)  # type: ignore[no-untyped-call]
                 lost = set(self.workers) - set(_addresses(self.client))
                 if lost:
@@ -97,17 +97,23 @@ class Gang:
                     if self.client.loop is not None:
                         self.client.loop.add_callback(_unpublish, self.client, f"{run}-{rank}")  # nobody waits for it
 
-    def _name(self) -> str:
-        """Return the name of the workers' communicator: the same for all clients, until an exchange fails."""
-        own = {"workers": list(self.workers), "pids": list(self.pids)}
-        kept = self.client.get_metadata([_NAME], default=None)  # type: ignore[no-untyped-call]
-        if kept is None or any(list(kept[each]) != own[each] for each in own):
-            kept = own | {"name": f"dask-{secrets.token_hex(8)}"}
-            self.client.set_metadata([_NAME], kept)  # type: ignore[no-untyped-call]
-        return str(kept["name"])
+    def _take_name(self) -> str:
+        """Return the name of the workers' communicator, which is kept for all clients as long as exchanges succeed.
 
-    def _forget_name(self) -> None:
+        While one runs it is not kept: who ends in it leaves workers there.
+        """
+        kept = self.client.get_metadata([_NAME], default=None)  # type: ignore[no-untyped-call]
         self.client.set_metadata([_NAME], None)  # type: ignore[no-untyped-call]
+        if isinstance(kept, dict) and [*kept.get("workers", ())] == self._identities():
+            return str(kept.get("name"))
+        return f"dask-{secrets.token_hex(8)}"
+
+    def _keep_name(self, name: str) -> None:
+        kept = {"workers": self._identities(), "name": name}
+        self.client.set_metadata([_NAME], kept)  # type: ignore[no-untyped-call]
+
+    def _identities(self) -> list[str]:
+        return [f"{address} {pid}" for address, pid in zip(self.workers, self.pids, strict=True)]
 
     def _drop_leftovers(self) -> None:
         """Remove what a worker has published after its exchange failed; only one exchange runs at a time."""
@@ -183,16 +189,19 @@ def find_gang(client: Client) -> Gang | str:
     return Gang(client, addresses, tuple(found[each][1] for each in addresses))
 
 
-def persisted(client: Client, collection: Any) -> tuple[Any, dict[Any, Any], dict[Any, str]]:
+def persisted(
+    client: Client, collection: Any, timeout_s: float | None = None
+) -> tuple[Any, dict[Any, Any], dict[Any, str]]:
     """Compute a collection on the workers; return it, its futures by key, and a worker that has each.
 
     Raises:
         Exception: of the task that failed.
+        TimeoutError: it takes longer than `timeout_s`; None: it may take as long as the program's tasks do.
     """
     collection = client.persist(collection)  # type: ignore[no-untyped-call]
     futures = {each.key: each for each in futures_of(collection)}  # type: ignore[no-untyped-call]
     with client.as_current():
-        wait(list(futures.values()))  # type: ignore[no-untyped-call]
+        wait(list(futures.values()), timeout_s)  # type: ignore[no-untyped-call]
     for each in futures.values():
         if each.status == "error":
             each.result()

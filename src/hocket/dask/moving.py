@@ -151,14 +151,14 @@ async def _over_tcp(
     """Return the connection over TCP, with a library beside it if bytes arrive over it."""
     if not name:
         return OpenConnection(sock.detach())
-    end = CarrierEnd(libraries[name].next_number(), secrets.token_hex(16))
+    end = CarrierEnd(libraries[name].next_number(), secrets.token_hex(16), probe_s)
     await tell_piece(sock, end)
     theirs = await hear_piece(sock, CarrierEnd)
     try:
         digits = bytes.fromhex(theirs.digits)
         libraries[name].check_number(theirs.number)
         carrier = libraries[name].carrier(word.carriers[name], theirs.number, end.number)
-        arrived = await probe(carrier, digits, bytes.fromhex(end.digits), probe_s)
+        arrived = await probe(carrier, digits, bytes.fromhex(end.digits), min(probe_s, theirs.probe_s))
     except (ValueError, HocketError) as error:
         logger.warning("frames go over TCP, because %s cannot carry them: %s", name, error)
         arrived = False

@@ -37,10 +37,12 @@ class CarrierEnd:
     Args:
         number: of what this end receives.
         digits: bytes that this end expects first, in hexadecimal digits.
+        probe_s: this end waits for them for so long; both wait no longer than the other one.
     """
 
     number: int
     digits: str
+    probe_s: float
 
 
 @dataclass(frozen=True)

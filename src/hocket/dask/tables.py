@@ -12,7 +12,7 @@ import pandas as pd
 from distributed import Client
 
 from hocket.dask.choosing import ExchangeableOperation, Way
-from hocket.dask.costs import MEASURING_S, Estimates, MeasuredOnce, shortest_s, wait_for
+from hocket.dask.costs import MEASURING_S, Estimates, MeasuredOnce, computed, shortest_s
 from hocket.dask.gang import Gang, persisted
 from hocket.dask.merging import merge_partitions
 from hocket.errors import InvalidArgument, InvalidType
@@ -109,14 +109,15 @@ def _measure(gang: Gang) -> Estimates:
         """Return a merge that was never made before, of tables that are computed."""
         rows = pd.DataFrame({"key": np.arange(8 * size), "value": np.full(8 * size, next(numbers))})
         table: Any = dd.from_pandas(rows, npartitions=size)  # type: ignore[no-untyped-call]
-        table = wait_for(gang, gang.client.persist(table))  # type: ignore[no-untyped-call]
+        table = computed(gang, table)
         return merging(table, table, on=["key"])
 
-    def by_dask(small: ExchangeableOperation) -> None:
-        wait_for(gang, gang.client.persist(small.by_dask))  # type: ignore[no-untyped-call]
-
     exchange_s = shortest_s(lambda small: small.exchange(gang, MEASURING_S), prepared)
-    return Estimates(exchange_s, shortest_s(by_dask, prepared), f"small tables on {size} workers took")
+    return Estimates(
+        exchange_s,
+        shortest_s(lambda small: computed(gang, small.by_dask), prepared),
+        f"small tables on {size} workers took",
+    )
 
 
 def _keys(left: Any, right: Any, on: Any, left_on: Any, right_on: Any) -> tuple[list[Any], list[Any]]:

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from hocket._native import has_memory_driver
 from hocket.memory.pointer_cache import chosen_driver
 
 Allocator = Callable[[int], Any]
@@ -14,7 +13,7 @@ Allocator = Callable[[int], Any]
 
 
 def find_allocator() -> Allocator | None:
-    """Return what allocates device memory for arrays of this process; None: there is no device, or no such library.
+    """Return what allocates device memory for arrays of this process; None: no such library was imported.
 
     Other libraries could find the device's memory taken by the pool of the one that the program uses. So it is that
     one: RAPIDS' memory manager, CuPy or Numba, whichever was imported first in this list.
@@ -23,8 +22,6 @@ def find_allocator() -> Allocator | None:
     if driver is not None:
         own: Allocator | None = getattr(driver, "allocate_array", None)
         return own
-    if not has_memory_driver():
-        return None
     for name, allocator in (("rmm", _of_rmm), ("cupy", _of_cupy), ("numba.cuda", _of_numba)):
         if name in sys.modules:
             return allocator
