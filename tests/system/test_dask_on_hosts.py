@@ -127,4 +127,6 @@ def test_a_link_that_breaks(lab: Any, tmp_path: Path, how: str) -> None:
         print(f"the result came after {found['seconds']:.1f} s")
         assert found["result"] == sum(range(16)) << 18 and found["workers"]
         for host in lab.hosts:  # Python's own semaphores are there
-            assert "hocket" not in host.run("ls", "/dev/shm")
+            names = host.run("ls", "/dev/shm").split()
+            # The recorder's file of a process that was killed goes when the next recorder starts.
+            assert not [each for each in names if "hocket" in each and not each.startswith("hocket-recorder-")]
