@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 from distributed.comm import connect, listen
@@ -15,6 +16,7 @@ from distributed.comm import connect, listen
 from ..load import scaled
 
 _T = TypeVar("_T")
+ROOT = Path(__file__).parents[2]
 _ECHO = """
 import asyncio, sys
 from distributed.comm import listen
@@ -78,8 +80,20 @@ async def both_ends(
 @contextmanager
 def echoing(address: str = "hocket://127.0.0.1:0", **variables: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Yield the address of a process that sends every message back, and the process."""
+    with listening([_ECHO, address], **variables) as found:
+        yield found
+
+
+@contextmanager
+def listening(program: list[str], **variables: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Run a program of Python that prints where it listens; yield the address, and the process.
+
+    Args:
+        program: its text, and its arguments.
+        variables: of its environment.
+    """
     process = subprocess.Popen(
-        [sys.executable, "-c", _ECHO, address],
+        [sys.executable, "-c", *program], cwd=ROOT,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **variables},
     )  # fmt: skip
     try:

@@ -10,8 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,11 +29,10 @@ from hocket.memory.allocation import find_allocator  # noqa: E402
 
 from ..load import scaled  # noqa: E402
 from ..naming import assert_names, raises  # noqa: E402
-from .connections import both_ends, run  # noqa: E402
+from .connections import both_ends, listening, run  # noqa: E402
 from .fake_device import DeviceNumbers, driver, state, to_device, use_device  # noqa: E402
 
 pytestmark = pytest.mark.timeout(120)
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -48,19 +46,9 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     hk.memory.use_driver(None)
 
 
-@contextmanager
-def doubling(**options: bool) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def doubling(**options: bool) -> AbstractContextManager[tuple[str, subprocess.Popen[str]]]:
     """Yield the address of a process that sends back twice what comes, and the process."""
-    program = f"from tests.dask.fake_device import echo; echo(**{options!r})"
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
-    )
-    try:
-        assert process.stdout is not None
-        yield process.stdout.readline().strip(), process
-    finally:
-        process.kill()
-        process.communicate()
+    return listening([f"from tests.dask.fake_device import echo; echo(**{options!r})"])
 
 
 def told(process: subprocess.Popen[str]) -> tuple[int, ...]:

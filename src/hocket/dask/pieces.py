@@ -60,7 +60,7 @@ class Cookie:
         token: of the connection that moves to the local socket; "" from the end that accepts.
         address: of the bytes.
         digits: these bytes, in hexadecimal digits.
-        device: the loan of such bytes in device memory, in hexadecimal digits; "": there are none.
+        device: the loan of such bytes in device memory, in hexadecimal digits; "": nothing is lent.
     """
 
     token: str
